@@ -12,10 +12,7 @@ pub fn protos(root: &Path) -> Result<()> {
     tonic_prost_build::configure()
         .out_dir(&out)
         // Debug output of a request must never print its secrets.
-        .skip_debug([
-            "csi.v1.ControllerPublishVolumeRequest",
-            "csi.v1.ControllerUnpublishVolumeRequest",
-        ])
+        .skip_debug(["csi.v1.ControllerPublishVolumeRequest", "csi.v1.ControllerUnpublishVolumeRequest"])
         .compile_fds(descriptors)?;
     Ok(())
 }

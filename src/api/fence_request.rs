@@ -1,0 +1,215 @@
+//! `FenceRequest`: asks one fencer to cut one node off its volumes, and carries the answer.
+
+use chrono::{DateTime, Utc};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::fencing::{NodeIdentity, Proof};
+use super::time::Duration;
+/// Result and proof. Written by the named fencer only.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FenceRequestStatus {
+    /// Generation of spec this status describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub observed_generation: Option<i64>,
+    /// Ready, Reconciling, Stalled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    #[schemars(length(max = 16))]
+    pub conditions: Vec<Condition>,
+    /// Result per requested volume. No entry: nothing was sent for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["episode".into(), "name".into()]))]
+    pub volumes: Vec<FenceResult>,
+    /// Weakest proof of the requested volumes; for the column.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weakest_proof: Option<Proof>,
+    /// Answered as desired of requested, as text for the column.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 11))]
+    pub progress: Option<String>,
+}
+
+/// One volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.result != 'Fenced' || self.proof != 'None' && has(self.method)").message("a fenced volume needs proof and method"))]
+#[x_kube(validation = Rule::new("self.proof != 'Verified' || has(self.readBackAt)").message("proof Verified needs readBackAt"))]
+#[x_kube(validation = Rule::new("self.round >= oldSelf.round").message("round only rises"))]
+pub struct FenceResult {
+    /// Episode the row belongs to; a row carried over keeps its own.
+    #[schemars(range(min = 1))]
+    pub episode: i64,
+    /// As in spec.volumes.
+    #[schemars(length(min = 1, max = 400))]
+    pub name: String,
+    /// Round this answer belongs to.
+    #[schemars(range(min = 1))]
+    pub round: i32,
+    /// Started is written before the first call; from then on the call may have reached the backend.
+    pub result: FenceOutcome,
+    /// Proof reached.
+    pub proof: Proof,
+    /// Method that gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<FencerMethodType>,
+    /// Before the first call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<DateTime<Utc>>,
+    /// Time of the read, before the first call of the episode, that showed the node among the published nodes of the
+    /// volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published_before_at: Option<DateTime<Utc>>,
+    /// End of the read that started after the fence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_back_at: Option<DateTime<Utc>>,
+    /// Error or result, such as NotPublished, StillPublished, Unimplemented.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
+    pub reason: Option<String>,
+    /// Answer, trimmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub message: Option<String>,
+}
+
+/// Started is written before the first call; from then on the call may have reached the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum FenceOutcome {
+    /// Started.
+    Started,
+    /// Fenced.
+    Fenced,
+    /// Unfenced.
+    Unfenced,
+    /// Failed.
+    Failed,
+}
+
+/// Whom to cut off, from which volumes. Written by the controller only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
+#[kube(
+    group = "bulkhead.dev",
+    version = "v1alpha1",
+    kind = "FenceRequest",
+    plural = "fencerequests",
+    shortname = "fr",
+    category = "bulkhead",
+    status = "FenceRequestStatus",
+    doc = "FenceRequest asks one fencer to cut one node off its volumes, and carries the answer. One per node and fencer.",
+    derive = "PartialEq",
+    selectable = ".spec.nodeName",
+    selectable = ".spec.fencerName",
+    printcolumn(name = "NODE", type_ = "string", json_path = ".spec.nodeName"),
+    printcolumn(name = "FENCER", type_ = "string", json_path = ".spec.fencerName"),
+    printcolumn(name = "DESIRED", type_ = "string", json_path = ".spec.desired"),
+    printcolumn(name = "READY", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "REASON", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    printcolumn(name = "VOLUMES", type_ = "string", json_path = ".status.progress"),
+    printcolumn(name = "PROOF", type_ = "string", json_path = ".status.weakestProof"),
+    printcolumn(name = "EPISODE", type_ = "integer", json_path = ".spec.episode", priority = 1),
+    printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.episode == oldSelf.episode || self.episode == oldSelf.episode + 1").message("episode only rises, by one").field_path(".episode"))]
+#[x_kube(validation = Rule::new("self.episode > oldSelf.episode || self.node == oldSelf.node").message("the frozen identity is immutable within an episode").field_path(".node"))]
+#[x_kube(validation = Rule::new("self.episode > oldSelf.episode || size(self.volumes) >= size(oldSelf.volumes)").message("requested volumes cannot be removed within an episode").field_path(".volumes"))]
+pub struct FenceRequestSpec {
+    /// Who answers: the CSI driver name for its sidecar, or the name of an external fencer.
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
+    )]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("fencerName is immutable"))]
+    pub fencer_name: String,
+    /// Node and NodeFence.
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("nodeName is immutable"))]
+    pub node_name: String,
+    /// Episode of the NodeFence.
+    #[schemars(range(min = 1))]
+    pub episode: i64,
+    /// Identity of the node, frozen for the episode.
+    pub node: NodeIdentity,
+    /// Fenced: cut off and read back. Unfenced: give access back, or confirm that nothing was sent.
+    pub desired: Desired,
+    /// Deadline of one call, from the policy.
+    #[x_kube(validation = Rule::new("duration(self) >= duration('1s') && duration(self) <= duration('5m')").message("must be between 1s and 5m"))]
+    pub call_timeout: Duration,
+    /// Volumes of this fencer.
+    #[schemars(length(min = 1, max = 1024))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["episode".into(), "name".into()]))]
+    pub volumes: Vec<RequestedVolume>,
+}
+
+/// One volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.round >= oldSelf.round").message("round only rises"))]
+#[x_kube(validation = Rule::new("self.volumeHandle == oldSelf.volumeHandle && self.nodeID == oldSelf.nodeID && self.minimumProof == oldSelf.minimumProof && self.methods == oldSelf.methods && has(self.uid) == has(oldSelf.uid) && (!has(self.uid) || self.uid == oldSelf.uid) && has(self.attachmentUID) == has(oldSelf.attachmentUID) && (!has(self.attachmentUID) || self.attachmentUID == oldSelf.attachmentUID)").message("a requested volume cannot be changed, only its round can rise"))]
+pub struct RequestedVolume {
+    /// Episode the row belongs to; a row carried over keeps its own.
+    #[schemars(range(min = 1))]
+    pub episode: i64,
+    /// As in spec.plan.volumes of the NodeFence.
+    #[schemars(length(min = 1, max = 400))]
+    pub name: String,
+    /// Raised to ask again. A proof counts only for the round that is asked for.
+    #[schemars(range(min = 1))]
+    pub round: i32,
+    /// PersistentVolume uid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 36))]
+    pub uid: Option<String>,
+    /// CSI volume handle.
+    #[schemars(length(min = 1, max = 1024))]
+    pub volume_handle: String,
+    /// CSI node id to cut off.
+    #[schemars(length(min = 1, max = 256))]
+    #[serde(rename = "nodeID")]
+    pub node_id: String,
+    /// VolumeAttachment uid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 36))]
+    #[serde(rename = "attachmentUID")]
+    pub attachment_uid: Option<String>,
+    /// Proof that is needed.
+    pub minimum_proof: Proof,
+    /// Methods of this fencer in order of preference.
+    #[schemars(length(min = 1, max = 3))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub methods: Vec<FencerMethod>,
+}
+
+/// Fenced: cut off and read back. Unfenced: give access back, or confirm that nothing was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Desired {
+    /// Fenced.
+    Fenced,
+    /// Unfenced.
+    Unfenced,
+}
+
+/// One method of a fencer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FencerMethod {
+    /// Unpublish: ControllerUnpublishVolume by the sidecar of the driver.
+    #[serde(rename = "type")]
+    pub type_: FencerMethodType,
+}
+
+/// What a fencer can be asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum FencerMethodType {
+    /// ControllerUnpublishVolume and read-back.
+    Unpublish,
+}

@@ -1,0 +1,80 @@
+//! Names that Bulkhead puts on other objects, and those of Kubernetes that it reads.
+
+use sha2::{Digest, Sha256};
+
+/// Namespace of the operator; our Leases live there.
+pub const OPERATOR_NAMESPACE: &str = "bulkhead-system";
+
+/// Field manager of the controller on its own objects.
+pub const CONTROLLER_MANAGER: &str = "bulkhead-controller";
+/// Field manager of the CSI sidecar.
+pub const SIDECAR_MANAGER: &str = "bulkhead-csi-sidecar";
+
+/// Our own taint; its value is the episode. Only the controller removes it.
+pub const FENCED_TAINT: &str = "bulkhead.dev/fenced";
+/// Makes attach/detach and podGC act at once on a failed node. One without our value is never touched.
+pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
+/// Set by the node lifecycle controller when a kubelet is silent.
+pub const UNREACHABLE_TAINT: &str = "node.kubernetes.io/unreachable";
+/// Set by the node lifecycle controller when a kubelet reports itself not ready.
+pub const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
+/// Set by a cordon.
+pub const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
+
+/// Label of an active NodeFence: while it is there admission denies new VolumeAttachments for the node.
+pub const ACTIVE_LABEL: &str = "bulkhead.dev/active";
+
+/// Finalizer of a ResiliencyPolicy: its deletion first finishes, or safely holds, its NodeFences.
+pub const POLICY_FINALIZER: &str = "bulkhead.dev/policy";
+/// Finalizer of a NodeFence, until Recovered.
+pub const NODE_CLEAN_FINALIZER: &str = "bulkhead.dev/node-clean";
+/// Finalizer of a FenceRequest, until the fencer answered Unfenced.
+pub const FENCE_OPEN_FINALIZER: &str = "bulkhead.dev/fence-open";
+
+/// On a VolumeAttachment, by the external-attacher: the node id that was really published.
+pub const ATTACHED_NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
+/// Prefix of the external-attacher's finalizer; the driver's name follows, `/` written as `-`.
+pub const ATTACHER_FINALIZER_PREFIX: &str = "external-attacher/";
+/// On static (mirror) pods, by the kubelet.
+pub const MIRROR_POD_ANNOTATION: &str = "kubernetes.io/config.mirror";
+
+/// The value of our out-of-service taint in an episode.
+pub fn out_of_service_value(episode: i64) -> String {
+    format!("bulkhead-{episode}")
+}
+
+/// The VolumeAttachment finalizer of a driver's attacher.
+pub fn attacher_finalizer(driver: &str) -> String {
+    format!("{ATTACHER_FINALIZER_PREFIX}{}", driver.replace('/', "-"))
+}
+
+/// Name of the FenceRequest for a node and a fencer: the node's, shortened to 244 characters, and eight hex digits of
+/// the SHA-256 of node, a zero byte and fencer.
+pub fn fence_request(node: &str, fencer: &str) -> String {
+    let mut hash = Sha256::new();
+    hash.update(node);
+    hash.update([0]);
+    hash.update(fencer);
+    format!("{}-{}", node.get(..244).unwrap_or(node), hex(&hash.finalize(), 4))
+}
+
+/// Name of the leader Lease of a driver's sidecar.
+pub fn fencer_lease(driver: &str) -> String {
+    format!("bulkhead-fencer-{}", hex(&Sha256::digest(driver), 4))
+}
+
+/// The first `bytes` bytes as lower-case hexadecimal digits.
+pub fn hex(digest: &[u8], bytes: usize) -> String {
+    digest.iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fence_requests_are_named_as_the_api_says() {
+        assert_eq!(fence_request("worker-3", "csi.block.example.com"), "worker-3-fc98d69d");
+        assert!(fence_request(&"n".repeat(253), "x").len() <= 253);
+    }
+}
