@@ -12,6 +12,7 @@ pub mod resiliency_policy;
 pub mod selector;
 pub mod slim;
 pub mod time;
+pub mod usage;
 
 /// Definitions of all kinds, as they are shipped in `crds/`.
 pub fn definitions() -> Vec<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition>

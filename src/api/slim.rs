@@ -1,1 +1,455 @@
+//! Views of Kubernetes' own kinds with only the fields that are read: a cached Pod costs 2.3 KB instead of 67 KB.
+//! They are read, never written back.
 
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::coordination::v1 as coordination;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::storage::v1 as storage;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use kube::Resource;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Field ownership is most of an object's metadata and of no use to us.
+fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    ObjectMeta::deserialize(deserializer).map(|metadata| ObjectMeta { managed_fields: None, ..metadata })
+}
+
+macro_rules! slim {
+    ($(#[$doc:meta])* $name:ident: $of:ty { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Resource)]
+        #[resource(inherit = $of)]
+        #[serde(rename_all = "camelCase")]
+        pub struct $name {
+            /// Metadata without field ownership.
+            #[serde(default, deserialize_with = "metadata")]
+            pub metadata: ObjectMeta,
+            $($(#[$field_doc])* #[serde(default)] pub $field: $type,)*
+        }
+    };
+}
+
+macro_rules! part {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        pub struct $name { $($(#[$field_doc])* #[serde(default)] pub $field: $type,)* }
+    };
+}
+
+slim! {
+    /// A Pod.
+    Pod: core::Pod {
+        /// Spec.
+        spec: PodSpec,
+        /// Status.
+        status: PodStatus,
+    }
+}
+
+part! {
+    /// Spec of a Pod.
+    PodSpec {
+        /// Node it is bound to.
+        node_name: Option<String>,
+        /// Its priority, resolved from the PriorityClass.
+        priority: Option<i32>,
+        /// Its volumes.
+        volumes: Vec<Volume>,
+    }
+}
+
+part! {
+    /// Status of a Pod.
+    PodStatus {
+        /// Pending, Running, Succeeded, Failed or Unknown.
+        phase: Option<String>,
+        /// Its conditions.
+        conditions: Vec<StatusCondition>,
+    }
+}
+
+part! {
+    /// A condition of a Pod or Node.
+    StatusCondition {
+        /// Which one.
+        #[serde(rename = "type")]
+        type_: String,
+        /// True, False or Unknown.
+        status: String,
+        /// When status changed.
+        last_transition_time: Option<Time>,
+    }
+}
+
+/// A volume of a pod and where it comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "RawVolume")]
+pub struct Volume {
+    /// Name inside the pod.
+    pub name: String,
+    /// Where it comes from.
+    pub source: VolumeSource,
+}
+
+/// Where a volume comes from, as far as fencing is concerned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VolumeSource {
+    /// A PersistentVolumeClaim of that name.
+    Claim(String),
+    /// A generic ephemeral volume: its claim is named after pod and volume.
+    Ephemeral,
+    /// An inline volume of that CSI driver.
+    InlineCsi(String),
+    /// A directory of the node.
+    HostPath,
+    /// Lives and dies with the pod (emptyDir, configMap, secret, projected, downwardAPI, image).
+    PodLocal,
+    /// Anything else, by the name of its field.
+    Other(String),
+}
+
+#[derive(Deserialize)]
+struct RawVolume {
+    name: String,
+    #[serde(flatten)]
+    sources: BTreeMap<String, serde_json::Value>,
+}
+
+impl From<RawVolume> for Volume {
+    fn from(raw: RawVolume) -> Self {
+        let text = |value: &serde_json::Value, field: &str| {
+            value.get(field).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
+        };
+        let source = match raw.sources.iter().next() {
+            None => VolumeSource::PodLocal,
+            Some((kind, value)) => match kind.as_str() {
+                "persistentVolumeClaim" => VolumeSource::Claim(text(value, "claimName")),
+                "ephemeral" => VolumeSource::Ephemeral,
+                "csi" => VolumeSource::InlineCsi(text(value, "driver")),
+                "hostPath" => VolumeSource::HostPath,
+                "emptyDir" | "configMap" | "secret" | "projected" | "downwardAPI" | "image" => VolumeSource::PodLocal,
+                other => VolumeSource::Other(other.to_owned()),
+            },
+        };
+        Self { name: raw.name, source }
+    }
+}
+
+impl Pod {
+    /// Status of the condition of that type.
+    pub fn condition(&self, type_: &str) -> Option<&StatusCondition> {
+        self.status.conditions.iter().find(|condition| condition.type_ == type_)
+    }
+
+    /// Whether the condition of that type is True.
+    pub fn is(&self, type_: &str) -> bool {
+        self.condition(type_).is_some_and(|condition| condition.status == "True")
+    }
+
+    /// Whether all its containers have ended for good.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
+    /// Whether it is being deleted.
+    pub fn is_terminating(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Its controller, as kind.
+    pub fn controller_kind(&self) -> Option<&str> {
+        let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
+        owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.kind.as_str())
+    }
+
+    /// Whether it is the image of a static pod of the kubelet.
+    pub fn is_static(&self) -> bool {
+        self.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(super::names::MIRROR_POD_ANNOTATION))
+    }
+}
+
+slim! {
+    /// A Node.
+    Node: core::Node {
+        /// Spec.
+        spec: NodeSpec,
+        /// Status.
+        status: NodeStatus,
+    }
+}
+
+part! {
+    /// Spec of a Node.
+    NodeSpec {
+        /// Its taints.
+        taints: Option<Vec<core::Taint>>,
+    }
+}
+
+part! {
+    /// Status of a Node.
+    NodeStatus {
+        /// Its conditions.
+        conditions: Vec<StatusCondition>,
+        /// What the kubelet tells about the machine.
+        node_info: NodeInfo,
+        /// Volumes that attach/detach holds for attached.
+        volumes_attached: Vec<AttachedVolume>,
+        /// Volumes that the kubelet says it uses.
+        volumes_in_use: Vec<String>,
+    }
+}
+
+part! {
+    /// What the kubelet tells about the machine.
+    NodeInfo {
+        /// Boot id of the kernel.
+        #[serde(rename = "bootID")]
+        boot_id: String,
+    }
+}
+
+part! {
+    /// A volume that is attached to a node.
+    AttachedVolume {
+        /// Unique name, `kubernetes.io/csi/<driver>^<handle>` for CSI.
+        name: String,
+    }
+}
+
+impl Node {
+    /// Status of the Ready condition; a node without one is Unknown, as for the node lifecycle controller.
+    pub fn ready(&self) -> &str {
+        let ready = self.status.conditions.iter().find(|condition| condition.type_ == "Ready");
+        ready.map_or("Unknown", |condition| condition.status.as_str())
+    }
+
+    /// Its taints.
+    pub fn taints(&self) -> &[core::Taint] {
+        self.spec.taints.as_deref().unwrap_or_default()
+    }
+
+    /// The taint with that key and effect.
+    pub fn taint(&self, key: &str, effect: &str) -> Option<&core::Taint> {
+        self.taints().iter().find(|taint| taint.key == key && taint.effect == effect)
+    }
+
+    /// Whether the kubelet is silent, as the node lifecycle controller tells: Ready is Unknown and the node carries
+    /// the `unreachable` NoSchedule taint. (Not the NoExecute one: it is rate-limited and stops in bad zones.)
+    pub fn is_unreachable(&self) -> bool {
+        self.ready() == "Unknown" && self.taint(super::names::UNREACHABLE_TAINT, "NoSchedule").is_some()
+    }
+}
+
+slim! {
+    /// A Lease.
+    Lease: coordination::Lease {
+        /// Spec.
+        spec: LeaseSpec,
+    }
+}
+
+part! {
+    /// Spec of a Lease.
+    LeaseSpec {
+        /// When its holder renewed it last, by the holder's clock.
+        renew_time: Option<MicroTime>,
+    }
+}
+
+slim! {
+    /// A PersistentVolume.
+    PersistentVolume: core::PersistentVolume {
+        /// Spec.
+        spec: PersistentVolumeSpec,
+    }
+}
+
+part! {
+    /// Spec of a PersistentVolume.
+    PersistentVolumeSpec {
+        /// CSI source.
+        csi: Option<CsiSource>,
+        /// A directory or device of one node.
+        local: Option<serde_json::Value>,
+        /// A directory of whichever node.
+        host_path: Option<serde_json::Value>,
+    }
+}
+
+part! {
+    /// CSI source of a PersistentVolume.
+    CsiSource {
+        /// Driver name.
+        driver: String,
+        /// Volume handle.
+        volume_handle: String,
+        /// Secret for ControllerPublish and ControllerUnpublish.
+        controller_publish_secret_ref: Option<core::SecretReference>,
+    }
+}
+
+slim! {
+    /// A PersistentVolumeClaim.
+    PersistentVolumeClaim: core::PersistentVolumeClaim {
+        /// Spec.
+        spec: ClaimSpec,
+    }
+}
+
+part! {
+    /// Spec of a PersistentVolumeClaim.
+    ClaimSpec {
+        /// The PersistentVolume it is bound to.
+        volume_name: Option<String>,
+    }
+}
+
+slim! {
+    /// A VolumeAttachment.
+    VolumeAttachment: storage::VolumeAttachment {
+        /// Spec.
+        spec: AttachmentSpec,
+        /// Status.
+        status: AttachmentStatus,
+    }
+}
+
+part! {
+    /// Spec of a VolumeAttachment.
+    AttachmentSpec {
+        /// CSI driver.
+        attacher: String,
+        /// Node.
+        node_name: String,
+        /// What is attached.
+        source: AttachmentSource,
+    }
+}
+
+part! {
+    /// What is attached.
+    AttachmentSource {
+        /// PersistentVolume; absent for an inline volume.
+        persistent_volume_name: Option<String>,
+    }
+}
+
+part! {
+    /// Status of a VolumeAttachment.
+    AttachmentStatus {
+        /// Whether the attacher has published the volume.
+        attached: bool,
+    }
+}
+
+impl VolumeAttachment {
+    /// Name of the PersistentVolume; empty for an inline volume.
+    pub fn volume(&self) -> &str {
+        self.spec.source.persistent_volume_name.as_deref().unwrap_or_default()
+    }
+
+    /// The CSI node id that was really published, as the attacher noted it.
+    pub fn node_id(&self) -> Option<&str> {
+        let annotations = self.metadata.annotations.as_ref()?;
+        annotations.get(super::names::ATTACHED_NODE_ID_ANNOTATION).map(String::as_str)
+    }
+
+    /// Whether the attacher of its driver holds it with a finalizer.
+    pub fn has_attacher_finalizer(&self) -> bool {
+        let wanted = super::names::attacher_finalizer(&self.spec.attacher);
+        self.metadata.finalizers.as_ref().is_some_and(|finalizers| finalizers.contains(&wanted))
+    }
+}
+
+slim! {
+    /// A CSINode.
+    CsiNode: storage::CSINode {
+        /// Spec.
+        spec: CsiNodeSpec,
+    }
+}
+
+part! {
+    /// Spec of a CSINode.
+    CsiNodeSpec {
+        /// Drivers registered on the node.
+        drivers: Vec<CsiNodeDriver>,
+    }
+}
+
+part! {
+    /// A driver on a node.
+    CsiNodeDriver {
+        /// Driver name.
+        name: String,
+        /// CSI node id.
+        #[serde(rename = "nodeID")]
+        node_id: String,
+    }
+}
+
+slim! {
+    /// A CSIDriver.
+    CsiDriver: storage::CSIDriver {
+        /// Spec.
+        spec: CsiDriverSpec,
+    }
+}
+
+part! {
+    /// Spec of a CSIDriver.
+    CsiDriverSpec {
+        /// Whether volumes are attached before they are mounted; absent means yes.
+        attach_required: Option<bool>,
+    }
+}
+
+slim! {
+    /// A Namespace.
+    Namespace: core::Namespace {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_volume_source_is_told_apart() {
+        let volumes: Vec<Volume> = serde_json::from_value(serde_json::json!([
+            { "name": "a", "persistentVolumeClaim": { "claimName": "data" } },
+            { "name": "b", "ephemeral": { "volumeClaimTemplate": {} } },
+            { "name": "c", "csi": { "driver": "inline.example.com" } },
+            { "name": "d", "hostPath": { "path": "/x" } },
+            { "name": "e", "emptyDir": {} },
+            { "name": "f", "nfs": { "server": "x" } },
+        ]))
+        .unwrap();
+        let sources: Vec<_> = volumes.into_iter().map(|volume| volume.source).collect();
+        assert_eq!(
+            sources,
+            [
+                VolumeSource::Claim("data".into()),
+                VolumeSource::Ephemeral,
+                VolumeSource::InlineCsi("inline.example.com".into()),
+                VolumeSource::HostPath,
+                VolumeSource::PodLocal,
+                VolumeSource::Other("nfs".into()),
+            ]
+        );
+    }
+
+    #[test]
+    fn field_ownership_is_not_kept() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": { "name": "p", "managedFields": [{ "manager": "m" }] },
+            "spec": { "nodeName": "n", "unknown": 1 },
+        }))
+        .unwrap();
+        assert_eq!(pod.metadata.managed_fields, None);
+        assert_eq!(pod.spec.node_name.as_deref(), Some("n"));
+    }
+}

@@ -9,6 +9,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+/// The moment of a decision: the wall clock for stamps, the monotonic clock for every measured span.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// Wall clock; may jump.
+    pub wall: DateTime<Utc>,
+    /// Monotonic clock.
+    pub mono: std::time::Instant,
+}
+
 /// A stamp as our status fields carry it: microseconds, which the API server stores unchanged.
 pub fn stamp(at: DateTime<Utc>) -> DateTime<Utc> {
     at.trunc_subsecs(6)

@@ -1,0 +1,131 @@
+//! Which volumes a pod uses, resolved through its claims. Pure: the caller brings the objects.
+
+use std::sync::Arc;
+
+use super::slim::{CsiDriver, PersistentVolume, PersistentVolumeClaim, Pod, VolumeSource};
+
+/// Where claims, volumes and drivers are looked up.
+pub trait Lookup {
+    /// The claim of that namespace and name.
+    fn claim(&self, namespace: &str, name: &str) -> Option<Arc<PersistentVolumeClaim>>;
+    /// The PersistentVolume of that name.
+    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;
+    /// The CSIDriver of that name.
+    fn driver(&self, name: &str) -> Option<Arc<CsiDriver>>;
+}
+
+/// One volume of a pod that may hold data another node could write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeUse {
+    /// PersistentVolume name, or `<pod uid>/<volume name>` when there is none: as in `NodeFence.spec.plan.volumes`.
+    pub name: String,
+    /// What it is.
+    pub kind: VolumeKind,
+}
+
+/// What a volume is, as far as fencing is concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeKind {
+    /// A CSI volume that is attached before it is used: it can be fenced.
+    Csi(CsiVolume),
+    /// Bound to its node: its pod cannot move.
+    Local,
+    /// A kind that no method covers; the text says which.
+    Unknown(String),
+}
+
+/// A CSI volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CsiVolume {
+    /// Uid of the PersistentVolume.
+    pub uid: String,
+    /// Driver name.
+    pub driver: String,
+    /// Volume handle.
+    pub handle: String,
+}
+
+/// A pod and what it uses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodView {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Its volumes, without those that live and die with it.
+    pub volumes: Vec<VolumeUse>,
+}
+
+impl PodView {
+    /// Resolves the volumes of a pod.
+    pub fn new(pod: Arc<Pod>, lookup: &dyn Lookup) -> Self {
+        let volumes = pod.spec.volumes.iter().filter_map(|volume| resolve(&pod, volume, lookup)).collect();
+        Self { pod, volumes }
+    }
+
+    /// Its uid; empty only for an object that never came from an API server.
+    pub fn uid(&self) -> &str {
+        self.pod.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// `namespace/name`, for messages.
+    pub fn display(&self) -> String {
+        format!("{}/{}", self.namespace(), self.name())
+    }
+
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        self.pod.metadata.namespace.as_deref().unwrap_or_default()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.pod.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// CSI drivers of its volumes.
+    pub fn drivers(&self) -> impl Iterator<Item = &str> {
+        self.volumes.iter().filter_map(|volume| match &volume.kind {
+            VolumeKind::Csi(csi) => Some(csi.driver.as_str()),
+            _ => None,
+        })
+    }
+}
+
+fn resolve(pod: &Pod, volume: &super::slim::Volume, lookup: &dyn Lookup) -> Option<VolumeUse> {
+    let own_name = || format!("{}/{}", pod.metadata.uid.as_deref().unwrap_or_default(), volume.name);
+    let unknown = |what: String| VolumeUse { name: own_name(), kind: VolumeKind::Unknown(what) };
+    let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
+    let claim = match &volume.source {
+        VolumeSource::PodLocal => return None,
+        VolumeSource::HostPath => return Some(VolumeUse { name: own_name(), kind: VolumeKind::Local }),
+        VolumeSource::InlineCsi(driver) => return Some(unknown(format!("inline volume of driver {driver}"))),
+        VolumeSource::Other(kind) => return Some(unknown(format!("{kind} volume"))),
+        VolumeSource::Claim(claim) => claim.clone(),
+        VolumeSource::Ephemeral => format!("{pod_name}-{}", volume.name),
+    };
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let Some(name) = lookup.claim(namespace, &claim).and_then(|claim| claim.spec.volume_name.clone()) else {
+        return Some(unknown(format!("claim {claim} is not bound")));
+    };
+    let kind = match lookup.volume(&name) {
+        None => VolumeKind::Unknown(format!("PersistentVolume {name} is gone")),
+        Some(volume) => kind(&volume, lookup),
+    };
+    Some(VolumeUse { name, kind })
+}
+
+fn kind(volume: &PersistentVolume, lookup: &dyn Lookup) -> VolumeKind {
+    let spec = &volume.spec;
+    if spec.local.is_some() || spec.host_path.is_some() {
+        return VolumeKind::Local;
+    }
+    let Some(csi) = &spec.csi else { return VolumeKind::Unknown("in-tree volume".into()) };
+    let attached = lookup.driver(&csi.driver).is_none_or(|driver| driver.spec.attach_required != Some(false));
+    if !attached {
+        return VolumeKind::Unknown(format!("driver {} attaches nothing (attachRequired: false)", csi.driver));
+    }
+    VolumeKind::Csi(CsiVolume {
+        uid: volume.metadata.uid.clone().unwrap_or_default(),
+        driver: csi.driver.clone(),
+        handle: csi.volume_handle.clone(),
+    })
+}

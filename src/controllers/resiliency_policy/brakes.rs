@@ -1,0 +1,81 @@
+//! How much may be acted on at once, and when the observer must be wrong. Decisions over the whole cluster; every
+//! brake is durable: it is computed from NodeFences and the policy's own status.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::api::limits::IntOrPercent;
+use crate::api::node_fence::{NodeFence, Phase};
+use crate::api::resiliency_policy::{Limits, ResiliencyPolicy, Restraint, RestraintType};
+use crate::api::time;
+
+/// What the brakes look at.
+#[derive(Clone, Copy, Debug)]
+pub struct Cluster {
+    /// All Node objects.
+    pub nodes: usize,
+    /// Those that are suspected now.
+    pub suspected: usize,
+}
+
+/// Nodes the policy may act on within its window.
+pub fn limit(limits: &Limits, nodes: usize) -> usize {
+    let ceiling = usize::try_from(limits.ceiling).unwrap_or(0);
+    limits.max_nodes.resolve(nodes).max(1).min(ceiling)
+}
+
+/// Nodes that count against the limit: in progress, or declared within the window.
+pub fn acted_on(policy: &ResiliencyPolicy, fences: &[impl AsRef<NodeFence>], now: DateTime<Utc>) -> usize {
+    let name = policy.metadata.name.as_deref().unwrap_or_default();
+    let window = TimeDelta::from_std(policy.spec.limits.window.get()).unwrap_or(TimeDelta::MAX);
+    let counts = |fence: &NodeFence| {
+        let named = fence.spec.policies.iter().any(|p| p.name == name);
+        let recent = |at: DateTime<Utc>| now.signed_duration_since(at) < window;
+        let history = fence.status.iter().flat_map(|status| &status.history);
+        named && (in_progress(fence) || recent(fence.spec.plan.decided_at) || history.into_iter().any(|past| recent(past.decided_at)))
+    };
+    fences.iter().filter(|fence| counts(fence.as_ref())).count()
+}
+
+/// Whether the NodeFence is not Recovered.
+pub fn in_progress(fence: &NodeFence) -> bool {
+    fence.status.as_ref().and_then(|status| status.phase) != Some(Phase::Recovered)
+}
+
+/// Whether so many nodes are suspected that the observer or the network must be at fault. All nodes at once always
+/// are.
+pub fn is_outage(limits: &Limits, cluster: Cluster) -> bool {
+    let too_many = match &limits.max_unhealthy {
+        IntOrPercent::Int(max) => cluster.suspected > *max as usize,
+        IntOrPercent::Percent(text) => {
+            let percent: usize = text.strip_suffix('%').and_then(|p| p.parse().ok()).unwrap_or(0);
+            cluster.suspected * 100 > percent * cluster.nodes
+        }
+    };
+    cluster.suspected > 0 && (too_many || cluster.suspected >= cluster.nodes)
+}
+
+/// The outage brake of a policy: the outage while it lasts, then its cool-down. `exceeded_for` is the time since this
+/// process last saw the outage, for the moment before its own status write is visible.
+pub fn outage_restraint(
+    policy: &ResiliencyPolicy,
+    cluster: Cluster,
+    exceeded_for: Option<std::time::Duration>,
+    now: DateTime<Utc>,
+) -> Option<Restraint> {
+    let now = time::stamp(now);
+    let recorded = policy.status.as_ref().map(|status| status.restraints.as_slice()).unwrap_or_default();
+    let recorded = |type_| recorded.iter().find(|restraint| restraint.type_ == type_);
+    let outage = recorded(RestraintType::CorrelatedOutage);
+    if is_outage(&policy.spec.limits, cluster) {
+        let since = outage.map_or(now, |restraint| restraint.since);
+        return Some(Restraint { type_: RestraintType::CorrelatedOutage, name: None, since, until: None });
+    }
+    let cooldown = policy.spec.limits.cooldown.get();
+    let length = TimeDelta::from_std(cooldown).unwrap_or(TimeDelta::MAX);
+    let until = |from: DateTime<Utc>| from.checked_add_signed(length).unwrap_or(DateTime::<Utc>::MAX_UTC);
+    let cooling = |since, until| Restraint { type_: RestraintType::Cooldown, name: None, since, until: Some(until) };
+    if outage.is_some() || exceeded_for.is_some_and(|passed| passed < cooldown && recorded(RestraintType::Cooldown).is_none()) {
+        return (!cooldown.is_zero()).then(|| cooling(now, until(now)));
+    }
+    recorded(RestraintType::Cooldown).filter(|restraint| restraint.until.is_some_and(|until| now < until)).cloned()
+}

@@ -1,0 +1,89 @@
+//! What the channels say about a node. Ready condition, lifecycle taints and Lease age are one channel (kubelet to
+//! API) and never count twice; `Unknown` never counts.
+
+use std::time::Duration;
+
+use crate::api::names;
+use crate::api::node_fence::{Channel, Evidence, EvidenceState};
+use crate::api::resiliency_policy::DecisiveChannel;
+use crate::api::slim::{Node, Pod};
+use crate::api::time;
+
+use super::select::Effective;
+
+/// What is known of a node's kubelet beyond the Node object.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silence {
+    /// Time since its Lease was seen to change; `None` while that cannot be told (the watch is not proved live).
+    pub lease_age: Option<Duration>,
+    /// Time since it was first seen unreachable without interruption.
+    pub unreachable_for: Option<Duration>,
+}
+
+/// Whether the node gives reason for suspicion. Suspicion alone writes nothing; it counts for `maxUnhealthy`.
+pub fn is_suspected(node: &Node, silence: Silence, suspect_after: Duration) -> bool {
+    node.ready() != "True"
+        || node.taints().iter().any(|taint| taint.key == names::UNREACHABLE_TAINT)
+        || silence.lease_age.is_some_and(|age| age >= suspect_after)
+}
+
+/// The evidence that declares the node failed for a pod under these policies; `None` while it does not.
+pub fn declares(
+    node: &Node,
+    silence: Silence,
+    pod: &Pod,
+    policies: &Effective,
+    now: time::Now,
+) -> Option<Vec<Evidence>> {
+    let kubelet = node.is_unreachable();
+    let taints: Vec<_> = if pod.is("Initialized") && !pod.is("Ready") {
+        node.taints().iter().filter(|taint| policies.counts_taint(taint)).collect()
+    } else {
+        Vec::new()
+    };
+    // The lifecycle controller's own taints repeat what the kubelet channel says.
+    let independent = taints.iter().any(|taint| !is_lifecycle(&taint.key));
+    let long_enough = silence.unreachable_for.unwrap_or_default() >= policies.decisive_after();
+    let decisive = kubelet && long_enough && policies.is_decisive(DecisiveChannel::Kubelet)
+        || !taints.is_empty() && policies.is_decisive(DecisiveChannel::Taint);
+    let agreeing = usize::from(kubelet) + usize::from(independent);
+    if !decisive && agreeing < policies.required_channels() {
+        return None;
+    }
+    let mut evidence = Vec::new();
+    if kubelet {
+        evidence.push(kubelet_evidence(node, silence, now));
+    }
+    if let Some(taint) = taints.first().filter(|_| independent || !kubelet) {
+        evidence.push(Evidence {
+            channel: Channel::Taint,
+            state: EvidenceState::Failed,
+            backend: None,
+            since: time::stamp(taint.time_added.as_ref().map_or(now.wall, time::from_k8s)),
+            reason: "NodeTainted".into(),
+            message: Some(format!("taint {}:{} and a protected pod is not Ready", taint.key, taint.effect)),
+        });
+    }
+    Some(evidence)
+}
+
+fn kubelet_evidence(node: &Node, silence: Silence, now: time::Now) -> Evidence {
+    let ready = node.status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    let since = ready.and_then(|condition| condition.last_transition_time.as_ref()).map(time::from_k8s);
+    let lease = match silence.lease_age {
+        Some(age) => format!("Lease {} s old", age.as_secs()),
+        None => "Lease age not known".into(),
+    };
+    Evidence {
+        channel: Channel::Kubelet,
+        state: EvidenceState::Failed,
+        backend: None,
+        since: time::stamp(since.unwrap_or(now.wall)),
+        reason: "NodeUnreachable".into(),
+        message: Some(format!("Ready=Unknown, taint unreachable:NoSchedule, {lease}")),
+    }
+}
+
+fn is_lifecycle(key: &str) -> bool {
+    matches!(key, names::UNREACHABLE_TAINT | names::NOT_READY_TAINT)
+}

@@ -1,0 +1,289 @@
+//! The plan of a NodeFence: every pod of the node with the decision, every volume of those pods, every attachment of
+//! the node, with the identity that was really published.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::api::fencing::{NodeIdentity, Proof};
+use crate::api::names;
+use crate::api::node_fence::{Evidence, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction};
+use crate::api::resiliency_policy::ResiliencyPolicy;
+use crate::api::slim::{CsiNode, Node, VolumeAttachment};
+use crate::api::time::{self, Now};
+use crate::api::usage::{CsiVolume, PodView, VolumeKind, VolumeUse};
+
+use super::evidence::{self, Silence};
+use super::select::Effective;
+
+/// A node as it was read from the API for this decision.
+#[derive(Clone, Debug)]
+pub struct LiveNode {
+    /// The Node.
+    pub node: Arc<Node>,
+    /// What is known of its kubelet.
+    pub silence: Silence,
+    /// Whether its Lease has not moved since the store saw it.
+    pub lease_is_still: bool,
+    /// Every pod bound to it, in any phase.
+    pub pods: Vec<PodView>,
+    /// Its VolumeAttachments.
+    pub attachments: Vec<Arc<VolumeAttachment>>,
+    /// The volumes behind those attachments, by PersistentVolume name.
+    pub attached_volumes: BTreeMap<String, CsiVolume>,
+    /// Its CSINode, if there is one.
+    pub csi_node: Option<Arc<CsiNode>>,
+}
+
+/// What a node's failure asks for.
+pub struct Draft {
+    /// The plan.
+    pub plan: Plan,
+    /// Policies that select its pods.
+    pub policies: Vec<PlannedPolicy>,
+}
+
+/// Labels of each namespace.
+pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
+
+/// The plan for a node; `None` when nothing declares it failed for any pod that may be released.
+pub fn draft<'a>(
+    live: &LiveNode,
+    policies: impl IntoIterator<Item = &'a ResiliencyPolicy> + Clone,
+    namespaces: &NamespaceLabels,
+    episode: i64,
+    now: Now,
+) -> Option<Draft> {
+    let mut rows = Rows::new(live, episode);
+    let mut evidence = Vec::new();
+    let mut named: BTreeMap<String, PlannedPolicy> = BTreeMap::new();
+    for pod in &live.pods {
+        let no_labels = BTreeMap::new();
+        let labels = namespaces.get(pod.namespace()).unwrap_or(&no_labels);
+        let effective = Effective::of(pod, labels, policies.clone());
+        let decision = decide_pod(live, pod, effective.as_ref(), now);
+        if let (PodDecision::Release(found), Some(effective)) = (&decision, &effective) {
+            if evidence.is_empty() {
+                evidence.clone_from(found);
+            }
+            named.extend(effective.policies().iter().filter_map(|p| planned_policy(p)).map(|p| (p.name.clone(), p)));
+        }
+        rows.add_pod(pod, effective.as_ref(), &decision);
+    }
+    if evidence.is_empty() {
+        return None;
+    }
+    rows.add_attachments();
+    let (pods, volumes) = rows.finish();
+    let digest = digest(&pods, &volumes);
+    let plan = Plan { decided_at: time::stamp(now.wall), digest, evidence, pods, volumes };
+    Some(Draft { plan, policies: named.into_values().collect() })
+}
+
+/// Frozen identity of a node.
+pub fn identity(node: &Node) -> NodeIdentity {
+    let boot_id = node.status.node_info.boot_id.clone();
+    NodeIdentity {
+        uid: node.metadata.uid.clone().unwrap_or_default(),
+        boot_id: (!boot_id.is_empty()).then_some(boot_id),
+    }
+}
+
+/// Digest of pods and volumes; what a later approval refers to.
+pub fn digest(pods: &[PlannedPod], volumes: &[PlannedVolume]) -> String {
+    let text = serde_json::to_vec(&(pods, volumes)).unwrap_or_default();
+    format!("sha256:{}", names::hex(&Sha256::digest(text), 16))
+}
+
+enum PodDecision {
+    Release(Vec<Evidence>),
+    Keep(&'static str),
+    /// Its policies do not hold the node for failed yet: no row, the plan may grow.
+    NotYet,
+}
+
+fn decide_pod(live: &LiveNode, pod: &PodView, effective: Option<&Effective>, now: Now) -> PodDecision {
+    if pod.pod.controller_kind() == Some("DaemonSet") {
+        return PodDecision::Keep("DaemonSet");
+    }
+    if pod.pod.is_static() {
+        return PodDecision::Keep("StaticPod");
+    }
+    if pod.pod.is_finished() {
+        return PodDecision::Keep("Completed");
+    }
+    let Some(effective) = effective.filter(|effective| effective.releases_on_node_failure()) else {
+        return PodDecision::Keep("NoPolicy");
+    };
+    if pod.pod.controller_kind().is_none() {
+        return PodDecision::Keep("BarePod");
+    }
+    if pod.volumes.is_empty() {
+        return PodDecision::Keep("NoVolumes");
+    }
+    match evidence::declares(&live.node, live.silence, &pod.pod, effective, now) {
+        Some(evidence) => PodDecision::Release(evidence),
+        None => PodDecision::NotYet,
+    }
+}
+
+fn planned_policy(policy: &ResiliencyPolicy) -> Option<PlannedPolicy> {
+    Some(PlannedPolicy {
+        name: policy.metadata.name.clone()?,
+        uid: policy.metadata.uid.clone()?,
+        generation: policy.metadata.generation?,
+        mode: policy.spec.mode,
+    })
+}
+
+struct Rows<'a> {
+    live: &'a LiveNode,
+    episode: i64,
+    pods: Vec<PlannedPod>,
+    volumes: BTreeMap<String, PlannedVolume>,
+}
+
+impl<'a> Rows<'a> {
+    fn new(live: &'a LiveNode, episode: i64) -> Self {
+        Self { live, episode, pods: Vec::new(), volumes: BTreeMap::new() }
+    }
+
+    fn add_pod(&mut self, pod: &PodView, effective: Option<&Effective>, decision: &PodDecision) {
+        // A pod that is not declared yet brings its volumes already: rows never change, so they must be right now.
+        if let (PodDecision::Release(_) | PodDecision::NotYet, Some(effective)) = (decision, effective) {
+            for volume in &pod.volumes {
+                self.add_volume(volume, pod, effective);
+            }
+        }
+        let (action, reason) = match decision {
+            PodDecision::Release(_) => (PodAction::Release, "NodeFailure"),
+            PodDecision::Keep(reason) => (PodAction::Keep, *reason),
+            PodDecision::NotYet => return,
+        };
+        self.pods.push(PlannedPod {
+            episode: self.episode,
+            uid: pod.uid().to_owned(),
+            namespace: pod.namespace().to_owned(),
+            name: pod.name().to_owned(),
+            policy: effective.map(|effective| effective.deciding().to_owned()),
+            action,
+            reason: reason.into(),
+            priority: pod.pod.spec.priority,
+            volumes: pod.volumes.iter().map(|volume| volume.name.clone()).collect(),
+        });
+    }
+
+    fn add_volume(&mut self, volume: &VolumeUse, pod: &PodView, effective: &Effective) {
+        let VolumeKind::Csi(csi) = &volume.kind else {
+            let row = unfenceable(self.episode, &volume.name, effective.minimum_proof(""));
+            self.volumes.entry(volume.name.clone()).or_insert(row);
+            return;
+        };
+        let minimum = effective.minimum_proof(&csi.driver);
+        let methods = effective.methods(&csi.driver);
+        let trusted = is_younger(&pod.pod.metadata, &self.live.node.metadata);
+        match self.volumes.entry(volume.name.clone()) {
+            Entry::Vacant(vacant) => {
+                let row = csi_row(self.live, self.episode, &volume.name, csi, trusted);
+                vacant.insert(PlannedVolume { minimum_proof: minimum, methods, ..row });
+            }
+            Entry::Occupied(mut occupied) => {
+                let row = occupied.get_mut();
+                row.minimum_proof = row.minimum_proof.max(minimum);
+                let strongest = row.minimum_proof;
+                row.methods.retain(|method| methods.contains(method) && method.type_.best_proof() >= strongest);
+                row.node_id = row.node_id.take().filter(|_| trusted);
+            }
+        }
+    }
+
+    /// Attachments of the node that no released pod uses: recorded, not fenced (no method).
+    fn add_attachments(&mut self) {
+        for attachment in &self.live.attachments {
+            let name = attachment.volume().to_owned();
+            let Some(csi) = self.live.attached_volumes.get(&name) else { continue };
+            if !self.volumes.contains_key(&name) {
+                let row = csi_row(self.live, self.episode, &name, csi, true);
+                self.volumes.insert(name, row);
+            }
+        }
+    }
+
+    fn finish(self) -> (Vec<PlannedPod>, Vec<PlannedVolume>) {
+        let mut pods = self.pods;
+        pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
+        (pods, self.volumes.into_values().collect())
+    }
+}
+
+fn unfenceable(episode: i64, name: &str, minimum_proof: Proof) -> PlannedVolume {
+    PlannedVolume {
+        episode,
+        name: name.into(),
+        uid: None,
+        driver: None,
+        volume_handle: None,
+        node_id: None,
+        attachment_uid: None,
+        minimum_proof,
+        methods: Vec::new(),
+    }
+}
+
+/// A row with the node id that was really published. It stays empty, and the incident is held, where that identity
+/// is in doubt: rook#14832 fenced the replacement of the failed node.
+fn csi_row(live: &LiveNode, episode: i64, name: &str, csi: &CsiVolume, trusted: bool) -> PlannedVolume {
+    let attachment = live.attachments.iter().find(|attachment| attachment.volume() == name);
+    let published = attachment.filter(|a| trusted && is_younger(&a.metadata, &live.node.metadata)).and_then(|a| a.node_id());
+    let registered = live.csi_node.as_ref().and_then(|csi_node| {
+        csi_node.spec.drivers.iter().find(|driver| driver.name == csi.driver).map(|driver| driver.node_id.as_str())
+    });
+    let node_id = match (published, registered) {
+        (Some(published), Some(registered)) if published != registered => None,
+        (Some(published), _) => Some(published),
+        // The attacher notes the node id before it publishes: without the note nothing was published through this
+        // object, and what the driver registered is whom a read-back looks for.
+        (None, registered) if trusted && attachment.is_none_or(|attachment| !attachment.status.attached) => registered,
+        (None, _) => None,
+    };
+    PlannedVolume {
+        episode,
+        name: name.into(),
+        uid: Some(csi.uid.clone()).filter(|uid| !uid.is_empty()),
+        driver: Some(csi.driver.clone()),
+        volume_handle: Some(csi.handle.clone()),
+        node_id: node_id.map(str::to_owned),
+        attachment_uid: attachment.and_then(|attachment| attachment.metadata.uid.clone()),
+        minimum_proof: Proof::Verified,
+        methods: Vec::new(),
+    }
+}
+
+/// Whether an object was created with or after the node, and so cannot belong to a predecessor of its name.
+fn is_younger(
+    object: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    node: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+) -> bool {
+    match (&object.creation_timestamp, &node.creation_timestamp) {
+        (Some(object), Some(node)) => object.0 >= node.0,
+        _ => false,
+    }
+}
+
+/// The plan grown by what it lacks; `None` when it lacks nothing. Rows that are there stay as they are.
+pub fn grown(plan: &Plan, wanted: &Plan) -> Option<Plan> {
+    let pods: BTreeSet<_> = plan.pods.iter().map(|row| row.uid.as_str()).collect();
+    let volumes: BTreeSet<_> = plan.volumes.iter().map(|row| row.name.as_str()).collect();
+    let new_pods: Vec<_> = wanted.pods.iter().filter(|row| !pods.contains(row.uid.as_str())).cloned().collect();
+    let new_volumes: Vec<_> = wanted.volumes.iter().filter(|row| !volumes.contains(row.name.as_str())).cloned().collect();
+    if new_pods.is_empty() && new_volumes.is_empty() {
+        return None;
+    }
+    let mut plan = plan.clone();
+    plan.pods.extend(new_pods);
+    plan.volumes.extend(new_volumes);
+    plan.digest = digest(&plan.pods, &plan.volumes);
+    Some(plan)
+}

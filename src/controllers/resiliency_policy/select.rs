@@ -1,0 +1,129 @@
+//! Which policies protect a pod, and what they demand together: the strictest value of each field.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::api::fencing::{FenceMethod, Proof};
+use crate::api::names;
+use crate::api::resiliency_policy::{
+    DecisiveChannel, DetachMode, NodeFailureAction, ResiliencyPolicy, ResiliencyPolicySpec, TaintEffect, TaintMatch,
+};
+use crate::api::usage::PodView;
+
+/// All policies that select a pod, in the order of their names.
+#[derive(Clone, Debug)]
+pub struct Effective<'a> {
+    policies: Vec<&'a ResiliencyPolicy>,
+}
+
+impl<'a> Effective<'a> {
+    /// The policies that select the pod; `None` when none does.
+    pub fn of(
+        pod: &PodView,
+        namespace_labels: &BTreeMap<String, String>,
+        policies: impl IntoIterator<Item = &'a ResiliencyPolicy>,
+    ) -> Option<Self> {
+        let mut policies: Vec<_> = policies.into_iter().filter(|p| selects(p, pod, namespace_labels)).collect();
+        policies.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        (!policies.is_empty()).then_some(Self { policies })
+    }
+
+    /// The policies.
+    pub fn policies(&self) -> &[&'a ResiliencyPolicy] {
+        &self.policies
+    }
+
+    /// The policy whose name the plan shows: of several the one with the strictest proof, then the first by name.
+    pub fn deciding(&self) -> &str {
+        let strictest = self.specs().map(|spec| spec.fencing.minimum_proof).max();
+        let decider = self.policies.iter().find(|policy| Some(policy.spec.fencing.minimum_proof) == strictest);
+        decider.and_then(|policy| policy.metadata.name.as_deref()).unwrap_or_default()
+    }
+
+    /// Whether a failed node releases the pod.
+    pub fn releases_on_node_failure(&self) -> bool {
+        self.specs().all(|spec| spec.triggers.node_failure == NodeFailureAction::Release)
+    }
+
+    /// Whether one channel alone may declare the node.
+    pub fn is_decisive(&self, channel: DecisiveChannel) -> bool {
+        self.specs().all(|spec| spec.detection.decisive_channels.contains(&channel))
+    }
+
+    /// How many independent channels must agree where none is decisive.
+    pub fn required_channels(&self) -> usize {
+        let required = self.specs().map(|spec| spec.detection.required_channels).max().unwrap_or(i32::MAX);
+        usize::try_from(required).unwrap_or(usize::MAX)
+    }
+
+    /// How long the kubelet must have been unreachable.
+    pub fn decisive_after(&self) -> Duration {
+        self.specs().map(|spec| spec.detection.kubelet.decisive_after.get()).max().unwrap_or(Duration::MAX)
+    }
+
+    /// Whether every policy counts this taint. Cordons and our own taints never count.
+    pub fn counts_taint(&self, taint: &k8s_openapi::api::core::v1::Taint) -> bool {
+        let value = taint.value.as_deref().unwrap_or_default();
+        let ours = taint.key.starts_with("bulkhead.dev/")
+            || taint.key.ends_with(".bulkhead.dev")
+            || taint.key == names::OUT_OF_SERVICE_TAINT && value.starts_with("bulkhead-");
+        let cordon = taint.key == names::UNSCHEDULABLE_TAINT;
+        !ours && !cordon && self.specs().all(|spec| spec.detection.taints.iter().any(|wanted| matches(wanted, taint)))
+    }
+
+    /// Weakest proof at which the pod may go, for a volume of that driver.
+    pub fn minimum_proof(&self, driver: &str) -> Proof {
+        self.specs().map(|spec| minimum_proof(spec, driver)).max().unwrap_or(Proof::Verified)
+    }
+
+    /// Methods for a volume of that driver that every policy lists and that can reach the minimum proof, in the
+    /// first policy's order of preference.
+    pub fn methods(&self, driver: &str) -> Vec<FenceMethod> {
+        let minimum = self.minimum_proof(driver);
+        let mut lists = self.specs().map(|spec| methods(spec, driver));
+        let Some(first) = lists.next() else { return Vec::new() };
+        let rest: Vec<_> = lists.collect();
+        let common = first.iter().filter(|method| rest.iter().all(|list| list.contains(method)));
+        common.filter(|method| method.type_.best_proof() >= minimum).cloned().collect()
+    }
+
+    /// Whether the out-of-service taint may be used.
+    pub fn may_use_out_of_service(&self) -> bool {
+        self.specs().all(|spec| spec.release.detach == DetachMode::Automatic)
+    }
+
+    fn specs(&self) -> impl Iterator<Item = &'a ResiliencyPolicySpec> {
+        self.policies.iter().map(|policy| &policy.spec)
+    }
+}
+
+/// The minimum proof of one policy for a driver.
+pub fn minimum_proof(spec: &ResiliencyPolicySpec, driver: &str) -> Proof {
+    let own = spec.fencing.drivers.iter().find(|d| d.name == driver).and_then(|d| d.minimum_proof);
+    own.unwrap_or(spec.fencing.minimum_proof)
+}
+
+/// The methods of one policy for a driver.
+pub fn methods<'a>(spec: &'a ResiliencyPolicySpec, driver: &str) -> &'a [FenceMethod] {
+    let own = spec.fencing.drivers.iter().find(|d| d.name == driver).map(|d| d.methods.as_slice());
+    own.filter(|methods| !methods.is_empty()).unwrap_or(&spec.fencing.methods)
+}
+
+fn matches(wanted: &TaintMatch, taint: &k8s_openapi::api::core::v1::Taint) -> bool {
+    let key = wanted.key == "*" || wanted.key == taint.key;
+    key && match wanted.effect {
+        None => matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"),
+        Some(TaintEffect::NoSchedule) => taint.effect == "NoSchedule",
+        Some(TaintEffect::NoExecute) => taint.effect == "NoExecute",
+    }
+}
+
+/// Whether every part of the selector that is set matches the pod.
+pub fn selects(policy: &ResiliencyPolicy, pod: &PodView, namespace_labels: &BTreeMap<String, String>) -> bool {
+    let selector = &policy.spec.selector;
+    let no_labels = BTreeMap::new();
+    let labels = pod.pod.metadata.labels.as_ref().unwrap_or(&no_labels);
+    selector.namespace_selector.as_ref().is_none_or(|s| s.matches(namespace_labels))
+        && selector.pod_selector.as_ref().is_none_or(|s| s.matches(labels))
+        && (selector.drivers.is_empty() || pod.drivers().any(|driver| selector.drivers.iter().any(|d| d == driver)))
+}

@@ -1,0 +1,168 @@
+//! What a policy reports. Nothing destructive depends on it, but for the outage brake, which is kept here because it
+//! must survive a restart.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::api::conditions::{self, State};
+use crate::api::driver_report::{Capability, DriverReport};
+use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::node_fence::{NodeFence, Phase};
+use crate::api::resiliency_policy::{DriverProof, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType};
+use crate::api::time::Now;
+
+use super::brakes;
+use super::select;
+
+/// What the status is computed from.
+pub struct Facts<'a> {
+    /// Selected pods.
+    pub protected: usize,
+    /// `limits.maxNodes`, resolved.
+    pub max_nodes: usize,
+    /// Nodes that count against it.
+    pub acted_on: usize,
+    /// Brakes that hold.
+    pub restraints: Vec<Restraint>,
+    /// All NodeFences.
+    pub fences: &'a [Arc<NodeFence>],
+    /// What the drivers can answer.
+    pub reports: &'a BTreeMap<String, Arc<DriverReport>>,
+    /// Drivers of the selected pods, with the number of pods.
+    pub drivers: BTreeMap<String, usize>,
+    /// Whether counts may be written now: they change with every pod, and are written at most once a minute.
+    pub counts_due: bool,
+}
+
+/// NodeFences of the policy that still have something destructive to do; its deletion waits for them.
+pub fn unfinished<'a>(policy: &ResiliencyPolicy, fences: &'a [Arc<NodeFence>]) -> Vec<&'a str> {
+    let phase = |fence: &NodeFence| fence.status.as_ref().and_then(|status| status.phase).unwrap_or(Phase::Planned);
+    let busy = |fence: &&Arc<NodeFence>| matches!(phase(fence), Phase::Planned | Phase::Fencing | Phase::PodsReleased);
+    of(policy, fences).filter(busy).filter_map(|fence| fence.metadata.name.as_deref()).collect()
+}
+
+fn of<'a>(policy: &ResiliencyPolicy, fences: &'a [Arc<NodeFence>]) -> impl Iterator<Item = &'a Arc<NodeFence>> {
+    let name = policy.metadata.name.clone().unwrap_or_default();
+    fences.iter().filter(move |fence| fence.spec.policies.iter().any(|p| p.name == name))
+}
+
+/// The status a policy should have.
+pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> ResiliencyPolicyStatus {
+    let mut status = policy.status.clone().unwrap_or_default();
+    let generation = policy.metadata.generation.unwrap_or_default();
+    status.observed_generation = Some(generation);
+    if facts.counts_due || status.protected_pods.is_none() {
+        status.protected_pods = Some(count(facts.protected));
+        status.drivers = facts.drivers.keys().map(|driver| driver_proof(policy, driver, facts.reports)).collect();
+    }
+    status.max_nodes = Some(count(facts.max_nodes));
+    status.nodes_acted_on = Some(count(facts.acted_on));
+    status.active_fences = of(policy, facts.fences)
+        .filter(|fence| brakes::in_progress(fence))
+        .filter_map(|fence| fence.metadata.name.clone())
+        .take(64)
+        .collect();
+    status.active_fences.sort();
+    status.restraints.clone_from(&facts.restraints);
+    let mut set = |type_: &str, state: State, reason: &str, message: String| {
+        conditions::set(&mut status.conditions, type_, state, reason, message, generation, now.wall);
+    };
+    let open = unfinished(policy, facts.fences);
+    if policy.metadata.deletion_timestamp.is_some() && !open.is_empty() {
+        set("Ready", State::False, "FencesOpen", format!("deletion waits for the NodeFences {}", open.join(", ")));
+    } else if facts.drivers.is_empty() {
+        set("Ready", State::True, "NothingSelected", "no pod with a volume is selected now".into());
+    } else {
+        set("Ready", State::True, "Accepted", "the selected pods are protected".into());
+    }
+    let (state, reason, message) = fence_ready(policy, facts);
+    set("FenceReady", state, reason, message);
+    match facts.restraints.first() {
+        Some(first) => {
+            let all: Vec<_> = facts.restraints.iter().map(|r| reason_of(r.type_)).collect();
+            set("Restrained", State::True, reason_of(first.type_), format!("nothing new is begun: {}", all.join(", ")));
+        }
+        None => set("Restrained", State::False, "Unrestrained", String::new()),
+    }
+    status
+}
+
+/// How the API spells a brake.
+pub fn reason_of(brake: RestraintType) -> &'static str {
+    match brake {
+        RestraintType::BudgetExhausted => "BudgetExhausted",
+        RestraintType::CorrelatedOutage => "CorrelatedOutage",
+        RestraintType::Cooldown => "Cooldown",
+    }
+}
+
+fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// Tells at noon what would be held at night.
+fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &'static str, String) {
+    if facts.drivers.is_empty() {
+        return (State::True, "NothingSelected", String::new());
+    }
+    let mut lacking = Vec::new();
+    let mut missing = false;
+    for (driver, pods) in &facts.drivers {
+        let minimum = select::minimum_proof(&policy.spec, driver);
+        let best = driver_proof(policy, driver, facts.reports);
+        if best.best_proof < minimum {
+            let why = best.reason.unwrap_or_default();
+            missing |= why == "FencerMissing";
+            let which = if *pods == 1 { "its pod would be held".into() } else { format!("its {pods} pods would be held") };
+            lacking.push(format!("{driver}: {why}, best proof {:?}, {minimum:?} is required; {which}", best.best_proof));
+        }
+    }
+    match (lacking.is_empty(), missing) {
+        (true, _) => (State::True, "ProofReachable", String::new()),
+        (false, true) => (
+            State::False,
+            "FencerMissing",
+            format!("{} (run bulkhead-csi-sidecar beside the driver's controller)", lacking.join("; ")),
+        ),
+        (false, false) => (State::False, "ProofUnreachable", lacking.join("; ")),
+    }
+}
+
+/// The strongest proof that the policy's methods can give for a driver today.
+pub fn driver_proof(
+    policy: &ResiliencyPolicy,
+    driver: &str,
+    reports: &BTreeMap<String, Arc<DriverReport>>,
+) -> DriverProof {
+    let minimum = select::minimum_proof(&policy.spec, driver);
+    let mut best = (Proof::None, None);
+    let mut reason = None;
+    for method in select::methods(&policy.spec, driver) {
+        let proof = match method.type_ {
+            FenceMethodType::Detach => Proof::Acknowledged,
+            FenceMethodType::Unpublish => match reports.get(driver) {
+                None => {
+                    reason = Some("FencerMissing");
+                    Proof::None
+                }
+                Some(report) => unpublish_proof(report),
+            },
+        };
+        if proof > best.0 {
+            best = (proof, Some(method.type_));
+        }
+    }
+    let weak = best.0 < minimum;
+    let reason = reason.unwrap_or("ProofUnreachable");
+    DriverProof { name: driver.into(), best_proof: best.0, method: best.1, reason: weak.then(|| reason.to_owned()) }
+}
+
+fn unpublish_proof(report: &DriverReport) -> Proof {
+    let Some(status) = &report.status else { return Proof::None };
+    let has = |capability| status.capabilities.contains(&capability);
+    if !conditions::is_true(&status.conditions, "Ready") || !has(Capability::Unpublish) {
+        return Proof::None;
+    }
+    let reads = has(Capability::ListPublishedNodes) || has(Capability::GetPublishedNodes);
+    if reads { Proof::Verified } else { Proof::Acknowledged }
+}
