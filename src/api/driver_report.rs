@@ -5,6 +5,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::conditions;
+use super::fencing::Proof;
+
 /// DriverReport has no spec.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[kube(
@@ -55,4 +58,17 @@ pub enum Capability {
     ListPublishedNodes,
     /// GetPublishedNodes.
     GetPublishedNodes,
+}
+
+impl DriverReport {
+    /// The strongest proof that method Unpublish can give with this driver now.
+    pub fn unpublish_proof(&self) -> Proof {
+        let Some(status) = &self.status else { return Proof::None };
+        let has = |capability| status.capabilities.contains(&capability);
+        if !conditions::is_true(&status.conditions, "Ready") || !has(Capability::Unpublish) {
+            return Proof::None;
+        }
+        let reads = has(Capability::ListPublishedNodes) || has(Capability::GetPublishedNodes);
+        if reads { Proof::Verified } else { Proof::Acknowledged }
+    }
 }

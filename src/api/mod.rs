@@ -9,6 +9,7 @@ pub mod limits;
 pub mod names;
 pub mod node_fence;
 pub mod resiliency_policy;
+mod resiliency_policy_rules;
 pub mod selector;
 pub mod slim;
 pub mod time;

@@ -31,7 +31,10 @@ pub fn acted_on(policy: &ResiliencyPolicy, fences: &[impl AsRef<NodeFence>], now
         let named = fence.spec.policies.iter().any(|p| p.name == name);
         let recent = |at: DateTime<Utc>| now.signed_duration_since(at) < window;
         let history = fence.status.iter().flat_map(|status| &status.history);
-        named && (in_progress(fence) || recent(fence.spec.plan.decided_at) || history.into_iter().any(|past| recent(past.decided_at)))
+        named
+            && (in_progress(fence)
+                || recent(fence.spec.plan.decided_at)
+                || history.into_iter().any(|past| recent(past.decided_at)))
     };
     fences.iter().filter(|fence| counts(fence.as_ref())).count()
 }
@@ -74,7 +77,9 @@ pub fn outage_restraint(
     let length = TimeDelta::from_std(cooldown).unwrap_or(TimeDelta::MAX);
     let until = |from: DateTime<Utc>| from.checked_add_signed(length).unwrap_or(DateTime::<Utc>::MAX_UTC);
     let cooling = |since, until| Restraint { type_: RestraintType::Cooldown, name: None, since, until: Some(until) };
-    if outage.is_some() || exceeded_for.is_some_and(|passed| passed < cooldown && recorded(RestraintType::Cooldown).is_none()) {
+    if outage.is_some()
+        || exceeded_for.is_some_and(|passed| passed < cooldown && recorded(RestraintType::Cooldown).is_none())
+    {
         return (!cooldown.is_zero()).then(|| cooling(now, until(now)));
     }
     recorded(RestraintType::Cooldown).filter(|restraint| restraint.until.is_some_and(|until| now < until)).cloned()

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-
 use crate::api::driver_report::DriverReport;
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, NodeFenceSpec, Phase, VolumeStatusState};
@@ -138,9 +137,10 @@ impl PolicyBrakes {
 fn suspected(seen: &Seen) -> BTreeSet<String> {
     let after = seen.policies.iter().map(|policy| policy.spec.detection.kubelet.suspect_after.get()).min();
     let after = after.unwrap_or(Duration::MAX);
-    let nodes = seen.nodes.iter().filter(|(node, silence)| {
-        evidence::is_suspected(node, *silence, after) || is_tainted_for_a_pod(seen, node)
-    });
+    let nodes = seen
+        .nodes
+        .iter()
+        .filter(|(node, silence)| evidence::is_suspected(node, *silence, after) || is_tainted_for_a_pod(seen, node));
     nodes.filter_map(|(node, _)| node.metadata.name.clone()).collect()
 }
 
@@ -221,8 +221,13 @@ fn consider(
         Some(fence) => grow(seen, fence, live, now),
     };
     if let Some(effect) = effect {
-        let policies: BTreeSet<_> = pods.iter().flat_map(|(_, effective)| effective.policies()).collect::<Vec<_>>().into_iter()
-            .filter_map(|policy| policy.metadata.name.as_deref()).collect();
+        let policies: BTreeSet<_> = pods
+            .iter()
+            .flat_map(|(_, effective)| effective.policies())
+            .collect::<Vec<_>>()
+            .into_iter()
+            .filter_map(|policy| policy.metadata.name.as_deref())
+            .collect();
         for (_, brake) in brakes.iter_mut().filter(|(policy, _)| begins && policies.contains(*policy)) {
             brake.acted_on += 1;
         }
@@ -266,7 +271,9 @@ fn reopen(seen: &Seen, fence: &NodeFence, live: &LiveNode, now: Now) -> Option<E
     let status = fence.status.clone().unwrap_or_default();
     let unclean = |episode: i64, name: &str| {
         let row = status.volumes.iter().find(|row| row.episode == episode && row.name == name);
-        row.is_some_and(|row| !matches!(row.state, VolumeStatusState::Clean | VolumeStatusState::Undone | VolumeStatusState::Pending))
+        row.is_some_and(|row| {
+            !matches!(row.state, VolumeStatusState::Clean | VolumeStatusState::Undone | VolumeStatusState::Pending)
+        })
     };
     let carried: Vec<_> =
         fence.spec.plan.volumes.iter().filter(|row| unclean(row.episode, &row.name)).cloned().collect();
@@ -274,8 +281,7 @@ fn reopen(seen: &Seen, fence: &NodeFence, live: &LiveNode, now: Now) -> Option<E
     draft.plan.digest = plan::digest(&draft.plan.pods, &draft.plan.volumes);
     let mut next = fence.clone();
     next.status = None;
-    next.spec =
-        NodeFenceSpec { episode, node: plan::identity(&live.node), policies: draft.policies, plan: draft.plan };
+    next.spec = NodeFenceSpec { episode, node: plan::identity(&live.node), policies: draft.policies, plan: draft.plan };
     Some(Effect::Replan(Box::new(next)))
 }
 

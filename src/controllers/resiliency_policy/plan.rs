@@ -236,7 +236,8 @@ fn unfenceable(episode: i64, name: &str, minimum_proof: Proof) -> PlannedVolume 
 /// is in doubt: rook#14832 fenced the replacement of the failed node.
 fn csi_row(live: &LiveNode, episode: i64, name: &str, csi: &CsiVolume, trusted: bool) -> PlannedVolume {
     let attachment = live.attachments.iter().find(|attachment| attachment.volume() == name);
-    let published = attachment.filter(|a| trusted && is_younger(&a.metadata, &live.node.metadata)).and_then(|a| a.node_id());
+    let published =
+        attachment.filter(|a| trusted && is_younger(&a.metadata, &live.node.metadata)).and_then(|a| a.node_id());
     let registered = live.csi_node.as_ref().and_then(|csi_node| {
         csi_node.spec.drivers.iter().find(|driver| driver.name == csi.driver).map(|driver| driver.node_id.as_str())
     });
@@ -277,7 +278,8 @@ pub fn grown(plan: &Plan, wanted: &Plan) -> Option<Plan> {
     let pods: BTreeSet<_> = plan.pods.iter().map(|row| row.uid.as_str()).collect();
     let volumes: BTreeSet<_> = plan.volumes.iter().map(|row| row.name.as_str()).collect();
     let new_pods: Vec<_> = wanted.pods.iter().filter(|row| !pods.contains(row.uid.as_str())).cloned().collect();
-    let new_volumes: Vec<_> = wanted.volumes.iter().filter(|row| !volumes.contains(row.name.as_str())).cloned().collect();
+    let new_volumes: Vec<_> =
+        wanted.volumes.iter().filter(|row| !volumes.contains(row.name.as_str())).cloned().collect();
     if new_pods.is_empty() && new_volumes.is_empty() {
         return None;
     }

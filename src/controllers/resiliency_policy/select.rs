@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::api::fencing::{FenceMethod, Proof};
-use crate::api::names;
 use crate::api::resiliency_policy::{
-    DecisiveChannel, DetachMode, NodeFailureAction, ResiliencyPolicy, ResiliencyPolicySpec, TaintEffect, TaintMatch,
+    DecisiveChannel, DetachMode, NodeFailureAction, ResiliencyPolicy, ResiliencyPolicySpec,
 };
 use crate::api::usage::PodView;
 
@@ -63,24 +62,19 @@ impl<'a> Effective<'a> {
 
     /// Whether every policy counts this taint. Cordons and our own taints never count.
     pub fn counts_taint(&self, taint: &k8s_openapi::api::core::v1::Taint) -> bool {
-        let value = taint.value.as_deref().unwrap_or_default();
-        let ours = taint.key.starts_with("bulkhead.dev/")
-            || taint.key.ends_with(".bulkhead.dev")
-            || taint.key == names::OUT_OF_SERVICE_TAINT && value.starts_with("bulkhead-");
-        let cordon = taint.key == names::UNSCHEDULABLE_TAINT;
-        !ours && !cordon && self.specs().all(|spec| spec.detection.taints.iter().any(|wanted| matches(wanted, taint)))
+        self.specs().all(|spec| spec.detection.counts_taint(taint))
     }
 
     /// Weakest proof at which the pod may go, for a volume of that driver.
     pub fn minimum_proof(&self, driver: &str) -> Proof {
-        self.specs().map(|spec| minimum_proof(spec, driver)).max().unwrap_or(Proof::Verified)
+        self.specs().map(|spec| spec.fencing.minimum_proof_for(driver)).max().unwrap_or(Proof::Verified)
     }
 
     /// Methods for a volume of that driver that every policy lists and that can reach the minimum proof, in the
     /// first policy's order of preference.
     pub fn methods(&self, driver: &str) -> Vec<FenceMethod> {
         let minimum = self.minimum_proof(driver);
-        let mut lists = self.specs().map(|spec| methods(spec, driver));
+        let mut lists = self.specs().map(|spec| spec.fencing.methods_for(driver));
         let Some(first) = lists.next() else { return Vec::new() };
         let rest: Vec<_> = lists.collect();
         let common = first.iter().filter(|method| rest.iter().all(|list| list.contains(method)));
@@ -94,27 +88,6 @@ impl<'a> Effective<'a> {
 
     fn specs(&self) -> impl Iterator<Item = &'a ResiliencyPolicySpec> {
         self.policies.iter().map(|policy| &policy.spec)
-    }
-}
-
-/// The minimum proof of one policy for a driver.
-pub fn minimum_proof(spec: &ResiliencyPolicySpec, driver: &str) -> Proof {
-    let own = spec.fencing.drivers.iter().find(|d| d.name == driver).and_then(|d| d.minimum_proof);
-    own.unwrap_or(spec.fencing.minimum_proof)
-}
-
-/// The methods of one policy for a driver.
-pub fn methods<'a>(spec: &'a ResiliencyPolicySpec, driver: &str) -> &'a [FenceMethod] {
-    let own = spec.fencing.drivers.iter().find(|d| d.name == driver).map(|d| d.methods.as_slice());
-    own.filter(|methods| !methods.is_empty()).unwrap_or(&spec.fencing.methods)
-}
-
-fn matches(wanted: &TaintMatch, taint: &k8s_openapi::api::core::v1::Taint) -> bool {
-    let key = wanted.key == "*" || wanted.key == taint.key;
-    key && match wanted.effect {
-        None => matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"),
-        Some(TaintEffect::NoSchedule) => taint.effect == "NoSchedule",
-        Some(TaintEffect::NoExecute) => taint.effect == "NoExecute",
     }
 }
 

@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::conditions::{self, State};
-use crate::api::driver_report::{Capability, DriverReport};
+use crate::api::driver_report::DriverReport;
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{NodeFence, Phase};
 use crate::api::resiliency_policy::{DriverProof, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType};
 use crate::api::time::Now;
 
 use super::brakes;
-use super::select;
 
 /// What the status is computed from.
 pub struct Facts<'a> {
@@ -108,13 +107,15 @@ fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &'static str
     let mut lacking = Vec::new();
     let mut missing = false;
     for (driver, pods) in &facts.drivers {
-        let minimum = select::minimum_proof(&policy.spec, driver);
+        let minimum = policy.spec.fencing.minimum_proof_for(driver);
         let best = driver_proof(policy, driver, facts.reports);
         if best.best_proof < minimum {
             let why = best.reason.unwrap_or_default();
             missing |= why == "FencerMissing";
-            let which = if *pods == 1 { "its pod would be held".into() } else { format!("its {pods} pods would be held") };
-            lacking.push(format!("{driver}: {why}, best proof {:?}, {minimum:?} is required; {which}", best.best_proof));
+            let which =
+                if *pods == 1 { "its pod would be held".into() } else { format!("its {pods} pods would be held") };
+            lacking
+                .push(format!("{driver}: {why}, best proof {:?}, {minimum:?} is required; {which}", best.best_proof));
         }
     }
     match (lacking.is_empty(), missing) {
@@ -134,10 +135,10 @@ pub fn driver_proof(
     driver: &str,
     reports: &BTreeMap<String, Arc<DriverReport>>,
 ) -> DriverProof {
-    let minimum = select::minimum_proof(&policy.spec, driver);
+    let minimum = policy.spec.fencing.minimum_proof_for(driver);
     let mut best = (Proof::None, None);
     let mut reason = None;
-    for method in select::methods(&policy.spec, driver) {
+    for method in policy.spec.fencing.methods_for(driver) {
         let proof = match method.type_ {
             FenceMethodType::Detach => Proof::Acknowledged,
             FenceMethodType::Unpublish => match reports.get(driver) {
@@ -145,7 +146,7 @@ pub fn driver_proof(
                     reason = Some("FencerMissing");
                     Proof::None
                 }
-                Some(report) => unpublish_proof(report),
+                Some(report) => report.unpublish_proof(),
             },
         };
         if proof > best.0 {
@@ -155,14 +156,4 @@ pub fn driver_proof(
     let weak = best.0 < minimum;
     let reason = reason.unwrap_or("ProofUnreachable");
     DriverProof { name: driver.into(), best_proof: best.0, method: best.1, reason: weak.then(|| reason.to_owned()) }
-}
-
-fn unpublish_proof(report: &DriverReport) -> Proof {
-    let Some(status) = &report.status else { return Proof::None };
-    let has = |capability| status.capabilities.contains(&capability);
-    if !conditions::is_true(&status.conditions, "Ready") || !has(Capability::Unpublish) {
-        return Proof::None;
-    }
-    let reads = has(Capability::ListPublishedNodes) || has(Capability::GetPublishedNodes);
-    if reads { Proof::Verified } else { Proof::Acknowledged }
 }

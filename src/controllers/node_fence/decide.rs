@@ -1,0 +1,406 @@
+//! The next step of one node's incident. A chain of named checks, the first that has something to do decides; every
+//! step is recorded in the status before it is destructive. The order is design.md's, and none of it is negotiable.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chrono::TimeDelta;
+use k8s_openapi::api::core::v1::Taint;
+
+use crate::api::driver_report::DriverReport;
+use crate::api::fence_request::FenceRequest;
+use crate::api::names;
+use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, PodAction, PodStatusState, VolumeStatusState};
+use crate::api::resiliency_policy::{DetachMode, ResiliencyPolicy};
+use crate::api::slim::{Node, VolumeAttachment};
+use crate::api::time::{self, Now};
+use crate::api::usage::PodView;
+
+use super::rows::{Change, Rows};
+use super::{guard, pods, requests, status};
+
+/// A row of the plan: episode and volume name.
+pub type RowKey = (i64, String);
+
+/// When a round was asked for, by this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The round.
+    pub round: i32,
+    /// The moment before it was asked for.
+    pub at: Instant,
+}
+
+/// How long after the asking a proof counts.
+pub const PROOF_LIFETIME: Duration = Duration::from_secs(10);
+/// How long a Recovered NodeFence is kept.
+const RECORD_LIFETIME: TimeDelta = TimeDelta::days(7);
+/// How long released volumes wait for the last proofs, so that one taint can detach all of them.
+const DETACH_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a pass sees.
+#[derive(Clone)]
+pub struct Seen {
+    /// The NodeFence.
+    pub fence: Arc<NodeFence>,
+    /// The node of that name, if there is one.
+    pub node: Option<Arc<Node>>,
+    /// Its Lease did not move since the incident was decided, as far as could be seen.
+    pub lease_is_still: bool,
+    /// Pods bound to the node: those that use volumes, or, in a live pass, all.
+    pub pods: Vec<PodView>,
+    /// VolumeAttachments of the node.
+    pub attachments: Vec<Arc<VolumeAttachment>>,
+    /// When each of them was first seen attached.
+    pub attached_since: BTreeMap<String, Instant>,
+    /// FenceRequests of the node.
+    pub requests: Vec<Arc<FenceRequest>>,
+    /// What the drivers can answer.
+    pub reports: BTreeMap<String, Arc<DriverReport>>,
+    /// The policies that the plan names, where they still exist.
+    pub policies: Vec<Arc<ResiliencyPolicy>>,
+    /// Rounds that this process asked for.
+    pub asked: BTreeMap<RowKey, Asked>,
+    /// Whether node, Lease, pods and attachments were read from the API for this pass.
+    pub live: bool,
+    /// Our out-of-service taint was there as long as it may be, in this episode.
+    pub out_of_service_spent: bool,
+    /// Time since the status was last written by this process.
+    pub recorded_for: Option<Duration>,
+    /// Settings.
+    pub settings: Settings,
+}
+
+/// Settings of the controller.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long to watch after the last detach: the attacher's re-sync period, `--attacher-resync-period`.
+    pub resync: Duration,
+    /// How long the out-of-service taint may stay, `--out-of-service-max`.
+    pub out_of_service_max: Duration,
+}
+
+/// What to do. Each carries uid and resourceVersion where being late or wrong would do harm.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Write the status at the NodeFence's resourceVersion.
+    Record(Box<NodeFenceStatus>),
+    /// Set or remove the active label, which admission reads.
+    SetActive(bool),
+    /// Add a taint to the node with this uid and boot id.
+    AddTaint {
+        /// The taint.
+        taint: Taint,
+        /// The node as it was seen.
+        node: Arc<Node>,
+    },
+    /// Remove a taint, by key and value.
+    RemoveTaint {
+        /// The taint.
+        taint: Taint,
+        /// The node as it was seen.
+        node: Arc<Node>,
+    },
+    /// Create a FenceRequest.
+    Ask(Box<FenceRequest>),
+    /// Replace a FenceRequest's spec at the resourceVersion it carries.
+    AskAgain(Box<FenceRequest>),
+    /// Take the finalizer off a FenceRequest and delete it.
+    Withdraw(Arc<FenceRequest>),
+    /// Mark a pod with finalizers as Failed, so that who holds it lets go.
+    FailPod(PodView),
+    /// Delete a pod of this uid at this resourceVersion.
+    DeletePod {
+        /// The pod.
+        pod: PodView,
+        /// 0 when nobody is there to stop it; the pod's own period when its kubelet is back.
+        grace_seconds: Option<u32>,
+    },
+    /// Delete a VolumeAttachment of this uid.
+    DeleteAttachment(Arc<VolumeAttachment>),
+    /// Take the finalizer off the NodeFence.
+    Unguard,
+    /// Delete the NodeFence, whose record is old enough.
+    Forget,
+}
+
+/// What a pass decided.
+#[derive(Debug, Default)]
+pub struct Decision {
+    /// The check that decided.
+    pub reason: &'static str,
+    /// Read the node, its Lease, pods and attachments from the API, and decide again with them.
+    pub look_live: bool,
+    /// What to do, in order.
+    pub effects: Vec<Effect>,
+    /// When to look again though nothing changed.
+    pub look_again: Option<Duration>,
+}
+
+/// What is known of the node as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeState {
+    /// It is failed, as far as can be seen.
+    Away,
+    /// It is back.
+    Back,
+    /// Its object is gone.
+    Gone,
+}
+
+/// A step: its name and what it does.
+pub struct Step {
+    /// Its name.
+    pub reason: &'static str,
+    /// It may rest only on what was read from the API in this pass.
+    pub live: bool,
+    /// What it does.
+    pub effects: Vec<Effect>,
+    /// When to look again.
+    pub look_again: Option<Duration>,
+}
+
+impl Step {
+    /// A step on what the stores show.
+    pub fn new(reason: &'static str, effects: Vec<Effect>) -> Option<Self> {
+        Some(Self { reason, live: false, effects, look_again: None })
+    }
+
+    /// A step that may be taken only on what was read from the API in this pass.
+    pub fn live(reason: &'static str, effects: Vec<Effect>) -> Option<Self> {
+        Some(Self { reason, live: true, effects, look_again: None })
+    }
+
+    /// Nothing to do but to look again.
+    pub fn wait(reason: &'static str, look_again: Duration) -> Option<Self> {
+        Some(Self { reason, live: false, effects: Vec::new(), look_again: Some(look_again) })
+    }
+}
+
+/// Decides the next step.
+pub fn decide(seen: &Seen, now: Now) -> Decision {
+    if let Some(step) = after_recovery(seen, now) {
+        return finish(seen, step);
+    }
+    let rows = Rows::advance(seen, now);
+    if rows.need_live && !seen.live {
+        return Decision { reason: "Looking", look_live: true, ..Decision::default() };
+    }
+    let step = next(seen, &rows, now);
+    let wanted = status::compute(seen, &rows, step.as_ref(), now);
+    let recorded = seen.fence.status.clone().unwrap_or_default();
+    match rows.change_from(&recorded) {
+        Change::None => {}
+        change => return record(seen, change, wanted),
+    }
+    let mut decision = match step {
+        Some(step) => finish(seen, step),
+        None => Decision { reason: "Waiting", ..Decision::default() },
+    };
+    if !decision.look_live && wanted != recorded {
+        decision.effects.push(Effect::Record(Box::new(wanted)));
+    }
+    decision.look_again = decision.look_again.or_else(|| look_again(seen, &rows));
+    decision
+}
+
+/// Rows are recorded before anything rests on them. Mere progress (a pod or an attachment that has gone) is recorded
+/// at most twice a second: one write for a hundred pods instead of a hundred.
+fn record(seen: &Seen, change: Change, wanted: NodeFenceStatus) -> Decision {
+    const PACE: Duration = Duration::from_millis(500);
+    let wait = PACE.saturating_sub(seen.recorded_for.unwrap_or(PACE));
+    if change == Change::Progress && !wait.is_zero() {
+        return Decision { reason: "Recording", look_again: Some(wait), ..Decision::default() };
+    }
+    let effects = vec![Effect::Record(Box::new(wanted))];
+    Decision { reason: "Recording", effects, look_again: Some(Duration::from_millis(100)), ..Decision::default() }
+}
+
+fn finish(seen: &Seen, step: Step) -> Decision {
+    if step.live && !seen.live {
+        return Decision { reason: step.reason, look_live: true, ..Decision::default() };
+    }
+    Decision { reason: step.reason, look_live: false, effects: step.effects, look_again: step.look_again }
+}
+
+fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
+    let busy = rows.node == NodeState::Back || seen.phase() != Some(Phase::Detached);
+    Some(if busy { Duration::from_secs(1) } else { Duration::from_secs(30) })
+}
+
+fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
+    if rows.is_held() {
+        return None;
+    }
+    take_out_of_service_back(seen, rows, now)
+        .or_else(|| undo(seen, rows))
+        .or_else(|| give_back(seen, rows))
+        .or_else(|| mark_active(seen, rows))
+        .or_else(|| taint(seen, rows))
+        .or_else(|| requests::ask(seen, rows, now))
+        .or_else(|| requests::detach_as_fence(seen, rows))
+        .or_else(|| pods::release(seen, rows))
+        .or_else(|| detach(seen, rows, now))
+}
+
+/// A recovered incident only waits to be forgotten. `kubectl delete` takes effect here, not earlier.
+fn after_recovery(seen: &Seen, now: Now) -> Option<Step> {
+    let status = seen.fence.status.as_ref()?;
+    let begun = seen.fence.spec.plan.decided_at;
+    let current = status.timeline.as_ref().and_then(|timeline| timeline.decided_at) == Some(begun);
+    if status.phase != Some(Phase::Recovered) || !current {
+        return None;
+    }
+    let guarded = seen.fence.metadata.finalizers.iter().flatten().any(|f| f == names::NODE_CLEAN_FINALIZER);
+    if seen.fence.metadata.deletion_timestamp.is_some() {
+        return Step::new("Forgetting", if guarded { vec![Effect::Unguard] } else { Vec::new() });
+    }
+    let recovered = status.timeline.as_ref().and_then(|timeline| timeline.recovered_at).unwrap_or(now.wall);
+    let left = RECORD_LIFETIME - now.wall.signed_duration_since(recovered);
+    match left.to_std() {
+        Ok(left) if !left.is_zero() => Step::wait("Recovered", left),
+        _ => Step::new("Forgetting", vec![Effect::Forget]),
+    }
+}
+
+/// The out-of-service taint acts on the whole node, so it stays no moment longer than it must: until the plan's
+/// attachments are gone, the node moves, or its time is up.
+fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
+    let node = seen.node.as_ref()?;
+    let taint = seen.our_out_of_service()?;
+    let age = taint.time_added.as_ref().map(|at| now.wall.signed_duration_since(time::from_k8s(at)));
+    let max = TimeDelta::from_std(seen.settings.out_of_service_max).unwrap_or(TimeDelta::MAX);
+    let spent = age.is_none_or(|age| age >= max || age < TimeDelta::zero());
+    let done = rows.attachments_to_remove(seen).is_empty();
+    if !(spent || done || rows.node == NodeState::Back || !seen.lease_is_still) {
+        return None;
+    }
+    Step::new("RemovingOutOfService", vec![Effect::RemoveTaint { taint: taint.clone(), node: node.clone() }])
+}
+
+/// The node came back before any fence call could have been sent: nothing happened, so nothing may remain.
+fn undo(seen: &Seen, rows: &Rows) -> Option<Step> {
+    if rows.node != NodeState::Back {
+        return None;
+    }
+    let open = seen.requests.iter().filter(|request| requests::may_be_undone(request));
+    let effects: Vec<_> = open.map(|request| Effect::AskAgain(Box::new(requests::unfenced(request)))).collect();
+    if effects.is_empty() { None } else { Step::live("Undoing", effects) }
+}
+
+/// All rows are clean or undone: take requests, taint and label back, in the reverse of the order they came.
+fn give_back(seen: &Seen, rows: &Rows) -> Option<Step> {
+    if !rows.is_over() {
+        return None;
+    }
+    if let Some(step) = requests::withdraw(seen) {
+        return Some(step);
+    }
+    if let (Some(node), Some(taint)) = (&seen.node, seen.our_taint()) {
+        let effect = Effect::RemoveTaint { taint: taint.clone(), node: node.clone() };
+        return Step::new("Untainting", vec![effect]);
+    }
+    if seen.is_active() { Step::new("Deactivating", vec![Effect::SetActive(false)]) } else { None }
+}
+
+fn mark_active(seen: &Seen, rows: &Rows) -> Option<Step> {
+    if seen.is_active() || rows.is_over() { None } else { Step::new("Tainting", vec![Effect::SetActive(true)]) }
+}
+
+/// Our taint comes before the first fence call: an untainted dead node that still reads Ready is where the scheduler
+/// could put the replacement.
+fn taint(seen: &Seen, rows: &Rows) -> Option<Step> {
+    let node = seen.node.as_ref()?;
+    if rows.is_over() || seen.our_taint().is_some() {
+        return None;
+    }
+    let taint = Taint {
+        key: names::FENCED_TAINT.into(),
+        value: Some(seen.fence.spec.episode.to_string()),
+        effect: "NoSchedule".into(),
+        time_added: None,
+    };
+    Step::new("Tainting", vec![Effect::AddTaint { taint, node: node.clone() }])
+}
+
+/// Detach what was fenced and released: by the out-of-service taint when everything on the node is proved, else one
+/// attachment at a time.
+fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
+    let mut left = rows.attachments_to_remove(seen);
+    left.retain(|attachment| attachment.metadata.deletion_timestamp.is_none());
+    if left.is_empty() || seen.our_out_of_service().is_some() {
+        return None;
+    }
+    let automatic = seen.policies.iter().all(|policy| policy.spec.release.detach == DetachMode::Automatic);
+    if let Some(node) =
+        seen.node.as_ref().filter(|_| automatic && !seen.out_of_service_spent && rows.node == NodeState::Away)
+    {
+        if guard::may_add_out_of_service(seen, rows).is_ok() {
+            let taint = out_of_service(seen, now);
+            return Step::live("Detaching", vec![Effect::AddTaint { taint, node: node.clone() }]);
+        }
+        if rows.proofs_are_near(seen, now, DETACH_PATIENCE) {
+            return Step::wait("Detaching", Duration::from_millis(200));
+        }
+    }
+    Step::live("Detaching", left.into_iter().map(Effect::DeleteAttachment).collect())
+}
+
+fn out_of_service(seen: &Seen, now: Now) -> Taint {
+    Taint {
+        key: names::OUT_OF_SERVICE_TAINT.into(),
+        value: Some(names::out_of_service_value(seen.fence.spec.episode)),
+        effect: "NoSchedule".into(),
+        time_added: Some(time::to_k8s(now.wall)),
+    }
+}
+
+impl Seen {
+    /// The recorded phase.
+    pub fn phase(&self) -> Option<Phase> {
+        self.fence.status.as_ref().and_then(|status| status.phase)
+    }
+
+    /// Whether the active label is set.
+    pub fn is_active(&self) -> bool {
+        self.fence.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(names::ACTIVE_LABEL))
+    }
+
+    /// Our own taint on the node.
+    pub fn our_taint(&self) -> Option<&Taint> {
+        self.node.as_ref()?.taints().iter().find(|taint| taint.key == names::FENCED_TAINT)
+    }
+
+    /// The out-of-service taint that we set; one of somebody else is never touched.
+    pub fn our_out_of_service(&self) -> Option<&Taint> {
+        let ours = |taint: &&Taint| taint.value.as_deref().is_some_and(|value| value.starts_with("bulkhead-"));
+        self.node.as_ref()?.taints().iter().filter(|taint| taint.key == names::OUT_OF_SERVICE_TAINT).find(ours)
+    }
+
+    /// The FenceRequest for a driver.
+    pub fn request(&self, driver: &str) -> Option<&Arc<FenceRequest>> {
+        self.requests.iter().find(|request| request.spec.fencer_name == driver)
+    }
+
+    /// Attachments of a volume to this node.
+    pub fn attachments_of(&self, volume: &str) -> impl Iterator<Item = &Arc<VolumeAttachment>> {
+        self.attachments.iter().filter(move |attachment| attachment.volume() == volume)
+    }
+
+    /// Uids of the pods that the plan releases.
+    pub fn to_release(&self) -> BTreeSet<&str> {
+        let rows = self.fence.spec.plan.pods.iter().filter(|row| row.action == PodAction::Release);
+        rows.map(|row| row.uid.as_str()).collect()
+    }
+}
+
+/// Whether a pod row needs nothing more.
+pub fn is_settled(state: PodStatusState) -> bool {
+    matches!(state, PodStatusState::Released | PodStatusState::Kept | PodStatusState::Undone)
+}
+
+/// Whether a volume row needs nothing more.
+pub fn is_closed(state: VolumeStatusState) -> bool {
+    matches!(state, VolumeStatusState::Clean | VolumeStatusState::Undone)
+}

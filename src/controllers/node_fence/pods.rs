@@ -1,0 +1,200 @@
+//! Pods of the plan: which may go, which wait and why, and their release.
+
+use std::collections::BTreeSet;
+
+use crate::api::node_fence::{NodeFenceStatus, PlannedPod, PodAction, PodStatus, PodStatusState, VolumeStatusState};
+use crate::api::time::{self, Now};
+use crate::api::usage::{PodView, VolumeKind};
+
+use super::decide::{Effect, NodeState, Seen, Step, is_settled};
+use super::rows::Rows;
+
+/// Reasons of a pod that no proof of its own volumes can release.
+const BLOCKED: [&str; 3] = ["LocalVolume", "UnknownVolumeKind", "SharerHeld"];
+
+/// The recorded row of a planned pod, or a new one.
+pub fn recorded(plan: &PlannedPod, recorded: &NodeFenceStatus) -> PodStatus {
+    let known = recorded.pods.iter().find(|row| row.episode == plan.episode && row.uid == plan.uid);
+    known.cloned().unwrap_or_else(|| PodStatus {
+        episode: plan.episode,
+        uid: plan.uid.clone(),
+        state: if plan.action == PodAction::Keep { PodStatusState::Kept } else { PodStatusState::Pending },
+        released_at: None,
+        reason: (plan.action == PodAction::Keep).then(|| plan.reason.clone()),
+        message: None,
+    })
+}
+
+/// Whether only something else than a proof can release the pod.
+pub fn is_blocked(row: &PodStatus) -> bool {
+    row.state == PodStatusState::Waiting && row.reason.as_deref().is_some_and(|reason| BLOCKED.contains(&reason))
+}
+
+/// Whether a pod on the node that has not ended uses the volume.
+pub fn is_in_use(seen: &Seen, volume: &str) -> bool {
+    let running = seen.pods.iter().filter(|pod| !pod.pod.is_finished());
+    running.into_iter().any(|pod| pod.volumes.iter().any(|used| used.name == volume))
+}
+
+/// Pods that have gone: released by us, or by others without our proof. A pod that is only missing from the store
+/// may not have arrived there yet, so its departure is believed after a live look.
+pub fn observe_departures(seen: &Seen, rows: &mut Rows, now: Now) {
+    let present: BTreeSet<&str> = seen.pods.iter().map(PodView::uid).collect();
+    for row in rows.pods.iter_mut().filter(|row| !is_settled(row.state)) {
+        if present.contains(row.uid.as_str()) {
+            continue;
+        }
+        let ours = row.state == PodStatusState::Releasing;
+        if !ours && !seen.live {
+            rows.need_live = true;
+            continue;
+        }
+        row.state = PodStatusState::Released;
+        row.released_at = Some(time::stamp(now.wall));
+        row.reason = (!ours).then(|| "ReleasedByOthers".into());
+        row.message = (!ours).then(|| "deleted by somebody else, without our proof".into());
+    }
+}
+
+/// Pods that wait for something no fence can give, and with them all that share a volume with them: cutting a shared
+/// volume off would take it from the pod that stays.
+pub fn find_blocked(seen: &Seen, rows: &mut Rows) {
+    let plan = &seen.fence.spec.plan.pods;
+    for (row, planned) in rows.pods.iter_mut().zip(plan).filter(|(row, _)| !is_settled(row.state)) {
+        if row.state == PodStatusState::Releasing {
+            continue;
+        }
+        match unmovable(seen, planned) {
+            Some((reason, message)) => wait(row, reason, message),
+            None if is_blocked(row) => {
+                row.state = PodStatusState::Pending;
+                row.reason = None;
+                row.message = None;
+            }
+            None => {}
+        }
+    }
+    while let Some((index, holder)) = next_held(seen, rows) {
+        if let Some(row) = rows.pods.get_mut(index) {
+            wait(row, "SharerHeld", format!("shares a volume with {holder}, which stays"));
+        }
+    }
+}
+
+/// The next pod that shares a volume with one that stays.
+fn next_held(seen: &Seen, rows: &Rows) -> Option<(usize, String)> {
+    let plan = &seen.fence.spec.plan.pods;
+    let goes = |uid: &str| {
+        let row =
+            rows.pods.iter().zip(plan).find(|(row, planned)| row.uid == uid && planned.action == PodAction::Release);
+        row.is_some_and(|(row, _)| !is_blocked(row) && row.state != PodStatusState::Undone)
+    };
+    let staying: Vec<_> = seen.pods.iter().filter(|pod| !pod.pod.is_finished() && !goes(pod.uid())).collect();
+    rows.pods.iter().zip(plan).enumerate().find_map(|(index, (row, planned))| {
+        let open =
+            matches!(row.state, PodStatusState::Pending) || row.state == PodStatusState::Waiting && !is_blocked(row);
+        let uses = |pod: &PodView| pod.volumes.iter().any(|volume| planned.volumes.contains(&volume.name));
+        let holder = staying.iter().find(|pod| pod.uid() != row.uid && uses(pod)).filter(|_| open)?;
+        Some((index, holder.display()))
+    })
+}
+
+fn unmovable(seen: &Seen, planned: &PlannedPod) -> Option<(&'static str, String)> {
+    let pod = seen.pods.iter().find(|pod| pod.uid() == planned.uid)?;
+    pod.volumes.iter().find_map(|volume| match &volume.kind {
+        VolumeKind::Csi(_) => None,
+        VolumeKind::Local => Some(("LocalVolume", format!("volume {} lives on the node and cannot move", volume.name))),
+        VolumeKind::Unknown(what) => {
+            Some(("UnknownVolumeKind", format!("volume {}: {what}: no fence method covers it", volume.name)))
+        }
+    })
+}
+
+fn wait(row: &mut PodStatus, reason: &str, message: String) {
+    row.state = PodStatusState::Waiting;
+    row.reason = Some(reason.into());
+    row.message = Some(message);
+}
+
+/// Pods whose every volume is proved are to be released. When the node is back, pods of a volume that may have been
+/// cut off go in any case, for they may have lost their data; the others stay as they were.
+pub fn advance(seen: &Seen, rows: &mut Rows) {
+    let plan = &seen.fence.spec.plan.pods;
+    for index in 0..rows.pods.len() {
+        let (Some(row), Some(planned)) = (rows.pods.get(index), plan.get(index)) else { continue };
+        if is_settled(row.state) || row.state == PodStatusState::Releasing {
+            continue;
+        }
+        let next = match rows.node {
+            NodeState::Back => when_back(rows, row, planned),
+            _ if is_blocked(row) => None,
+            _ => when_away(rows, planned),
+        };
+        if let (Some((state, reason, message)), Some(row)) = (next, rows.pods.get_mut(index)) {
+            row.state = state;
+            row.reason = reason;
+            row.message = message;
+        }
+    }
+}
+
+type Next = Option<(PodStatusState, Option<String>, Option<String>)>;
+
+fn when_back(rows: &Rows, row: &PodStatus, planned: &PlannedPod) -> Next {
+    let committed = planned.volumes.iter().filter_map(|name| rows.volume(name)).any(|row| row.is_committed());
+    if committed && !is_blocked(row) {
+        return Some((PodStatusState::Releasing, Some("NodeReturned".into()), None));
+    }
+    Some((PodStatusState::Undone, Some("NodeReturned".into()), None))
+}
+
+fn when_away(rows: &Rows, planned: &PlannedPod) -> Next {
+    let volumes: Vec<_> = planned.volumes.iter().map(|name| (name, rows.volume(name))).collect();
+    if volumes.iter().all(|(_, row)| row.is_some_and(|row| row.fresh)) {
+        return Some((PodStatusState::Releasing, None, None));
+    }
+    let failed: Vec<_> = volumes
+        .iter()
+        .filter(|(_, row)| {
+            row.is_none_or(|row| row.status.state == VolumeStatusState::Failed || row.plan.methods.is_empty())
+        })
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if failed.is_empty() {
+        return Some((PodStatusState::Pending, None, None));
+    }
+    Some((PodStatusState::Waiting, Some("ProofTooWeak".into()), Some(failed.join(", "))))
+}
+
+/// Deletes the pods that are recorded as Releasing, highest priority first, each only while its proof counts.
+pub fn release(seen: &Seen, rows: &Rows) -> Option<Step> {
+    let mut going: Vec<_> = going(seen, rows).collect();
+    if going.is_empty() {
+        return None;
+    }
+    going.sort_by_key(|pod| std::cmp::Reverse(pod.pod.spec.priority.unwrap_or(0)));
+    let grace_seconds = if rows.node == NodeState::Back { None } else { Some(0) };
+    let mut effects = Vec::new();
+    for pod in going {
+        let has_finalizers = pod.pod.metadata.finalizers.as_ref().is_some_and(|finalizers| !finalizers.is_empty());
+        if has_finalizers && !pod.pod.is_finished() && grace_seconds == Some(0) {
+            effects.push(Effect::FailPod(pod.clone()));
+        } else {
+            effects.push(Effect::DeletePod { pod: pod.clone(), grace_seconds });
+        }
+    }
+    Step::live("Releasing", effects)
+}
+
+/// Pods that may be deleted now. One that is being deleted already is deleted again only to take its grace period
+/// away: nobody is there to keep to it.
+fn going<'a>(seen: &'a Seen, rows: &'a Rows) -> impl Iterator<Item = &'a PodView> {
+    let plan = &seen.fence.spec.plan.pods;
+    rows.pods.iter().zip(plan).filter(|(row, _)| row.state == PodStatusState::Releasing).filter_map(|(row, planned)| {
+        let pod = seen.pods.iter().find(|pod| pod.uid() == row.uid)?;
+        let back = rows.node == NodeState::Back;
+        let proved = back || planned.volumes.iter().all(|name| rows.volume(name).is_some_and(|row| row.fresh));
+        let asked = pod.pod.is_terminating() && (back || pod.pod.metadata.deletion_grace_period_seconds == Some(0));
+        (proved && !asked).then_some(pod)
+    })
+}

@@ -1,0 +1,230 @@
+//! FenceRequests: who is asked to cut the node off from which volumes, in which round; and method Detach, where the
+//! deletion of the attachment is itself the fence call.
+
+use std::time::Duration;
+
+use kube::api::ObjectMeta;
+
+use crate::api::fence_request::{
+    Desired, FenceOutcome, FenceRequest, FenceRequestSpec, FencerMethod, FencerMethodType, RequestedVolume,
+};
+use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::names;
+use crate::api::node_fence::PodStatusState;
+use crate::api::time::{self, Now};
+
+use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step};
+use super::rows::{self, Rows, VolumeRow};
+
+/// Asks for what is needed and not proved: new rows, new rounds, and attachments to delete.
+pub fn ask(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
+    if rows.node == NodeState::Back {
+        return None;
+    }
+    let mut effects = Vec::new();
+    for driver in drivers(rows) {
+        let wanted: Vec<_> = rows
+            .volumes
+            .iter()
+            .filter(|row| row.plan.driver.as_deref() == Some(driver))
+            .filter(|row| row.needed && method(seen, row) == Some(FenceMethodType::Unpublish))
+            .collect();
+        effects.extend(ask_fencer(seen, rows, driver, &wanted, now));
+    }
+    if effects.is_empty() { None } else { Step::new("Fencing", effects) }
+}
+
+fn drivers(rows: &Rows) -> Vec<&str> {
+    let mut drivers: Vec<_> = rows.volumes.iter().filter_map(|row| row.plan.driver.as_deref()).collect();
+    drivers.sort_unstable();
+    drivers.dedup();
+    drivers
+}
+
+/// The method for a volume now: the first of the plan that can reach the minimum proof and is available. One that was
+/// refused for good gives way to the next.
+pub fn method(seen: &Seen, row: &VolumeRow) -> Option<FenceMethodType> {
+    let usable = |method: &FenceMethodType| method.best_proof() >= row.minimum && is_available(seen, row, *method);
+    row.plan.methods.iter().map(|method| method.type_).find(usable)
+}
+
+fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
+    match method {
+        FenceMethodType::Unpublish => {
+            let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
+            let refused =
+                rows::result(seen, row).is_some_and(|result| result.reason.as_deref() == Some("Unimplemented"));
+            let able = report.is_some_and(|report| report.unpublish_proof() >= row.minimum.max(Proof::Acknowledged));
+            able && !refused
+        }
+        FenceMethodType::Detach => {
+            row.status.method == Some(FenceMethodType::Detach)
+                || seen.attachments_of(&row.plan.name).any(|a| a.status.attached && a.has_attacher_finalizer())
+        }
+    }
+}
+
+fn ask_fencer(seen: &Seen, rows: &Rows, driver: &str, wanted: &[&VolumeRow], now: Now) -> Option<Effect> {
+    let Some(request) = seen.request(driver) else {
+        let volumes: Vec<_> = wanted.iter().filter_map(|row| requested(row, 1)).collect();
+        return (!volumes.is_empty()).then(|| Effect::Ask(Box::new(new_request(seen, driver, volumes))));
+    };
+    let mut next = FenceRequest::clone(request);
+    next.status = None;
+    let mut changed = false;
+    // A new episode, or a node that failed again after its request was withdrawn.
+    if next.spec.episode != seen.fence.spec.episode || next.spec.desired != Desired::Fenced {
+        if wanted.is_empty() {
+            return None;
+        }
+        next.spec.episode = seen.fence.spec.episode;
+        next.spec.node = seen.fence.spec.node.clone();
+        next.spec.desired = Desired::Fenced;
+        changed = true;
+    }
+    for row in wanted {
+        let known = next.spec.volumes.iter_mut().find(|v| v.episode == row.plan.episode && v.name == row.plan.name);
+        match known {
+            None => {
+                next.spec.volumes.extend(requested(row, 1));
+                changed = true;
+            }
+            Some(volume) if changed || needs_new_round(seen, rows, row, volume.round, now) => {
+                volume.round += 1;
+                changed = true;
+            }
+            Some(_) => {}
+        }
+    }
+    changed.then(|| Effect::AskAgain(Box::new(next)))
+}
+
+/// An answer that is too old, or from before a restart, is asked for again; a failure after a growing wait. A round
+/// that is still being worked on is left alone.
+fn needs_new_round(seen: &Seen, rows: &Rows, row: &VolumeRow, round: i32, now: Now) -> bool {
+    let Some(result) = rows::result(seen, row).filter(|result| result.round >= round) else { return false };
+    let asked = seen.asked.get(&row.key()).filter(|asked| asked.round == round);
+    let passed = asked.map(|asked| now.mono.saturating_duration_since(asked.at));
+    let strong = result.result == FenceOutcome::Fenced && result.proof >= row.minimum;
+    match result.result {
+        FenceOutcome::Started => false,
+        _ if strong => {
+            // The pods it was for may all be on their way; then nobody waits for a new proof.
+            let waited_for = rows.pods.iter().zip(&seen.fence.spec.plan.pods).any(|(pod, planned)| {
+                matches!(pod.state, PodStatusState::Pending | PodStatusState::Waiting | PodStatusState::Releasing)
+                    && planned.volumes.contains(&row.plan.name)
+            });
+            waited_for && !row.fresh && passed.is_none_or(|passed| passed > PROOF_LIFETIME || is_unsettled(row))
+        }
+        _ => passed.is_none_or(|passed| passed >= backoff(round)),
+    }
+}
+
+/// The answer came in time but an attachment was in flight: it is asked for again at once, now that it is not.
+fn is_unsettled(row: &VolumeRow) -> bool {
+    row.status.reason.as_deref() == Some("AttachInFlight")
+}
+
+fn backoff(round: i32) -> Duration {
+    let exponent = u32::try_from(round).unwrap_or(0).min(6);
+    Duration::from_secs(1 << exponent).min(Duration::from_secs(60))
+}
+
+fn requested(row: &VolumeRow, round: i32) -> Option<RequestedVolume> {
+    Some(RequestedVolume {
+        episode: row.plan.episode,
+        name: row.plan.name.clone(),
+        round,
+        uid: row.plan.uid.clone(),
+        volume_handle: row.plan.volume_handle.clone()?,
+        node_id: row.plan.node_id.clone()?,
+        attachment_uid: row.plan.attachment_uid.clone(),
+        minimum_proof: row.minimum,
+        methods: vec![FencerMethod { type_: FencerMethodType::Unpublish }],
+    })
+}
+
+fn new_request(seen: &Seen, driver: &str, volumes: Vec<RequestedVolume>) -> FenceRequest {
+    let node = seen.fence.metadata.name.clone().unwrap_or_default();
+    let timeout =
+        seen.policies.iter().map(|policy| &policy.spec.fencing.call_timeout).min_by_key(|timeout| timeout.get());
+    let spec = FenceRequestSpec {
+        fencer_name: driver.into(),
+        node_name: node.clone(),
+        episode: seen.fence.spec.episode,
+        node: seen.fence.spec.node.clone(),
+        desired: Desired::Fenced,
+        call_timeout: timeout.cloned().unwrap_or(time::Duration::seconds(30)),
+        volumes,
+    };
+    let mut request = FenceRequest::new(&names::fence_request(&node, driver), spec);
+    request.metadata = ObjectMeta {
+        finalizers: Some(vec![names::FENCE_OPEN_FINALIZER.into()]),
+        owner_references: kube::Resource::controller_owner_ref(seen.fence.as_ref(), &()).map(|owner| vec![owner]),
+        ..request.metadata
+    };
+    request
+}
+
+/// Whether nothing was sent for any row, and something still may be.
+pub fn may_be_undone(request: &FenceRequest) -> bool {
+    let results = request.status.iter().flat_map(|status| &status.volumes);
+    request.spec.desired == Desired::Fenced && results.into_iter().all(|result| result.started_at.is_none())
+}
+
+/// The request turned round: give access back, or confirm that nothing was sent.
+pub fn unfenced(request: &FenceRequest) -> FenceRequest {
+    let mut request = request.clone();
+    request.status = None;
+    request.spec.desired = Desired::Unfenced;
+    request
+}
+
+/// Takes the requests back: first turned to Unfenced, then, once the fencer has confirmed every row it began, removed.
+pub fn withdraw(seen: &Seen) -> Option<Step> {
+    let fenced: Vec<_> = seen.requests.iter().filter(|request| request.spec.desired == Desired::Fenced).collect();
+    if !fenced.is_empty() {
+        let effects = fenced.into_iter().map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect();
+        return Step::new("Unfencing", effects);
+    }
+    if seen.requests.is_empty() {
+        return None;
+    }
+    let answered = |request: &&std::sync::Arc<FenceRequest>| {
+        let results = request.status.iter().flat_map(|status| &status.volumes);
+        results.into_iter().all(|result| result.result == FenceOutcome::Unfenced || result.started_at.is_none())
+    };
+    let done: Vec<_> = seen.requests.iter().filter(answered).map(|request| Effect::Withdraw(request.clone())).collect();
+    if done.is_empty() { Step::wait("Unfencing", Duration::from_secs(1)) } else { Step::new("Unfencing", done) }
+}
+
+/// Method Detach: the deletion is the fence call, right after plan and taint. It is recorded first (`committedAt`).
+pub fn detach_as_fence(seen: &Seen, rows: &Rows) -> Option<Step> {
+    let committed =
+        |row: &&VolumeRow| row.needed && row.is_committed() && row.status.method == Some(FenceMethodType::Detach);
+    let effects: Vec<_> = rows
+        .volumes
+        .iter()
+        .filter(committed)
+        .flat_map(|row| seen.attachments_of(&row.plan.name).filter(|a| a.metadata.uid == row.plan.attachment_uid))
+        .filter(|attachment| attachment.metadata.deletion_timestamp.is_none())
+        .map(|attachment| Effect::DeleteAttachment(attachment.clone()))
+        .collect();
+    if effects.is_empty() { None } else { Step::live("Fencing", effects) }
+}
+
+/// Why no method can be tried for a volume, as a reason and a sentence that says what to do.
+pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
+    let driver = row.plan.driver.as_deref().unwrap_or_default();
+    let lists = |method| row.plan.methods.iter().any(|listed| listed.type_ == method);
+    if row.plan.methods.is_empty() || !lists(FenceMethodType::Unpublish) {
+        return ("ProofTooWeak", format!("no method of the policy can give driver {driver} proof {:?}", row.minimum));
+    }
+    match seen.reports.get(driver) {
+        None => ("FencerMissing", format!("run bulkhead-csi-sidecar beside the controller of driver {driver}")),
+        Some(report) if report.unpublish_proof() == Proof::None => {
+            ("Unimplemented", format!("driver {driver} does not unpublish; see kubectl get driverreport {driver}"))
+        }
+        Some(_) => ("ProofTooWeak", format!("driver {driver} cannot tell which nodes a volume is published to")),
+    }
+}

@@ -1,0 +1,396 @@
+//! Where every row of the plan stands, from what is recorded and what is seen now.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::conditions;
+use crate::api::fence_request::{Desired, FenceOutcome, FenceResult};
+use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::node_fence::{
+    Channel, NodeFenceStatus, PlannedVolume, PodStatus, PodStatusState, VolumeStatus, VolumeStatusState,
+};
+use crate::api::slim::VolumeAttachment;
+use crate::api::time::{self, Now};
+
+use super::decide::{NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
+use super::{pods, requests};
+
+/// All rows as they stand now.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    /// A row per planned volume, in the plan's order.
+    pub volumes: Vec<VolumeRow>,
+    /// A row per planned pod, in the plan's order.
+    pub pods: Vec<PodStatus>,
+    /// The node as a whole.
+    pub node: NodeState,
+    /// Something looks changed that must be read from the API before it is believed.
+    pub need_live: bool,
+    /// A volume whose identity is in doubt: the whole incident is held.
+    pub ambiguous: Option<String>,
+}
+
+/// How the rows differ from what is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Not at all.
+    None,
+    /// Something has gone; nothing waits for the record.
+    Progress,
+    /// Something will rest on the record.
+    Intent,
+}
+
+/// A planned volume and where it stands.
+#[derive(Clone, Debug)]
+pub struct VolumeRow {
+    /// The plan.
+    pub plan: PlannedVolume,
+    /// The record.
+    pub status: VolumeStatus,
+    /// Weakest proof that counts: the stricter of plan and live policy.
+    pub minimum: Proof,
+    /// A pod that may be released waits for it.
+    pub needed: bool,
+    /// Proved by an answer that still counts.
+    pub fresh: bool,
+}
+
+impl VolumeRow {
+    /// Its key.
+    pub fn key(&self) -> RowKey {
+        (self.plan.episode, self.plan.name.clone())
+    }
+
+    /// Whether a fence call may have been sent for it.
+    pub fn is_committed(&self) -> bool {
+        self.status.committed_at.is_some()
+    }
+
+    /// Whether it is recorded as cut off.
+    pub fn is_cut_off(&self) -> bool {
+        matches!(self.status.state, VolumeStatusState::Fenced | VolumeStatusState::Detached)
+    }
+}
+
+impl Rows {
+    /// The rows as they stand now.
+    pub fn advance(seen: &Seen, now: Now) -> Self {
+        let recorded = seen.fence.status.clone().unwrap_or_default();
+        let node = node_state(seen);
+        let mut rows = Self {
+            volumes: seen.fence.spec.plan.volumes.iter().map(|plan| recorded_volume(seen, plan, &recorded)).collect(),
+            pods: seen.fence.spec.plan.pods.iter().map(|plan| pods::recorded(plan, &recorded)).collect(),
+            node,
+            need_live: false,
+            ambiguous: None,
+        };
+        rows.need_live = node == NodeState::Back && !rows.is_over();
+        pods::observe_departures(seen, &mut rows, now);
+        pods::find_blocked(seen, &mut rows);
+        rows.mark_needed(seen);
+        rows.ambiguous = rows.volumes.iter().find(|row| is_ambiguous(row)).map(|row| row.plan.name.clone());
+        for index in 0..rows.volumes.len() {
+            if let Some(row) = rows.volumes.get_mut(index) {
+                advance_volume(seen, row, now);
+            }
+        }
+        pods::advance(seen, &mut rows);
+        rows.close(seen);
+        rows
+    }
+
+    /// The volume row of that name in the current episode, else in an earlier one.
+    pub fn volume(&self, name: &str) -> Option<&VolumeRow> {
+        self.volumes.iter().filter(|row| row.plan.name == name).max_by_key(|row| row.plan.episode)
+    }
+
+    /// Whether the whole incident waits.
+    pub fn is_held(&self) -> bool {
+        self.ambiguous.is_some()
+    }
+
+    /// Whether any fence call may have been sent.
+    pub fn is_committed(&self) -> bool {
+        self.volumes.iter().any(VolumeRow::is_committed)
+    }
+
+    /// Whether every row is closed: only requests, taint and label remain to be taken back.
+    pub fn is_over(&self) -> bool {
+        self.node != NodeState::Away
+            && self.pods.iter().all(|row| is_settled(row.state))
+            && self.volumes.iter().all(|row| is_closed(row.status.state))
+    }
+
+    /// Attachments of volumes that are cut off and whose pods have ended: to be removed.
+    pub fn attachments_to_remove(&self, seen: &Seen) -> Vec<Arc<VolumeAttachment>> {
+        let proved = |row: &&VolumeRow| row.is_cut_off() && row.status.proof >= row.minimum;
+        let rows = self.volumes.iter().filter(|row| proved(row) || row.minimum == Proof::None);
+        let free = rows.filter(|row| !pods::is_in_use(seen, &row.plan.name));
+        free.flat_map(|row| seen.attachments_of(&row.plan.name).cloned()).collect()
+    }
+
+    /// Whether the last proofs that the out-of-service taint waits for can still be expected soon.
+    pub fn proofs_are_near(&self, seen: &Seen, now: Now, patience: Duration) -> bool {
+        let releasing = self.pods.iter().any(|row| row.state == PodStatusState::Releasing);
+        let near = |row: &VolumeRow| {
+            let asked = seen.asked.get(&row.key()).map(|asked| now.mono.saturating_duration_since(asked.at));
+            row.needed && row.status.state != VolumeStatusState::Failed && asked.is_some_and(|passed| passed < patience)
+        };
+        releasing || self.volumes.iter().filter(|row| !row.is_cut_off()).any(near)
+    }
+
+    /// What must be recorded.
+    pub fn change_from(&self, recorded: &NodeFenceStatus) -> Change {
+        let volumes_same = recorded.volumes.iter().eq(self.volumes.iter().map(|row| &row.status));
+        if volumes_same && recorded.pods == self.pods {
+            return Change::None;
+        }
+        let known_volumes: BTreeMap<_, _> =
+            recorded.volumes.iter().map(|row| ((row.episode, &row.name), row)).collect();
+        let known_pods: BTreeMap<_, _> = recorded.pods.iter().map(|row| (&row.uid, row)).collect();
+        let volumes = self.volumes.iter().map(|row| &row.status).all(|row| {
+            known_volumes.get(&(row.episode, &row.name)) == Some(&row) || row.state == VolumeStatusState::Detached
+        });
+        let pods =
+            self.pods.iter().all(|row| known_pods.get(&row.uid) == Some(&row) || row.state == PodStatusState::Released);
+        if volumes && pods { Change::Progress } else { Change::Intent }
+    }
+
+    fn mark_needed(&mut self, seen: &Seen) {
+        let mut needed: BTreeMap<String, bool> = BTreeMap::new();
+        for (row, plan) in self.pods.iter().zip(&seen.fence.spec.plan.pods) {
+            let waits = !is_settled(row.state) && !pods::is_blocked(row);
+            for volume in plan.volumes.iter().filter(|_| waits) {
+                needed.insert(volume.clone(), true);
+            }
+        }
+        let episode = seen.fence.spec.episode;
+        for row in &mut self.volumes {
+            row.needed = row.plan.episode == episode && needed.contains_key(&row.plan.name);
+        }
+    }
+
+    /// Closes volume rows: undone where nothing was sent, clean where the node has rebooted or is gone.
+    fn close(&mut self, seen: &Seen) {
+        let attached = |row: &VolumeRow| seen.attachments_of(&row.plan.name).next().is_some();
+        let gone_but_attached = self.node == NodeState::Gone && self.volumes.iter().any(attached);
+        let pods_done = self.pods.iter().all(|row| is_settled(row.state));
+        if self.node == NodeState::Away || !pods_done || gone_but_attached {
+            return;
+        }
+        let clean = is_clean(seen);
+        for row in self.volumes.iter_mut().filter(|row| !is_closed(row.status.state)) {
+            if !row.is_committed() && !may_be_started(seen, row) {
+                row.status.state = VolumeStatusState::Undone;
+            } else if row.is_committed() && clean && seen.attachments_of(&row.plan.name).next().is_none() {
+                row.status.state = VolumeStatusState::Clean;
+            }
+        }
+    }
+}
+
+/// Whether the fencer may yet begin with a row.
+fn may_be_started(seen: &Seen, row: &VolumeRow) -> bool {
+    let Some(request) = row.plan.driver.as_deref().and_then(|driver| seen.request(driver)) else { return false };
+    let asked =
+        request.spec.volumes.iter().any(|asked| asked.episode == row.plan.episode && asked.name == row.plan.name);
+    let answered = result(seen, row).is_some_and(|result| result.result != FenceOutcome::Started);
+    request.spec.desired == Desired::Fenced && asked && !answered
+}
+
+fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus) -> VolumeRow {
+    let known = recorded.volumes.iter().find(|row| row.episode == plan.episode && row.name == plan.name);
+    let fresh = || VolumeStatus {
+        episode: plan.episode,
+        name: plan.name.clone(),
+        state: VolumeStatusState::Pending,
+        proof: Proof::None,
+        method: None,
+        committed_at: None,
+        proved_at: None,
+        reason: None,
+        message: None,
+        refences: None,
+    };
+    VolumeRow {
+        plan: plan.clone(),
+        status: known.cloned().unwrap_or_else(fresh),
+        minimum: minimum(seen, plan),
+        needed: false,
+        fresh: false,
+    }
+}
+
+/// The stricter of the plan and the live policies of the pods that use the volume: a later edit may only make a
+/// running incident stricter.
+fn minimum(seen: &Seen, plan: &PlannedVolume) -> Proof {
+    let Some(driver) = plan.driver.as_deref() else { return plan.minimum_proof };
+    let users = seen.fence.spec.plan.pods.iter().filter(|pod| pod.volumes.contains(&plan.name));
+    let live = users.filter_map(|pod| {
+        let policy = seen.policies.iter().find(|policy| policy.metadata.name == pod.policy)?;
+        Some(policy.spec.fencing.minimum_proof_for(driver))
+    });
+    live.max().unwrap_or(plan.minimum_proof).max(plan.minimum_proof)
+}
+
+fn is_ambiguous(row: &VolumeRow) -> bool {
+    row.needed && !row.is_committed() && row.plan.driver.is_some() && row.plan.node_id.is_none()
+}
+
+/// Whether the node is back. What declared it failed must be over: for channel Taint that is the taint, since the
+/// kubelet of such a node was never away.
+fn node_state(seen: &Seen) -> NodeState {
+    let Some(node) = &seen.node else { return NodeState::Gone };
+    if node.metadata.uid.as_deref() != Some(&seen.fence.spec.node.uid) && node.ready() == "True" {
+        return NodeState::Back;
+    }
+    let by_taint = seen.fence.spec.plan.evidence.iter().any(|evidence| evidence.channel == Channel::Taint);
+    let tainted = by_taint
+        && node
+            .taints()
+            .iter()
+            .any(|taint| seen.policies.iter().any(|policy| policy.spec.detection.counts_taint(taint)));
+    if node.ready() == "True" && !tainted { NodeState::Back } else { NodeState::Away }
+}
+
+/// A new, non-empty boot id proves that no process of the old one lives; so does a Node object that is gone with its
+/// pods and attachments.
+pub fn is_clean(seen: &Seen) -> bool {
+    let Some(node) = &seen.node else { return true };
+    let boot_id = node.status.node_info.boot_id.as_str();
+    let before = seen.fence.spec.node.boot_id.as_deref();
+    !boot_id.is_empty() && before.is_some_and(|before| before != boot_id)
+}
+
+fn advance_volume(seen: &Seen, row: &mut VolumeRow, now: Now) {
+    if is_closed(row.status.state) {
+        return;
+    }
+    reopen_if_attached_again(seen, row);
+    commit_detach(seen, row, now);
+    if row.status.method == Some(FenceMethodType::Detach) {
+        advance_detach(seen, row, now);
+    } else if let Some(result) = result(seen, row) {
+        advance_unpublish(seen, row, &result, now);
+    }
+    if row.needed && !row.fresh && !row.is_cut_off() && requests::method(seen, row).is_none() {
+        let (reason, message) = requests::unavailable(seen, row);
+        row.status.state = VolumeStatusState::Failed;
+        row.status.reason = Some(reason.into());
+        row.status.message = Some(message);
+    }
+    if row.minimum == Proof::None && row.needed {
+        row.fresh |= has_been_tried(seen, row, now);
+    }
+    let gone = seen.attachments_of(&row.plan.name).next().is_none();
+    if row.status.state == VolumeStatusState::Fenced && gone && !row.needed {
+        row.status.state = VolumeStatusState::Detached;
+    }
+}
+
+/// With minimum proof None the fence is tried, and its end is waited for, but not its success.
+fn has_been_tried(seen: &Seen, row: &VolumeRow, now: Now) -> bool {
+    let asked = seen.asked.get(&row.key()).map(|asked| now.mono.saturating_duration_since(asked.at));
+    let ended = matches!(row.status.state, VolumeStatusState::Failed | VolumeStatusState::Fenced);
+    ended || asked.is_some_and(|passed| passed >= PROOF_LIFETIME)
+}
+
+/// Method Detach passes its point of no return by this record, before the attachment is deleted.
+fn commit_detach(seen: &Seen, row: &mut VolumeRow, now: Now) {
+    let tainted = seen.our_taint().is_some() || seen.node.is_none();
+    let back = node_state(seen) == NodeState::Back;
+    let begins = row.needed && !row.is_committed() && tainted && !back;
+    if begins && requests::method(seen, row) == Some(FenceMethodType::Detach) {
+        row.status.state = VolumeStatusState::Fencing;
+        row.status.method = Some(FenceMethodType::Detach);
+        row.status.committed_at = Some(time::stamp(now.wall));
+    }
+}
+
+/// The fencer's answer for a row.
+pub fn result(seen: &Seen, row: &VolumeRow) -> Option<FenceResult> {
+    let request = seen.request(row.plan.driver.as_deref()?)?;
+    let results = &request.status.as_ref()?.volumes;
+    results.iter().find(|result| result.episode == row.plan.episode && result.name == row.plan.name).cloned()
+}
+
+/// What comes back after its detach is fenced again, and reported.
+fn reopen_if_attached_again(seen: &Seen, row: &mut VolumeRow) {
+    if row.status.state != VolumeStatusState::Detached {
+        return;
+    }
+    let again = seen.attachments_of(&row.plan.name).find(|a| a.metadata.uid != row.plan.attachment_uid);
+    if again.is_some_and(|attachment| attachment.metadata.deletion_timestamp.is_none()) {
+        row.status.state = VolumeStatusState::Fencing;
+        row.status.proof = Proof::None;
+        row.status.reason = Some("Reattached".into());
+        row.status.refences = Some(row.status.refences.unwrap_or(0) + 1);
+    }
+}
+
+fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now: Now) {
+    let status = &mut row.status;
+    if status.committed_at.is_none() && result.started_at.is_some() && result.result != FenceOutcome::Unfenced {
+        status.committed_at = result.started_at;
+        status.method = Some(FenceMethodType::Unpublish);
+    }
+    let begun = result.result == FenceOutcome::Started && status.state == VolumeStatusState::Failed;
+    if begun || status.state == VolumeStatusState::Pending && status.committed_at.is_some() {
+        status.state = VolumeStatusState::Fencing;
+    }
+    let asked = seen.asked.get(&(row.plan.episode, row.plan.name.clone()));
+    let in_time = asked.is_some_and(|asked| {
+        asked.round == result.round && now.mono.saturating_duration_since(asked.at) <= PROOF_LIFETIME
+    });
+    let settled = asked.is_some_and(|asked| {
+        seen.attachments_of(&row.plan.name).all(|attachment| {
+            let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
+            attachment.status.attached && seen.attached_since.get(uid).is_some_and(|since| *since <= asked.at)
+        })
+    });
+    let strong = result.result == FenceOutcome::Fenced && result.proof >= row.minimum;
+    row.fresh = strong && in_time && settled;
+    let open =
+        matches!(row.status.state, VolumeStatusState::Pending | VolumeStatusState::Fencing | VolumeStatusState::Failed);
+    if row.fresh && open {
+        row.status.state = VolumeStatusState::Fenced;
+        row.status.proof = result.proof;
+        row.status.proved_at = Some(result.read_back_at.unwrap_or(time::stamp(now.wall)));
+        row.status.reason.clone_from(&result.reason);
+        row.status.message = None;
+    } else if open && !strong {
+        tell_failure(row, result);
+    } else if open && strong && !settled {
+        row.status.reason = Some("AttachInFlight".into());
+    }
+}
+
+fn tell_failure(row: &mut VolumeRow, result: &FenceResult) {
+    let failed = matches!(result.result, FenceOutcome::Failed | FenceOutcome::Fenced);
+    if failed {
+        row.status.state = VolumeStatusState::Failed;
+    }
+    if failed || result.reason.is_some() {
+        row.status.reason = result.reason.clone().or_else(|| Some("ProofTooWeak".into()));
+        row.status.message = result.message.clone().map(|mut message| {
+            conditions::truncate(&mut message, 512);
+            message
+        });
+    }
+    row.status.proof = if result.result == FenceOutcome::Fenced { result.proof } else { Proof::None };
+}
+
+/// Method Detach: the attacher had completed the attachment when its deletion was recorded; it is the proof that the
+/// attachment is gone and none has come in its place.
+fn advance_detach(seen: &Seen, row: &mut VolumeRow, now: Now) {
+    let gone = seen.attachments_of(&row.plan.name).next().is_none();
+    row.fresh = gone && row.is_committed() && FenceMethodType::Detach.best_proof() >= row.minimum;
+    if row.fresh && row.status.state == VolumeStatusState::Fencing {
+        row.status.state = VolumeStatusState::Fenced;
+        row.status.proof = FenceMethodType::Detach.best_proof();
+        row.status.proved_at = Some(time::stamp(now.wall));
+        row.status.reason = Some("AttachmentGone".into());
+    }
+}
