@@ -1,0 +1,139 @@
+//! `/healthz`, `/readyz` and `/metrics`. Readiness is a list of named gates, so that whoever looks sees
+//! *what* is missing. Being a follower is not a reason to be unready.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::IntoResponse,
+    routing::get,
+};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::telemetry::Telemetry;
+use crate::error::{Error, Result};
+
+/// Media type of the metrics text.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// All gates of a process. Clones share them.
+#[derive(Clone, Default)]
+pub struct Health {
+    /// Gate name → why it is closed; `None` when open.
+    gates: Arc<Mutex<BTreeMap<String, Option<String>>>>,
+}
+
+/// One condition for readiness. Stays as it was last set when dropped.
+#[derive(Clone)]
+pub struct Gate {
+    health: Health,
+    name: String,
+}
+
+impl Health {
+    /// No gates: ready.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a gate, closed as "starting".
+    pub fn gate(&self, name: impl Into<String>) -> Gate {
+        let gate = Gate {
+            health: self.clone(),
+            name: name.into(),
+        };
+        gate.close("starting");
+        gate
+    }
+
+    /// The closed gates and why.
+    pub fn closed(&self) -> Vec<(String, String)> {
+        let gates = self.lock();
+        gates
+            .iter()
+            .filter_map(|(name, why)| Some((name.clone(), why.clone()?)))
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Option<String>>> {
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Gate {
+    /// What the gate stands for works.
+    pub fn open(&self) {
+        self.health.lock().insert(self.name.clone(), None);
+    }
+
+    /// It does not, and this is why.
+    pub fn close(&self, reason: impl Into<String>) {
+        self.health
+            .lock()
+            .insert(self.name.clone(), Some(reason.into()));
+    }
+}
+
+/// Serves until `cancel`. Returns the address once it listens (port 0 chooses one).
+pub async fn serve(
+    address: SocketAddr,
+    health: Health,
+    telemetry: Telemetry,
+    cancel: CancellationToken,
+) -> Result<SocketAddr> {
+    let failed = |source| Error::Io {
+        context: format!("health and metrics on {address}"),
+        source,
+    };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let local = listener.local_addr().map_err(failed)?;
+    let router = Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state((health, telemetry));
+    tokio::spawn(async move {
+        // Not graceful: a scraper that keeps its connection must not delay the exit.
+        let served = cancel
+            .run_until_cancelled(axum::serve(listener, router).into_future())
+            .await;
+        if let Some(Err(error)) = served {
+            tracing::error!(%error, "health and metrics are no longer served");
+        }
+    });
+    Ok(local)
+}
+
+async fn ready(State((health, _)): State<(Health, Telemetry)>) -> impl IntoResponse {
+    let closed = health.closed();
+    if closed.is_empty() {
+        return (StatusCode::OK, "ok\n".to_owned());
+    }
+    let lines = closed
+        .into_iter()
+        .map(|(name, why)| format!("{name}: {why}\n"))
+        .collect();
+    (StatusCode::SERVICE_UNAVAILABLE, lines)
+}
+
+async fn metrics(State((_, telemetry)): State<(Health, Telemetry)>) -> impl IntoResponse {
+    match telemetry.encode() {
+        Ok(text) => (StatusCode::OK, [(CONTENT_TYPE, OPEN_METRICS)], text),
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            [(CONTENT_TYPE, "text/plain")],
+            error.to_string(),
+        ),
+    }
+}
+
+#[cfg(test)]
+#[path = "health_tests.rs"]
+mod tests;

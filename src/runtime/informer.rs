@@ -1,0 +1,265 @@
+//! Keeps a [`Store`] equal to the cluster: kube-runtime's `watcher`, with the traps around it closed.
+//! Works with any kind that knows its resource, also slim ones that deserialize a few fields only.
+
+use std::fmt;
+
+use futures::{StreamExt as _, pin_mut};
+use kube::{
+    Api, Resource,
+    runtime::watcher::{self, DefaultBackoff, Event},
+};
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    clock::monotonic,
+    guarded::Guarded,
+    store::{IndexFn, Indexer, Store},
+    telemetry::{InformerLabel, RuntimeMetrics, Telemetry},
+};
+use crate::error::api_code;
+
+/// Watch starts in a row that may fail with HTTP 410 before the list is made anew. kube's watcher
+/// retries such a start with the same resourceVersion for ever; a real apiserver reports 410 inside
+/// the stream, but proxies and aggregated servers do not.
+const GONE_LIMIT: u32 = 3;
+
+/// Server-side watch timeout in seconds, below the 240 s after which some load balancers drop silent
+/// connections without a word. Up to [`TIMEOUT_JITTER`] is added, so that kinds do not reconnect together.
+const WATCH_TIMEOUT: u32 = 180;
+const TIMEOUT_JITTER: u32 = 10;
+
+/// What to watch and what to keep of it.
+pub struct Informer<K> {
+    api: Api<K>,
+    name: &'static str,
+    config: watcher::Config,
+    indexers: Vec<Indexer<K>>,
+    keep: Box<dyn Fn(&K) -> bool + Send + Sync>,
+}
+
+impl<K> Informer<K>
+where
+    K: Resource<DynamicType = ()> + Clone + fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    /// Watches everything `api` reaches; `name` is the label of its metrics. Give it a client made for
+    /// watches ([`Clients::watches`](super::client::Clients)).
+    pub fn new(api: Api<K>, name: &'static str) -> Self {
+        let jitter = name.bytes().fold(0u32, |sum, byte| {
+            sum.wrapping_mul(31).wrapping_add(u32::from(byte))
+        });
+        let timeout = WATCH_TIMEOUT + jitter % (TIMEOUT_JITTER + 1);
+        let config = watcher::Config::default()
+            .streaming_lists()
+            .timeout(timeout);
+        Self {
+            api,
+            name,
+            config,
+            indexers: Vec::new(),
+            keep: Box::new(|_| true),
+        }
+    }
+
+    /// Adds an index: `values` gives the values under which [`Store::by_index`] finds an object.
+    #[must_use]
+    pub fn index(mut self, name: &'static str, values: IndexFn<K>) -> Self {
+        self.indexers.push((name, values));
+        self
+    }
+
+    /// Keeps only objects for which `keep` holds; for everyone else the others do not exist. It is asked
+    /// when an object arrives, so its answer may only change together with the object (or a relist).
+    #[must_use]
+    pub fn keep(mut self, keep: impl Fn(&K) -> bool + Send + Sync + 'static) -> Self {
+        self.keep = Box::new(keep);
+        self
+    }
+
+    /// Asks the server only for objects with these labels.
+    #[must_use]
+    pub fn labels(mut self, selector: &str) -> Self {
+        self.config = self.config.labels(selector);
+        self
+    }
+
+    /// Asks the server only for objects with these field values.
+    #[must_use]
+    pub fn fields(mut self, selector: &str) -> Self {
+        self.config = self.config.fields(selector);
+        self
+    }
+
+    /// Starts watching in a task that ends with `cancel`.
+    pub fn spawn(self, cancel: CancellationToken, telemetry: &Telemetry) -> Store<K> {
+        let store = Store::new_detached(self.indexers.clone());
+        let label = InformerLabel {
+            informer: self.name,
+        };
+        let metrics = telemetry.runtime.clone();
+        telemetry.before_scrape({
+            let (store, metrics, label) = (store.clone(), metrics.clone(), label.clone());
+            move || {
+                let idle = monotonic()
+                    .saturating_duration_since(store.last_progress())
+                    .as_secs();
+                metrics
+                    .informer_idle
+                    .get_or_create(&label)
+                    .set(i64::try_from(idle).unwrap_or(i64::MAX));
+                metrics
+                    .informer_objects
+                    .get_or_create(&label)
+                    .set(i64::try_from(store.len()).unwrap_or(i64::MAX));
+            }
+        });
+        let feed = Feed {
+            store: store.clone(),
+            keep: self.keep,
+            label,
+            metrics,
+        };
+        let watch = watch_for_ever(guarded(self.api), self.config, feed);
+        tokio::spawn(async move { cancel.run_until_cancelled(watch).await });
+        store
+    }
+}
+
+/// The same resources as `api`, decoded with a guard around each object.
+fn guarded<K: Resource<DynamicType = ()>>(api: Api<K>) -> Api<Guarded<K>> {
+    let namespace = api.namespace().map(str::to_owned);
+    let client = api.into_client();
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client, &namespace, &()),
+        None => Api::all_with(client, &()),
+    }
+}
+
+/// Runs one watcher after the other: a new one lists again.
+async fn watch_for_ever<K>(api: Api<Guarded<K>>, mut config: watcher::Config, feed: Feed<K>)
+where
+    K: Resource<DynamicType = ()> + Clone + fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    // One backoff for all watchers, or a server that always answers 410 would be listed in a hot loop.
+    let mut backoff = DefaultBackoff::default();
+    loop {
+        match run_watcher(&api, &config, &feed, &mut backoff).await {
+            Restart::Gone => tracing::warn!(
+                informer = feed.label.informer,
+                "watch cannot be resumed (HTTP 410 at its start): listing again"
+            ),
+            Restart::NoStreamingLists => {
+                tracing::info!(
+                    informer = feed.label.informer,
+                    "the server has no streaming lists: listing in pages"
+                );
+                config.initial_list_strategy = watcher::InitialListStrategy::ListWatch;
+            }
+        }
+    }
+}
+
+/// Why a watcher was given up.
+enum Restart {
+    /// [`GONE_LIMIT`] watch starts in a row answered 410.
+    Gone,
+    /// The server refuses `sendInitialEvents` (feature gate `WatchList` is off, as by default in 1.33).
+    NoStreamingLists,
+}
+
+async fn run_watcher<K>(
+    api: &Api<Guarded<K>>,
+    config: &watcher::Config,
+    feed: &Feed<K>,
+    backoff: &mut DefaultBackoff,
+) -> Restart
+where
+    K: Resource<DynamicType = ()> + Clone + fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let events = watcher::watcher(api.clone(), config.clone());
+    pin_mut!(events);
+    let mut gone = 0;
+    let streaming = config.initial_list_strategy == watcher::InitialListStrategy::StreamingList;
+    while let Some(event) = events.next().await {
+        let error = match event {
+            Ok(event) => {
+                gone = 0;
+                feed.take(event);
+                continue;
+            }
+            Err(error) => error,
+        };
+        feed.failed(&error);
+        match start_code(&error) {
+            Some(410) => gone += 1,
+            Some(422) if streaming => return Restart::NoStreamingLists,
+            _ => gone = 0,
+        }
+        if let Some(pause) = backoff.next() {
+            tokio::time::sleep(pause).await;
+        }
+        if gone >= GONE_LIMIT {
+            return Restart::Gone;
+        }
+    }
+    // Not reached: kube's watcher never ends by itself. A new list is the safe answer.
+    Restart::Gone
+}
+
+/// HTTP code with which a watch failed to start.
+fn start_code(error: &watcher::Error) -> Option<u16> {
+    match error {
+        watcher::Error::WatchStartFailed(error) => api_code(error),
+        _ => None,
+    }
+}
+
+/// Brings events into the store.
+struct Feed<K> {
+    store: Store<K>,
+    keep: Box<dyn Fn(&K) -> bool + Send + Sync>,
+    label: InformerLabel,
+    metrics: RuntimeMetrics,
+}
+
+impl<K: Resource> Feed<K> {
+    fn take(&self, event: Event<Guarded<K>>) {
+        match event {
+            Event::Init => self.store.list_begins(),
+            Event::InitApply(object) | Event::Apply(object) => self.apply(object),
+            Event::Delete(object) => self.store.remove(&object.key()),
+            Event::InitDone => {
+                self.store.list_done();
+                self.metrics
+                    .informer_relists
+                    .get_or_create(&self.label)
+                    .inc();
+            }
+        }
+    }
+
+    fn apply(&self, object: Guarded<K>) {
+        let key = object.key();
+        match object {
+            Guarded::Readable(object) if (self.keep)(&object) => self.store.insert(*object),
+            Guarded::Readable(_) => self.store.remove(&key),
+            Guarded::Unreadable { error, .. } => {
+                self.metrics
+                    .informer_undecodable
+                    .get_or_create(&self.label)
+                    .inc();
+                let informer = self.label.informer;
+                tracing::warn!(informer, object = %key, error, "object cannot be read; what was known of it is kept");
+                self.store.keep(&key);
+            }
+        }
+    }
+
+    fn failed(&self, error: &watcher::Error) {
+        self.metrics
+            .informer_errors
+            .get_or_create(&self.label)
+            .inc();
+        tracing::debug!(informer = self.label.informer, %error, "list or watch failed; it is tried again");
+    }
+}

@@ -1,0 +1,32 @@
+//! What every controller stands on: caches of the cluster, work queues, leadership, guarded writes,
+//! Events, health and telemetry. Nothing here knows a custom resource or makes a decision about one;
+//! of ours it may use only `api` and `error`.
+
+pub mod apply;
+pub mod client;
+pub mod clock;
+mod election;
+pub mod events;
+mod guarded;
+pub mod health;
+pub mod informer;
+pub mod leader;
+pub mod patch;
+pub mod queue;
+pub mod store;
+pub mod telemetry;
+
+#[cfg(test)]
+pub(crate) mod fake_api;
+
+/// A random number in `0.0..1.0`, for jitter and nothing that must be secret.
+fn random_unit() -> f64 {
+    // The upper 53 bits are exactly what an f64 can hold.
+    (random_bits() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// 64 random bits, from the seeds that the standard library draws for hash maps.
+fn random_bits() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(0u8)
+}

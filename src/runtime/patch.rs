@@ -1,0 +1,194 @@
+//! JSON patches for lists and maps that others write too: each `test`s what it was decided on, so that it
+//! fails instead of overwriting. Pure.
+//!
+//! Server-side apply is no help here: `spec.taints` is an atomic list, so applying one taint would take all.
+
+use json_patch::{
+    AddOperation, Patch, PatchOperation, RemoveOperation, TestOperation,
+    jsonptr::{PointerBuf, Token},
+};
+use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// The node a patch is meant for. A name alone may by now belong to another machine.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeIdentity<'a> {
+    /// `metadata.uid`.
+    pub uid: &'a str,
+    /// `status.nodeInfo.bootID`, where the patch is meant for this boot of the machine only.
+    pub boot_id: Option<&'a str>,
+}
+
+impl NodeIdentity<'_> {
+    fn tests(&self) -> Vec<PatchOperation> {
+        let mut tests = vec![test(["metadata", "uid"], self.uid)];
+        tests.extend(
+            self.boot_id
+                .map(|boot_id| test(["status", "nodeInfo", "bootID"], boot_id)),
+        );
+        tests
+    }
+}
+
+/// Adds `taint` to a node whose taints are exactly `present`; `None` if it is there (same key, value, effect).
+/// One with the same key and effect but another value is replaced, since the API allows only one.
+pub fn add_taint(node: NodeIdentity<'_>, present: &[Taint], taint: &Taint) -> Option<Patch> {
+    let same = present
+        .iter()
+        .position(|it| it.key == taint.key && it.effect == taint.effect);
+    if same
+        .and_then(|index| present.get(index))
+        .is_some_and(|it| it.value == taint.value)
+    {
+        return None;
+    }
+    let mut operations = node.tests();
+    operations.push(test_list(TAINTS, present));
+    match same {
+        Some(index) => {
+            operations.push(remove_item(TAINTS, index));
+            operations.push(add(TAINTS.iter().copied().chain(["-"]), taint));
+        }
+        None => operations.push(append(TAINTS, present, taint)),
+    }
+    Some(Patch(operations))
+}
+
+/// Removes the taint with this key and effect from a node whose taints are exactly `present`; `None` if it is
+/// not there.
+pub fn remove_taint(
+    node: NodeIdentity<'_>,
+    present: &[Taint],
+    key: &str,
+    effect: &str,
+) -> Option<Patch> {
+    let index = present
+        .iter()
+        .position(|it| it.key == key && it.effect == effect)?;
+    let mut operations = node.tests();
+    operations.push(test_list(TAINTS, present));
+    operations.push(remove_item(TAINTS, index));
+    Some(Patch(operations))
+}
+
+/// Adds a finalizer to the object with this metadata; `None` if it is there.
+pub fn add_finalizer(meta: &ObjectMeta, finalizer: &str) -> Option<Patch> {
+    let present = meta.finalizers.as_deref().unwrap_or_default();
+    if present.iter().any(|it| it == finalizer) {
+        return None;
+    }
+    let mut operations = uid_test(meta);
+    operations.push(test_list(FINALIZERS, present));
+    operations.push(append(FINALIZERS, present, finalizer));
+    Some(Patch(operations))
+}
+
+/// Removes a finalizer from the object with this metadata; `None` if it is not there.
+pub fn remove_finalizer(meta: &ObjectMeta, finalizer: &str) -> Option<Patch> {
+    let present = meta.finalizers.as_deref().unwrap_or_default();
+    let index = present.iter().position(|it| it == finalizer)?;
+    let mut operations = uid_test(meta);
+    operations.push(test_list(FINALIZERS, present));
+    operations.push(remove_item(FINALIZERS, index));
+    Some(Patch(operations))
+}
+
+/// Sets a label on exactly this version of the object; `None` if it has that value.
+pub fn set_label(meta: &ObjectMeta, key: &str, value: &str) -> Option<Patch> {
+    let labels = meta.labels.as_ref();
+    if labels
+        .and_then(|labels| labels.get(key))
+        .is_some_and(|present| present == value)
+    {
+        return None;
+    }
+    let mut operations = version_tests(meta);
+    operations.push(match labels {
+        // With no label at all the map itself is missing, and a path through it would fail.
+        None => add(["metadata", "labels"], json!({ key: value })),
+        Some(labels) if labels.is_empty() => add(["metadata", "labels"], json!({ key: value })),
+        Some(_) => add(["metadata", "labels", key], value),
+    });
+    Some(Patch(operations))
+}
+
+/// Removes a label from exactly this version of the object; `None` if it is not there.
+pub fn remove_label(meta: &ObjectMeta, key: &str) -> Option<Patch> {
+    meta.labels.as_ref()?.get(key)?;
+    let mut operations = version_tests(meta);
+    operations.push(remove(["metadata", "labels", key]));
+    Some(Patch(operations))
+}
+
+const TAINTS: &[&str] = &["spec", "taints"];
+const FINALIZERS: &[&str] = &["metadata", "finalizers"];
+
+fn uid_test(meta: &ObjectMeta) -> Vec<PatchOperation> {
+    meta.uid
+        .iter()
+        .map(|uid| test(["metadata", "uid"], uid))
+        .collect()
+}
+
+fn version_tests(meta: &ObjectMeta) -> Vec<PatchOperation> {
+    let mut tests = uid_test(meta);
+    tests.extend(
+        meta.resource_version
+            .iter()
+            .map(|version| test(["metadata", "resourceVersion"], version)),
+    );
+    tests
+}
+
+/// Tests a whole list. The API leaves an empty one out, and a missing path equals `null`.
+fn test_list(path: &[&str], present: &[impl Serialize]) -> PatchOperation {
+    let value = if present.is_empty() {
+        Value::Null
+    } else {
+        json!(present)
+    };
+    test(path.iter().copied(), value)
+}
+
+/// Adds an item at the end of a list that [`test_list`] has tested, creating the list if it is missing.
+fn append(path: &[&str], present: &[impl Serialize], item: impl Serialize) -> PatchOperation {
+    if present.is_empty() {
+        return add(path.iter().copied(), json!([item]));
+    }
+    add(path.iter().copied().chain(["-"]), item)
+}
+
+fn remove_item(path: &[&str], index: usize) -> PatchOperation {
+    let index = index.to_string();
+    remove(path.iter().copied().chain([index.as_str()]))
+}
+
+fn test<'a>(path: impl IntoIterator<Item = &'a str>, value: impl Serialize) -> PatchOperation {
+    PatchOperation::Test(TestOperation {
+        path: pointer(path),
+        value: json!(value),
+    })
+}
+
+fn add<'a>(path: impl IntoIterator<Item = &'a str>, value: impl Serialize) -> PatchOperation {
+    PatchOperation::Add(AddOperation {
+        path: pointer(path),
+        value: json!(value),
+    })
+}
+
+fn remove<'a>(path: impl IntoIterator<Item = &'a str>) -> PatchOperation {
+    PatchOperation::Remove(RemoveOperation {
+        path: pointer(path),
+    })
+}
+
+/// Joins names into a JSON pointer, escaping `/` and `~` (RFC 6901): label keys contain slashes.
+fn pointer<'a>(path: impl IntoIterator<Item = &'a str>) -> PointerBuf {
+    PointerBuf::from_tokens(path.into_iter().map(Token::new))
+}
+
+#[cfg(test)]
+#[path = "patch_tests.rs"]
+mod tests;

@@ -1,0 +1,327 @@
+//! Logs, traces and metrics. Metric names are `bulkhead_*`; labels are enums or names fixed in our
+//! code, never names of objects or texts of errors.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_otlp::WithExportConfig as _;
+use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
+use prometheus_client::{
+    encoding::{EncodeLabelSet, EncodeLabelValue, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Metric, Registry},
+};
+use tracing_subscriber::{
+    EnvFilter, Layer, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
+
+use crate::error::{Error, ErrorClass, Result};
+
+/// The shared metric registry of a process.
+#[derive(Clone)]
+pub struct Telemetry {
+    registry: Arc<Mutex<Registry>>,
+    refresh: Arc<Mutex<Vec<Box<dyn Fn() + Send + Sync>>>>,
+    /// The runtime's own metrics.
+    pub(crate) runtime: RuntimeMetrics,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Telemetry {
+    /// An own registry with the runtime's metrics in it.
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("bulkhead");
+        let runtime = RuntimeMetrics::register(&mut registry);
+        Self {
+            registry: Arc::new(Mutex::new(registry)),
+            refresh: Arc::default(),
+            runtime,
+        }
+    }
+
+    /// Adds a metric under `bulkhead_<name>` and returns it.
+    pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
+        Adder(&mut lock(&self.registry)).with(name, help, metric)
+    }
+
+    /// Runs `update` before each scrape, for gauges that depend on the time of day.
+    pub fn before_scrape(&self, update: impl Fn() + Send + Sync + 'static) {
+        lock(&self.refresh).push(Box::new(update));
+    }
+
+    /// All metrics in OpenMetrics text form.
+    pub fn encode(&self) -> Result<String> {
+        for update in lock(&self.refresh).iter() {
+            update();
+        }
+        let mut text = String::new();
+        encode(&mut text, &lock(&self.registry))
+            .map_err(|error| Error::Invalid(format!("metrics cannot be encoded: {error}")))?;
+        Ok(text)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Label: which informer (a name fixed in our code).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct InformerLabel {
+    pub informer: &'static str,
+}
+
+/// Label: which queue (a name fixed in our code).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct QueueLabel {
+    pub queue: &'static str,
+}
+
+/// Labels of one finished reconcile.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct OutcomeLabels {
+    pub queue: &'static str,
+    pub outcome: Outcome,
+}
+
+/// How a reconcile ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Outcome {
+    Ok,
+    Failed(ErrorClass),
+}
+
+impl EncodeLabelValue for Outcome {
+    fn encode(
+        &self,
+        encoder: &mut prometheus_client::encoding::LabelValueEncoder<'_>,
+    ) -> std::result::Result<(), std::fmt::Error> {
+        match self {
+            Self::Ok => "Ok".encode(encoder),
+            Self::Failed(class) => class.encode(encoder),
+        }
+    }
+}
+
+/// Label: what became of an Event.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct EventLabel {
+    pub result: EventResult,
+}
+
+/// What became of an Event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum EventResult {
+    Published,
+    Failed,
+    DroppedFull,
+    DroppedRepeated,
+    DroppedRate,
+    DroppedNotLeader,
+}
+
+/// Metrics of the runtime layer.
+#[derive(Clone)]
+pub(crate) struct RuntimeMetrics {
+    pub informer_objects: Family<InformerLabel, Gauge>,
+    pub informer_relists: Family<InformerLabel, Counter>,
+    pub informer_idle: Family<InformerLabel, Gauge>,
+    pub informer_undecodable: Family<InformerLabel, Counter>,
+    pub informer_errors: Family<InformerLabel, Counter>,
+    pub queue_depth: Family<QueueLabel, Gauge>,
+    pub queue_running: Family<QueueLabel, Gauge>,
+    pub reconciles: Family<OutcomeLabels, Counter>,
+    pub reconcile_seconds: Family<QueueLabel, Histogram, fn() -> Histogram>,
+    pub events: Family<EventLabel, Counter>,
+    pub leader: Gauge,
+}
+
+/// Buckets from 1 ms to about 65 s, the default deadline.
+fn reconcile_histogram() -> Histogram {
+    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
+        0.001, 4.0, 9,
+    ))
+}
+
+/// Registers a metric and hands it back.
+struct Adder<'a>(&'a mut Registry);
+
+impl Adder<'_> {
+    fn metric<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        self.with(name, help, M::default())
+    }
+
+    fn with<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+}
+
+impl RuntimeMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let mut add = Adder(registry);
+        Self {
+            informer_objects: add.metric("informer_objects", "Objects in the cache"),
+            informer_relists: add.metric("informer_relists", "Completed lists"),
+            informer_idle: add.metric(
+                "informer_idle_seconds",
+                "Seconds since the last event or list",
+            ),
+            informer_undecodable: add
+                .metric("informer_undecodable", "Objects that could not be read"),
+            informer_errors: add.metric("informer_errors", "Failed lists and watches"),
+            queue_depth: add.metric("queue_depth", "Keys that wait for a worker"),
+            queue_running: add.metric("queue_running", "Reconciles that run"),
+            reconciles: add.metric("reconcile", "Finished reconciles"),
+            reconcile_seconds: add.with(
+                "reconcile_seconds",
+                "Duration of reconciles",
+                Family::new_with_constructor(reconcile_histogram as fn() -> Histogram),
+            ),
+            events: add.metric("events", "Kubernetes Events by result"),
+            leader: add.metric("leader", "1 while this process holds its Lease"),
+        }
+    }
+
+    /// Counts what became of an Event.
+    pub fn event(&self, result: EventResult) {
+        self.events.get_or_create(&EventLabel { result }).inc();
+    }
+
+    /// Records one finished reconcile.
+    pub fn reconciled(&self, queue: &'static str, outcome: Outcome, took: std::time::Duration) {
+        self.reconciles
+            .get_or_create(&OutcomeLabels { queue, outcome })
+            .inc();
+        self.reconcile_seconds
+            .get_or_create(&QueueLabel { queue })
+            .observe(took.as_secs_f64());
+    }
+}
+
+/// How logs look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line, for machines.
+    Json,
+}
+
+/// Keeps the trace exporter alive; [`Tracing::shutdown`] sends what is left.
+#[must_use]
+pub struct Tracing(Option<SdkTracerProvider>);
+
+/// Starts logging at `filter` (for example `info` or `bulkhead=debug,kube=warn`), and sends traces to `otlp_endpoint`
+/// (gRPC, for example `http://collector:4317`) when one is given. Call once, inside a tokio runtime.
+pub fn init(
+    service: &'static str,
+    format: LogFormat,
+    filter: &str,
+    otlp_endpoint: Option<&str>,
+) -> Result<Tracing> {
+    let filter = EnvFilter::try_new(filter).map_err(|error| {
+        Error::Invalid(format!(
+            "log filter {filter:?}: {error}; use for example info"
+        ))
+    })?;
+    let logs = match format {
+        LogFormat::Text => tracing_subscriber::fmt::layer()
+            .with_writer(std::io::stderr)
+            .boxed(),
+        LogFormat::Json => tracing_subscriber::fmt::layer()
+            .json()
+            .with_writer(std::io::stderr)
+            .boxed(),
+    };
+    let provider = otlp_endpoint
+        .map(|endpoint| exporter(service, endpoint))
+        .transpose()?;
+    let traces = provider
+        .as_ref()
+        .map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer(service)));
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(logs)
+        .with(traces)
+        .try_init()
+        .map_err(|error| Error::Invalid(format!("logging is started twice: {error}")))?;
+    Ok(Tracing(provider))
+}
+
+fn exporter(service: &'static str, endpoint: &str) -> Result<SdkTracerProvider> {
+    let exporter = opentelemetry_otlp::SpanExporter::builder()
+        .with_tonic()
+        .with_endpoint(endpoint)
+        .build()
+        .map_err(|error| Error::Invalid(format!("OTLP endpoint {endpoint:?}: {error}")))?;
+    let resource = Resource::builder().with_service_name(service).build();
+    Ok(SdkTracerProvider::builder()
+        .with_batch_exporter(exporter)
+        .with_resource(resource)
+        .build())
+}
+
+impl Tracing {
+    /// Sends the spans that are still buffered; waits at most a second.
+    pub fn shutdown(self) {
+        if let Some(provider) = self.0
+            && let Err(error) = provider.shutdown_with_timeout(std::time::Duration::from_secs(1))
+        {
+            tracing::debug!(%error, "the last traces were not sent");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn names_have_the_prefix_and_labels_are_bounded() {
+        let telemetry = Telemetry::new();
+        let failed = Outcome::Failed(ErrorClass::Deadline);
+        telemetry
+            .runtime
+            .reconciled("node_fence", failed, Duration::from_millis(2));
+        let own = telemetry.register("own_things", "Ours", Counter::<u64>::default());
+        own.inc();
+        let text = telemetry.encode().unwrap();
+        assert!(
+            text.contains(r#"bulkhead_reconcile_total{queue="node_fence",outcome="Deadline"} 1"#),
+            "{text}"
+        );
+        assert!(
+            text.contains(r#"bulkhead_reconcile_seconds_count{queue="node_fence"} 1"#),
+            "{text}"
+        );
+        assert!(text.contains("bulkhead_own_things_total 1"), "{text}");
+    }
+
+    #[test]
+    fn gauges_are_refreshed_at_each_scrape() {
+        let telemetry = Telemetry::new();
+        let gauge = telemetry.register("age", "Age", Gauge::<i64>::default());
+        let handle = gauge.clone();
+        telemetry.before_scrape(move || {
+            handle.inc();
+        });
+        telemetry.encode().unwrap();
+        assert!(telemetry.encode().unwrap().contains("bulkhead_age 2"));
+    }
+
+    #[test]
+    fn a_bad_filter_names_itself() {
+        let error = init("test", LogFormat::Text, "bulkhead=nonsense=x", None)
+            .err()
+            .unwrap();
+        assert!(error.to_string().contains("bulkhead=nonsense=x"), "{error}");
+    }
+}
