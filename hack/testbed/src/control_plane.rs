@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use kube::Client;
 
+use crate::apply::ApplyError;
 use crate::audit::Audit;
 use crate::binaries::{Binaries, BinariesError, Program};
 use crate::components::{self, Layout, Ports};
@@ -41,6 +42,9 @@ pub enum TestbedError {
     /// A program could not be started, or ended.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// Files could not be applied.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
     /// A file of the testbed could not be written.
     #[error("cannot set up the testbed's folder in {folder}: {source}")]
     Folder {
@@ -76,6 +80,13 @@ pub enum TestbedError {
     #[error("{0} does not run in this testbed")]
     NotRunning(&'static str),
 }
+
+/// What starts together. A controller that starts before the apiserver has its roles is refused
+/// and backs off, which costs two seconds.
+const START_ORDER: [[Component; 2]; 2] = [
+    [Component::Etcd, Component::ApiServer],
+    [Component::ControllerManager, Component::Scheduler],
+];
 
 /// A running control plane with its own folder and ports. Dropping it ends and removes all of it.
 #[derive(Debug)]
@@ -140,12 +151,14 @@ impl Testbed {
             folder,
         };
         testbed.launches = testbed.plan(options)?;
-        for (component, launch) in &testbed.launches {
-            let process = Process::spawn(launch.clone())?;
-            testbed.processes().insert(*component, process);
-        }
-        for component in testbed.launches.keys() {
-            testbed.wait_ready(*component).await?;
+        for stage in START_ORDER {
+            let stage = || stage.into_iter().filter(|c| options.runs(*c));
+            for component in stage() {
+                testbed.spawn(component)?;
+            }
+            for component in stage() {
+                testbed.wait_ready(component).await?;
+            }
         }
         Ok(testbed)
     }
@@ -159,20 +172,24 @@ impl Testbed {
             controller_manager: &self.kubeconfig(&Identity::ControllerManager)?,
             scheduler: &self.kubeconfig(&Identity::Scheduler)?,
         };
-        Ok([
-            Component::Etcd,
-            Component::ApiServer,
-            Component::ControllerManager,
-            Component::Scheduler,
-        ]
-        .into_iter()
-        .filter(|component| options.runs(*component))
-        .map(|component| {
-            let program = component.program();
-            let args = component.args(&layout);
-            (component, self.launch(program.name(), program, args))
-        })
-        .collect())
+        Ok(START_ORDER
+            .into_iter()
+            .flatten()
+            .filter(|component| options.runs(*component))
+            .map(|component| {
+                let program = component.program();
+                let args = component.args(&layout);
+                (component, self.launch(program.name(), program, args))
+            })
+            .collect())
+    }
+
+    fn spawn(&self, component: Component) -> Result<(), TestbedError> {
+        let launch = self.launches.get(&component);
+        let launch = launch.ok_or_else(|| not_running(component))?;
+        let process = Process::spawn(launch.clone())?;
+        self.processes().insert(component, process);
+        Ok(())
     }
 
     fn launch(&self, name: &str, program: Program, args: Vec<std::ffi::OsString>) -> Launch {
@@ -323,47 +340,59 @@ impl Testbed {
     /// # Errors
     /// When it is not part of this testbed or does not become ready.
     pub async fn start_again(&self, component: Component) -> Result<(), TestbedError> {
-        let launch = self.launches.get(&component);
-        let launch = launch.ok_or_else(|| not_running(component))?;
-        let process = Process::spawn(launch.clone())?;
-        self.processes().insert(component, process);
+        self.spawn(component)?;
         self.wait_ready(component).await
     }
 
-    /// Waits for a component's health endpoint to say that it is ready.
+    /// Waits until a component works: its health endpoint says so, and of the
+    /// controller-manager that pods can be created in the namespace `default`.
     ///
     /// # Errors
-    /// When it ends or is not ready in time.
+    /// When it, or another component, ends, or when it is not ready in time.
     pub async fn wait_ready(&self, component: Component) -> Result<(), TestbedError> {
-        let (port, path) = match component {
+        const DEFAULT_ACCOUNT: &str = "/api/v1/namespaces/default/serviceaccounts/default";
+        match component {
             // The apiserver is not ready before its etcd is.
-            Component::Etcd => return Ok(()),
-            Component::ApiServer => (self.ports.apiserver, "/readyz"),
-            Component::ControllerManager => (self.ports.controller_manager, "/healthz"),
-            Component::Scheduler => (self.ports.scheduler, "/readyz"),
-        };
-        let probe = kubeconfig::client(&self.kubeconfig(&Identity::Admin)?, Some(port)).await?;
+            Component::Etcd => Ok(()),
+            Component::ApiServer => {
+                self.wait_answer(component, self.ports.apiserver, "/readyz")
+                    .await
+            }
+            Component::ControllerManager => {
+                let port = self.ports.controller_manager;
+                self.wait_answer(component, port, "/healthz").await?;
+                self.wait_answer(component, self.ports.apiserver, DEFAULT_ACCOUNT)
+                    .await
+            }
+            Component::Scheduler => {
+                self.wait_answer(component, self.ports.scheduler, "/readyz")
+                    .await
+            }
+        }
+    }
+
+    async fn wait_answer(
+        &self,
+        component: Component,
+        port: u16,
+        path: &str,
+    ) -> Result<(), TestbedError> {
+        let admin = self.kubeconfig(&Identity::Admin)?;
+        let probe = kubeconfig::client(&admin, Some(port)).await?;
         let started = Instant::now();
         loop {
             // Any of them can be what holds this one up.
             for process in self.processes().values_mut() {
                 process.ensure_running()?;
             }
-            let request = http::Request::get(path).body(Vec::new()).map_err(|error| {
-                TestbedError::Folder {
-                    folder: self.folder().to_owned(),
-                    source: io::Error::other(error),
-                }
-            })?;
-            let last = match probe.request_text(request).await {
-                Ok(_) => return Ok(()),
-                Err(error) => error.to_string(),
+            let Err(last) = kubeconfig::get(&probe, path).await else {
+                return Ok(());
             };
             if started.elapsed() > READY_DEADLINE {
                 return Err(TestbedError::NotReady {
                     component: component.program().name(),
                     seconds: READY_DEADLINE.as_secs(),
-                    last,
+                    last: last.to_string(),
                     tail: self
                         .processes()
                         .get(&component)

@@ -110,3 +110,14 @@ pub async fn client(path: &Path, port: Option<u16>) -> Result<Client, Kubeconfig
         .with_layer(&TimeoutLayer::new(REQUEST_TIMEOUT))
         .build())
 }
+
+/// The answer to a plain GET, such as of `/readyz`.
+///
+/// # Errors
+/// When there is no answer, or one that is not a success.
+pub async fn get(client: &Client, path: &str) -> Result<String, kube::Error> {
+    let request = http::Request::get(path)
+        .body(Vec::new())
+        .map_err(kube::Error::HttpError)?;
+    client.request_text(request).await
+}

@@ -5,6 +5,7 @@
 mod components;
 mod folder;
 
+pub mod apply;
 pub mod audit;
 pub mod binaries;
 pub mod control_plane;
