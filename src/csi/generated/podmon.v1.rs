@@ -170,7 +170,9 @@ pub mod podmon_server {
         ) -> std::result::Result<
             tonic::Response<super::ValidateVolumeHostConnectivityResponse>,
             tonic::Status,
-        >;
+        > {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
     }
     #[derive(Debug)]
     pub struct PodmonServer<T> {
