@@ -1,0 +1,4 @@
+mod lock;
+
+pub mod ledger;
+pub mod oracle;
