@@ -1,4 +1,5 @@
 mod lock;
 
+pub mod array;
 pub mod ledger;
 pub mod oracle;
