@@ -54,11 +54,16 @@ impl Controller for ControllerService {
             .await
     }
 
-    async fn create_volume(&self, request: Request<CreateVolumeRequest>) -> Answer<CreateVolumeResponse> {
+    async fn create_volume(
+        &self,
+        request: Request<CreateVolumeRequest>,
+    ) -> Answer<CreateVolumeResponse> {
         let request = request.into_inner();
         required("name", &request.name)?;
         let access = access(&request.volume_capabilities)?;
-        let bytes = request.capacity_range.map_or(0, |range| range.required_bytes);
+        let bytes = request
+            .capacity_range
+            .map_or(0, |range| range.required_bytes);
         let about = About::new(Method::CreateVolume, &request.name, "");
         self.0
             .call(about, move |state, _| {
@@ -74,7 +79,10 @@ impl Controller for ControllerService {
             .await
     }
 
-    async fn delete_volume(&self, request: Request<DeleteVolumeRequest>) -> Answer<DeleteVolumeResponse> {
+    async fn delete_volume(
+        &self,
+        request: Request<DeleteVolumeRequest>,
+    ) -> Answer<DeleteVolumeResponse> {
         let request = request.into_inner();
         required("volume_id", &request.volume_id)?;
         let about = About::new(Method::DeleteVolume, &request.volume_id, "");
@@ -166,16 +174,22 @@ impl Controller for ControllerService {
             .await
     }
 
-    async fn list_volumes(&self, request: Request<ListVolumesRequest>) -> Answer<ListVolumesResponse> {
+    async fn list_volumes(
+        &self,
+        request: Request<ListVolumesRequest>,
+    ) -> Answer<ListVolumesResponse> {
         let request = request.into_inner();
         let driver = self.0.clone();
         self.0
-            .call(About::new(Method::ListVolumes, "", ""), move |state, effects| {
-                if !driver.options.lists_volumes {
-                    return Err(Status::unimplemented("this driver does not list volumes"));
-                }
-                listing::page(state, effects, &driver.options, &request)
-            })
+            .call(
+                About::new(Method::ListVolumes, "", ""),
+                move |state, effects| {
+                    if !driver.options.lists_volumes {
+                        return Err(Status::unimplemented("this driver does not list volumes"));
+                    }
+                    listing::page(state, effects, &driver.options, &request)
+                },
+            )
             .await
     }
 
@@ -225,11 +239,19 @@ fn mode(capability: &VolumeCapability) -> Result<Mode, Status> {
 
 /// The widest access that the capabilities ask for.
 fn access(capabilities: &[VolumeCapability]) -> Result<Access, Status> {
-    let modes = capabilities.iter().map(mode).collect::<Result<Vec<_>, _>>()?;
+    let modes = capabilities
+        .iter()
+        .map(mode)
+        .collect::<Result<Vec<_>, _>>()?;
     if modes.is_empty() {
         return Err(Status::invalid_argument("volume_capabilities are missing"));
     }
-    let shared = |mode: &Mode| matches!(mode, Mode::MultiNodeMultiWriter | Mode::MultiNodeSingleWriter);
+    let shared = |mode: &Mode| {
+        matches!(
+            mode,
+            Mode::MultiNodeMultiWriter | Mode::MultiNodeSingleWriter
+        )
+    };
     Ok(if modes.iter().any(shared) {
         Access::MultiWriter
     } else if modes.iter().all(|mode| *mode == Mode::MultiNodeReaderOnly) {

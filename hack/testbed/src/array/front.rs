@@ -24,15 +24,17 @@ pub(super) struct Front {
     socket: PathBuf,
     driver: Arc<Driver>,
     runtime: Mutex<Option<Runtime>>,
+    /// Held while it stops: it starts again only when nothing of it runs any more.
+    stopping: tokio::sync::Mutex<()>,
 }
 
 impl Front {
     pub fn new(socket: PathBuf, driver: Arc<Driver>) -> Self {
-        let runtime = Mutex::new(None);
         Front {
             socket,
             driver,
-            runtime,
+            runtime: Mutex::new(None),
+            stopping: tokio::sync::Mutex::new(()),
         }
     }
 
@@ -76,10 +78,10 @@ impl Front {
 
     /// Returns when nothing of it runs any more.
     pub async fn stop(&self) {
-        let Some(runtime) = lock(&self.runtime).take() else {
+        let _stopping = self.stopping.lock().await;
+        let Some(runtime) = self.take() else {
             return;
         };
-        self.remove_socket();
         let ended = tokio::task::spawn_blocking(move || {
             runtime.shutdown_timeout(Duration::from_secs(5));
         });
@@ -88,17 +90,25 @@ impl Front {
         }
     }
 
-    fn remove_socket(&self) {
+    /// Starts it when the last stop is complete.
+    pub async fn restart(&self) -> io::Result<()> {
+        let _stopped = self.stopping.lock().await;
+        self.start()
+    }
+
+    fn take(&self) -> Option<Runtime> {
+        let mut running = lock(&self.runtime);
+        let runtime = running.take()?;
         if let Err(error) = std::fs::remove_file(&self.socket) {
             tracing::debug!(%error, socket = %self.socket.display(), "no socket to remove");
         }
+        Some(runtime)
     }
 }
 
 impl Drop for Front {
     fn drop(&mut self) {
-        if let Some(runtime) = lock(&self.runtime).take() {
-            self.remove_socket();
+        if let Some(runtime) = self.take() {
             runtime.shutdown_background();
         }
     }

@@ -37,13 +37,7 @@ pub(super) async fn serve(listener: UnixListener, driver: Arc<Driver>) {
 }
 
 impl Disk for Driver {
-    async fn write(
-        &self,
-        volume: &Arc<str>,
-        node: &Arc<str>,
-        sequence: u64,
-        tag: String,
-    ) -> Reply {
+    async fn write(&self, volume: &Arc<str>, node: &Arc<str>, sequence: u64, tag: String) -> Reply {
         self.link_answers(node).await;
         let written = lock(&self.state).write(volume, node, sequence, tag.into());
         written.map_or_else(|refusal| refused(&refusal), |()| Reply::Done)

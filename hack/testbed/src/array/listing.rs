@@ -18,7 +18,9 @@ pub(super) fn page(
 ) -> Result<ListVolumesResponse, Status> {
     let asked = usize::try_from(request.max_entries)
         .map_err(|_| Status::invalid_argument("max_entries is negative"))?;
-    let sizes = [asked, options.page_size].into_iter().filter(|size| *size > 0);
+    let sizes = [asked, options.page_size]
+        .into_iter()
+        .filter(|size| *size > 0);
     let size = sizes.min().unwrap_or(usize::MAX);
     let token = Token::parse(&request.starting_token)?;
 
@@ -41,7 +43,11 @@ pub(super) fn page(
     let shows_nodes = options.lists_published_nodes && !effects.contains(&Effect::OmitNodes);
     let entries = listed.into_iter().filter(|_| !omitted).map(|listed| Entry {
         status: options.lists_published_nodes.then(|| VolumeStatus {
-            published_node_ids: if shows_nodes { listed.nodes.clone() } else { Vec::new() },
+            published_node_ids: if shows_nodes {
+                listed.nodes.clone()
+            } else {
+                Vec::new()
+            },
         }),
         volume: Some(volume(&listed)),
     });

@@ -185,13 +185,13 @@ impl Array {
         self.front.stop().await;
     }
 
-    /// Starts the driver's controller again.
+    /// Starts the driver's controller again, when the crash is complete.
     ///
     /// # Errors
     ///
     /// When the socket cannot be bound or the thread cannot be started.
-    pub fn restart(&self) -> io::Result<()> {
-        self.front.start()
+    pub async fn restart(&self) -> io::Result<()> {
+        self.front.restart().await
     }
 
     /// The driver's controller is running.

@@ -20,16 +20,22 @@ type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl Node for NodeService {
-    async fn node_get_info(&self, request: Request<NodeGetInfoRequest>) -> Answer<NodeGetInfoResponse> {
+    async fn node_get_info(
+        &self,
+        request: Request<NodeGetInfoRequest>,
+    ) -> Answer<NodeGetInfoResponse> {
         let node = node_of(&request)?;
         self.0
-            .call(About::new(Method::NodeGetInfo, "", &node), move |state, _| {
-                state.link(&node)?;
-                Ok(NodeGetInfoResponse {
-                    node_id: node,
-                    ..NodeGetInfoResponse::default()
-                })
-            })
+            .call(
+                About::new(Method::NodeGetInfo, "", &node),
+                move |state, _| {
+                    state.link(&node)?;
+                    Ok(NodeGetInfoResponse {
+                        node_id: node,
+                        ..NodeGetInfoResponse::default()
+                    })
+                },
+            )
             .await
     }
 

@@ -117,9 +117,10 @@ impl Array {
     }
 
     fn volume_object(&self, claim: &Claim, handle: &str) -> Value {
-        let secret = claim.secret.as_ref().map(|secret| {
-            json!({ "namespace": secret.namespace, "name": secret.name })
-        });
+        let secret = claim
+            .secret
+            .as_ref()
+            .map(|secret| json!({ "namespace": secret.namespace, "name": secret.name }));
         json!({
             "metadata": { "name": claim.volume_name() },
             "spec": {

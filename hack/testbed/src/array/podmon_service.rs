@@ -56,7 +56,11 @@ fn validate(
     let sample = match u64::try_from(request.io_sample_time_seconds) {
         Ok(0) => DEFAULT_SAMPLE,
         Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => return Err(Status::invalid_argument("io_sample_time_seconds is negative")),
+        Err(_) => {
+            return Err(Status::invalid_argument(
+                "io_sample_time_seconds is negative",
+            ));
+        }
     };
     let now = state.ledger.now();
     let mut response = ValidateVolumeHostConnectivityResponse {

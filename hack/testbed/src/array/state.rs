@@ -176,9 +176,8 @@ impl State {
         if let (Some(other), MultiAttach::Refuse, Access::SingleWriter, false) =
             (other, self.multi_attach, there.access, repeated)
         {
-            let refused = Status::failed_precondition(format!(
-                "volume {id} is published to node {other}"
-            ));
+            let refused =
+                Status::failed_precondition(format!("volume {id} is published to node {other}"));
             self.refuse(&id, &node, Operation::Publish, Reason::InUse);
             return Err(refused);
         }
@@ -213,7 +212,11 @@ impl State {
         let listed = self.volumes.iter().map(|(volume, there)| Listed {
             volume: volume.clone(),
             capacity_bytes: there.capacity_bytes,
-            nodes: there.published.keys().map(|node| node.to_string()).collect(),
+            nodes: there
+                .published
+                .keys()
+                .map(|node| node.to_string())
+                .collect(),
         });
         listed.collect()
     }
@@ -292,7 +295,10 @@ impl State {
 
     pub fn read(&self, volume: &str, node: &str) -> Result<Option<LastWrite>, Refusal> {
         self.admit(volume, node, Operation::Read)?;
-        Ok(self.volumes.get(volume).and_then(|there| there.last_write.clone()))
+        Ok(self
+            .volumes
+            .get(volume)
+            .and_then(|there| there.last_write.clone()))
     }
 
     pub fn stage(&mut self, volume: &str, node: &str) -> Result<(), Status> {
@@ -339,7 +345,12 @@ impl State {
         Ok(())
     }
 
-    pub fn unpublish_from_pod(&mut self, volume: &str, node: &str, target: &str) -> Result<(), Status> {
+    pub fn unpublish_from_pod(
+        &mut self,
+        volume: &str,
+        node: &str,
+        target: &str,
+    ) -> Result<(), Status> {
         self.node(node)?;
         if let Some(there) = self.nodes.get_mut(node) {
             there.targets.remove(&(volume.into(), target.to_owned()));
