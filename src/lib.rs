@@ -3,5 +3,6 @@
 
 pub mod api;
 pub mod controllers;
+pub mod csi;
 pub mod error;
 pub mod runtime;

@@ -4,13 +4,17 @@
 
 mod components;
 mod folder;
+mod lock;
 
 pub mod apply;
+pub mod array;
 pub mod audit;
 pub mod binaries;
 pub mod control_plane;
 pub mod kubeconfig;
+pub mod ledger;
 pub mod options;
+pub mod oracle;
 pub mod pki;
 pub mod process;
 

@@ -11,6 +11,8 @@ pub fn protos(root: &Path) -> Result<()> {
     let descriptors = protox::compile(["csi.proto", "podmon.proto"], [&include])?;
     tonic_prost_build::configure()
         .out_dir(&out)
+        // A service implements the calls it has; the others answer Unimplemented.
+        .generate_default_stubs(true)
         // Debug output of a request must never print its secrets.
         .skip_debug(["csi.v1.ControllerPublishVolumeRequest", "csi.v1.ControllerUnpublishVolumeRequest"])
         .compile_fds(descriptors)?;

@@ -1,0 +1,88 @@
+//! The array's end of the I/O protocol. It goes on when the CSI driver crashes: data does not pass through the driver.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::net::UnixListener;
+use tokio::task::JoinSet;
+
+use super::driver::Driver;
+use super::io_protocol::{self, Disk, Reply, Written};
+use super::state::{Link, Refusal};
+use crate::ledger::Reason;
+use crate::lock::lock;
+
+/// Serves I/O until it is dropped.
+pub(super) async fn serve(listener: UnixListener, driver: Arc<Driver>) {
+    let mut clients = JoinSet::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::error!(%error, "the I/O socket failed");
+                return;
+            }
+        };
+        let driver = driver.clone();
+        clients.spawn(async move {
+            match io_protocol::serve(stream, &*driver).await {
+                Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                    tracing::debug!(%error, "an I/O client was cut off");
+                }
+                _ => {}
+            }
+        });
+        while clients.try_join_next().is_some() {}
+    }
+}
+
+impl Disk for Driver {
+    async fn write(&self, volume: &Arc<str>, node: &Arc<str>, sequence: u64, tag: String) -> Reply {
+        self.link_answers(node).await;
+        let written = lock(&self.state).write(volume, node, sequence, tag.into());
+        written.map_or_else(|refusal| refused(&refusal), |()| Reply::Done)
+    }
+
+    async fn read(&self, volume: &Arc<str>, node: &Arc<str>) -> Reply {
+        self.link_answers(node).await;
+        let read = lock(&self.state).read(volume, node);
+        match read {
+            Err(refusal) => refused(&refusal),
+            Ok(last) => Reply::Last {
+                write: last.map(|last| Written {
+                    node: last.node.to_string(),
+                    sequence: last.sequence,
+                    tag: last.tag.to_string(),
+                }),
+            },
+        }
+    }
+}
+
+impl Driver {
+    /// Waits while the node's link hangs.
+    async fn link_answers(&self, node: &str) {
+        let mut changes = self.links.subscribe();
+        while let Ok(Link::Hang) = self.link(node) {
+            // The sender lives in `self`, so this cannot fail.
+            let _ = changes.changed().await;
+        }
+    }
+
+    fn link(&self, node: &str) -> Result<Link, tonic::Status> {
+        lock(&self.state).link(node)
+    }
+}
+
+fn refused(refusal: &Refusal) -> Reply {
+    let reason = match refusal.0 {
+        Reason::NoVolume => "the volume does not exist",
+        Reason::NoAccess => "the node has no access to the volume",
+        Reason::ReadOnly => "the access is read-only",
+        Reason::LinkDown => "the node does not reach the array",
+        Reason::InUse => "the volume is in use",
+    };
+    Reply::Refused {
+        reason: reason.to_owned(),
+    }
+}

@@ -1,0 +1,369 @@
+//! What the array knows: volumes, nodes, who has access. Synchronous, without gRPC transport, clock or faults.
+//!
+//! Every change is written to the ledger before the lock is let go, so the ledger's order is the array's order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tonic::Status;
+
+use crate::ledger::{Access, Event, Ledger, Operation, Reason, Stamp};
+
+/// What the array does with a publish of a single-writer volume that another node has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MultiAttach {
+    /// Both nodes have access then: the array can be misused.
+    #[default]
+    Accept,
+    /// `FailedPrecondition`.
+    Refuse,
+}
+
+/// The path between a node and the array.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Link {
+    /// I/O passes.
+    #[default]
+    Up,
+    /// I/O is refused at once.
+    Refuse,
+    /// I/O waits until the link is something else.
+    Hang,
+}
+
+/// One volume as the array lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub volume: Arc<str>,
+    pub capacity_bytes: i64,
+    pub nodes: Vec<String>,
+}
+
+/// The last accepted write of a volume.
+#[derive(Clone, Debug)]
+pub(super) struct LastWrite {
+    pub at: Stamp,
+    pub node: Arc<str>,
+    pub sequence: u64,
+    pub tag: Arc<str>,
+}
+
+#[derive(Debug)]
+pub(super) struct Volume {
+    pub access: Access,
+    pub capacity_bytes: i64,
+    /// Node → it may only read.
+    pub published: BTreeMap<Arc<str>, bool>,
+    pub last_write: Option<LastWrite>,
+}
+
+/// A node as the array and the driver's node plugin there know it.
+#[derive(Debug, Default)]
+struct Node {
+    link: Link,
+    staged: BTreeSet<Arc<str>>,
+    targets: BTreeSet<(Arc<str>, String)>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub ledger: Ledger,
+    pub multi_attach: MultiAttach,
+    volumes: BTreeMap<Arc<str>, Volume>,
+    nodes: BTreeMap<Arc<str>, Node>,
+    /// Volumes with a controller operation under way.
+    pub busy: BTreeSet<Arc<str>>,
+}
+
+/// Why I/O or staging is refused.
+pub(super) struct Refusal(pub Reason);
+
+impl State {
+    pub fn new(ledger: Ledger, multi_attach: MultiAttach) -> Self {
+        State {
+            ledger,
+            multi_attach,
+            volumes: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            busy: BTreeSet::new(),
+        }
+    }
+
+    pub fn add_node(&mut self, node: &str) {
+        self.nodes.entry(node.into()).or_default();
+    }
+
+    pub fn set_link(&mut self, node: &str, link: Link) {
+        self.nodes.entry(node.into()).or_default().link = link;
+    }
+
+    pub fn link(&self, node: &str) -> Result<Link, Status> {
+        Ok(self.node(node)?.1.link)
+    }
+
+    /// The node lost what its kernel knew: nothing is staged there any more.
+    pub fn forget_staging(&mut self, node: &str) {
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.staged.clear();
+            node.targets.clear();
+        }
+    }
+
+    pub fn volume(&self, volume: &str) -> Result<(&Arc<str>, &Volume), Status> {
+        let found = self.volumes.get_key_value(volume);
+        found.ok_or_else(|| Status::not_found(format!("volume {volume} does not exist")))
+    }
+
+    fn node(&self, node: &str) -> Result<(&Arc<str>, &Node), Status> {
+        let found = self.nodes.get_key_value(node);
+        found.ok_or_else(|| {
+            Status::not_found(format!("node {node} is not registered with the array"))
+        })
+    }
+
+    pub fn create(&mut self, name: &str, access: Access, bytes: i64) -> Result<Arc<str>, Status> {
+        let volume: Arc<str> = format!("vol-{name}").into();
+        match self.volumes.get(&volume) {
+            Some(there) if there.access == access && there.capacity_bytes == bytes => {}
+            Some(_) => {
+                return Err(Status::already_exists(format!(
+                    "volume {name} exists with another size or access"
+                )));
+            }
+            None => {
+                let created = Volume {
+                    access,
+                    capacity_bytes: bytes,
+                    published: BTreeMap::new(),
+                    last_write: None,
+                };
+                self.volumes.insert(volume.clone(), created);
+                self.record(&volume, "", Event::Created { access });
+            }
+        }
+        Ok(volume)
+    }
+
+    pub fn delete(&mut self, volume: &str) -> Result<(), Status> {
+        let Ok((id, there)) = self.volume(volume) else {
+            return Ok(());
+        };
+        if let Some(node) = there.published.keys().next() {
+            return Err(Status::failed_precondition(format!(
+                "volume {volume} is published to node {node}"
+            )));
+        }
+        let id = id.clone();
+        self.volumes.remove(&id);
+        self.record(&id, "", Event::Deleted);
+        Ok(())
+    }
+
+    pub fn publish(&mut self, volume: &str, node: &str, read_only: bool) -> Result<(), Status> {
+        let (id, there) = self.volume(volume)?;
+        let (node, _) = self.node(node)?;
+        let (id, node) = (id.clone(), node.clone());
+        let read_only = read_only || there.access == Access::ReadOnly;
+        let other = there.published.keys().find(|holder| **holder != node);
+        let repeated = match there.published.get(&node) {
+            Some(now) if *now != read_only => {
+                return Err(Status::already_exists(format!(
+                    "volume {id} is published to node {node} with another access mode"
+                )));
+            }
+            now => now.is_some(),
+        };
+        if let (Some(other), MultiAttach::Refuse, Access::SingleWriter, false) =
+            (other, self.multi_attach, there.access, repeated)
+        {
+            let refused =
+                Status::failed_precondition(format!("volume {id} is published to node {other}"));
+            self.refuse(&id, &node, Operation::Publish, Reason::InUse);
+            return Err(refused);
+        }
+        if let Some(there) = self.volumes.get_mut(&id) {
+            there.published.insert(node.clone(), read_only);
+        }
+        let event = Event::Published {
+            read_only,
+            repeated,
+        };
+        self.ledger.record(&id, &node, event);
+        Ok(())
+    }
+
+    pub fn unpublish(&mut self, volume: &str, node: Option<&str>) -> Result<(), Status> {
+        let id = self.volume(volume)?.0.clone();
+        let nodes: Vec<Arc<str>> = match node {
+            Some(node) => vec![self.node(node)?.0.clone()],
+            None => self.volume(volume)?.1.published.keys().cloned().collect(),
+        };
+        for node in nodes {
+            let there = self.volumes.get_mut(&id);
+            let held = there.and_then(|there| there.published.remove(&node));
+            let repeated = held.is_none();
+            self.ledger
+                .record(&id, &node, Event::Unpublished { repeated });
+        }
+        Ok(())
+    }
+
+    pub fn list(&self) -> Vec<Listed> {
+        let listed = self.volumes.iter().map(|(volume, there)| Listed {
+            volume: volume.clone(),
+            capacity_bytes: there.capacity_bytes,
+            nodes: there
+                .published
+                .keys()
+                .map(|node| node.to_string())
+                .collect(),
+        });
+        listed.collect()
+    }
+
+    /// The list as it was at `then`, from the ledger.
+    pub fn list_at(&self, then: Stamp) -> Vec<Listed> {
+        let mut volumes: BTreeMap<Arc<str>, BTreeSet<Arc<str>>> = BTreeMap::new();
+        self.ledger.read(|entries| {
+            for entry in entries.iter().take_while(|entry| entry.at <= then) {
+                let volume = &entry.volume;
+                match entry.event {
+                    Event::Created { .. } => {
+                        volumes.insert(volume.clone(), BTreeSet::new());
+                    }
+                    Event::Deleted => {
+                        volumes.remove(volume);
+                    }
+                    Event::Published { .. } => {
+                        let nodes = volumes.entry(volume.clone()).or_default();
+                        nodes.insert(entry.node.clone());
+                    }
+                    Event::Unpublished { .. } => {
+                        let nodes = volumes.entry(volume.clone()).or_default();
+                        nodes.remove(&entry.node);
+                    }
+                    _ => {}
+                }
+            }
+        });
+        let listed = volumes.into_iter().map(|(volume, nodes)| Listed {
+            capacity_bytes: self.volumes.get(&volume).map_or(0, |v| v.capacity_bytes),
+            nodes: nodes.iter().map(|node| node.to_string()).collect(),
+            volume,
+        });
+        listed.collect()
+    }
+
+    /// Whether `node` may do `operation` on `volume` now; a no is written down.
+    pub fn admit(&self, volume: &str, node: &str, operation: Operation) -> Result<(), Refusal> {
+        let reason = match (self.volumes.get(volume), self.nodes.get(node)) {
+            (None, _) => Reason::NoVolume,
+            (_, Some(node)) if node.link != Link::Up => Reason::LinkDown,
+            (Some(there), _) => match there.published.get(node) {
+                None => Reason::NoAccess,
+                Some(true) if operation == Operation::Write => Reason::ReadOnly,
+                Some(_) => return Ok(()),
+            },
+        };
+        self.refuse(&volume.into(), &node.into(), operation, reason);
+        Err(Refusal(reason))
+    }
+
+    pub fn write(
+        &mut self,
+        volume: &Arc<str>,
+        node: &Arc<str>,
+        sequence: u64,
+        tag: Arc<str>,
+    ) -> Result<(), Refusal> {
+        self.admit(volume, node, Operation::Write)?;
+        let event = Event::Wrote {
+            sequence,
+            tag: tag.clone(),
+        };
+        let at = self.ledger.record(volume, node, event);
+        if let Some(there) = self.volumes.get_mut(volume) {
+            there.last_write = Some(LastWrite {
+                at,
+                node: node.clone(),
+                sequence,
+                tag,
+            });
+        }
+        Ok(())
+    }
+
+    pub fn read(&self, volume: &str, node: &str) -> Result<Option<LastWrite>, Refusal> {
+        self.admit(volume, node, Operation::Read)?;
+        Ok(self
+            .volumes
+            .get(volume)
+            .and_then(|there| there.last_write.clone()))
+    }
+
+    pub fn stage(&mut self, volume: &str, node: &str) -> Result<(), Status> {
+        let id = self.volume(volume)?.0.clone();
+        self.node(node)?;
+        self.admit(volume, node, Operation::Stage)
+            .map_err(|Refusal(reason)| match reason {
+                Reason::LinkDown => Status::unavailable("the node does not reach the array"),
+                _ => Status::failed_precondition(format!(
+                    "volume {volume} is not published to node {node}"
+                )),
+            })?;
+        let there = self.nodes.entry(node.into()).or_default();
+        if there.staged.insert(id.clone()) {
+            self.record(&id, node, Event::Staged);
+        }
+        Ok(())
+    }
+
+    pub fn unstage(&mut self, volume: &str, node: &str) -> Result<(), Status> {
+        self.node(node)?;
+        let there = self.nodes.entry(node.into()).or_default();
+        if there.targets.iter().any(|(id, _)| &**id == volume) {
+            return Err(Status::failed_precondition(format!(
+                "volume {volume} is still published to a pod on node {node}"
+            )));
+        }
+        if let Some(id) = there.staged.take(volume) {
+            self.record(&id, node, Event::Unstaged);
+        }
+        Ok(())
+    }
+
+    pub fn publish_to_pod(&mut self, volume: &str, node: &str, target: &str) -> Result<(), Status> {
+        self.volume(volume)?;
+        self.node(node)?;
+        let there = self.nodes.entry(node.into()).or_default();
+        let Some(id) = there.staged.get(volume).cloned() else {
+            return Err(Status::failed_precondition(format!(
+                "volume {volume} is not staged on node {node}"
+            )));
+        };
+        there.targets.insert((id, target.to_owned()));
+        Ok(())
+    }
+
+    pub fn unpublish_from_pod(
+        &mut self,
+        volume: &str,
+        node: &str,
+        target: &str,
+    ) -> Result<(), Status> {
+        self.node(node)?;
+        if let Some(there) = self.nodes.get_mut(node) {
+            there.targets.remove(&(volume.into(), target.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn record(&self, volume: &Arc<str>, node: &str, event: Event) {
+        self.ledger.record(volume, &node.into(), event);
+    }
+
+    fn refuse(&self, volume: &Arc<str>, node: &Arc<str>, operation: Operation, reason: Reason) {
+        let event = Event::Refused { operation, reason };
+        self.ledger.record(volume, node, event);
+    }
+}
