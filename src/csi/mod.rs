@@ -1,0 +1,80 @@
+//! The CSI and podmon gRPC definitions, and how to reach a driver.
+//!
+//! `generated/` is made by `xtask generate` from `proto/` and never edited. No policy lives here: who calls what, and when,
+//! is for the callers.
+
+use std::fmt;
+
+pub mod client;
+
+/// The Container Storage Interface, package `csi.v1`.
+#[allow(missing_docs, clippy::all, clippy::pedantic, unused_qualifications)]
+#[rustfmt::skip]
+pub mod v1 {
+    include!("generated/csi.v1.rs");
+}
+
+/// Dell's connectivity extension of the CSI socket, package `podmon.v1`.
+#[allow(missing_docs, clippy::all, clippy::pedantic, unused_qualifications)]
+#[rustfmt::skip]
+pub mod podmon {
+    include!("generated/podmon.v1.rs");
+}
+
+// The generator leaves `Debug` out for the messages whose secrets we handle: a log line shows how many there are, no more.
+
+impl fmt::Debug for v1::ControllerPublishVolumeRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ControllerPublishVolumeRequest")
+            .field("volume_id", &self.volume_id)
+            .field("node_id", &self.node_id)
+            .field("volume_capability", &self.volume_capability)
+            .field("readonly", &self.readonly)
+            .field("secrets", &Redacted(self.secrets.len()))
+            .field("volume_context", &self.volume_context)
+            .finish()
+    }
+}
+
+impl fmt::Debug for v1::ControllerUnpublishVolumeRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ControllerUnpublishVolumeRequest")
+            .field("volume_id", &self.volume_id)
+            .field("node_id", &self.node_id)
+            .field("secrets", &Redacted(self.secrets.len()))
+            .finish()
+    }
+}
+
+struct Redacted(usize);
+
+impl fmt::Debug for Redacted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{} redacted>", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::v1;
+
+    #[test]
+    fn debug_output_never_shows_a_secret() {
+        let secrets = [("password".to_owned(), "hunter2".to_owned())];
+        let publish = v1::ControllerPublishVolumeRequest {
+            secrets: secrets.clone().into(),
+            ..Default::default()
+        };
+        let unpublish = v1::ControllerUnpublishVolumeRequest {
+            secrets: secrets.into(),
+            ..Default::default()
+        };
+        for text in [format!("{publish:?}"), format!("{unpublish:?}")] {
+            assert!(text.contains("<1 redacted>"), "{text}");
+            assert!(
+                !text.contains("hunter2") && !text.contains("password"),
+                "{text}"
+            );
+        }
+    }
+}
