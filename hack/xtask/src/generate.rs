@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use kube::ResourceExt;
+use serde_json::{Number, Value};
 
 use crate::Result;
 
@@ -81,11 +82,27 @@ fn definitions(out: &Path) -> Result<()> {
         format!("{HEADER}apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n");
     for definition in bulkhead::api::definitions() {
         let file = format!("{}.yaml", definition.name_any());
-        std::fs::write(out.join(&file), format!("{HEADER}{}", serde_saphyr::to_string(&definition)?))?;
+        let mut value = serde_json::to_value(&definition)?;
+        whole_numbers(&mut value);
+        std::fs::write(out.join(&file), format!("{HEADER}{}", serde_saphyr::to_string(&value)?))?;
         kustomization += &format!("- {file}\n");
     }
     std::fs::write(out.join("kustomization.yaml"), kustomization)?;
     Ok(())
+}
+
+/// Limits are floating-point numbers in the schema's type; `1`, as the API server writes it, not `1.0`.
+fn whole_numbers(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(whole_numbers),
+        Value::Object(fields) => fields.values_mut().for_each(whole_numbers),
+        Value::Number(number) => {
+            if let Some(whole) = number.as_f64().filter(|float| float.fract() == 0.0) {
+                *number = Number::from(whole as i64);
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Names of the files in a folder; none when it is absent.

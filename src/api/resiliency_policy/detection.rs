@@ -1,0 +1,126 @@
+//! When a node is suspected and when it is declared failed.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::names;
+use crate::api::schema::empty_default;
+use crate::api::time::Duration;
+
+/// When a node is suspected and when it is declared failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Detection {
+    /// Independent evidence channels that must agree before a node is declared failed.
+    #[serde(default = "Detection::default_required_channels")]
+    #[schemars(range(min = 2, max = 2))]
+    pub required_channels: i32,
+    /// Channels that may declare a node alone. Write [] to demand requiredChannels always.
+    #[serde(default = "Detection::default_decisive_channels")]
+    #[schemars(length(max = 2))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub decisive_channels: Vec<DecisiveChannel>,
+    /// Channel Taint: a protected pod that is Initialized but not Ready on a node with one of these taints, effect
+    /// NoSchedule or NoExecute. Cordons and our own taints never count.
+    #[serde(default = "Detection::default_taints")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub taints: Vec<TaintMatch>,
+    /// Channel Kubelet: Ready condition, unreachable taint and Lease; three signals of one source, so one channel.
+    #[serde(default)]
+    #[schemars(transform = empty_default)]
+    pub kubelet: KubeletDetection,
+}
+
+impl Detection {
+    fn default_required_channels() -> i32 {
+        2
+    }
+
+    fn default_decisive_channels() -> Vec<DecisiveChannel> {
+        vec![DecisiveChannel::Kubelet, DecisiveChannel::Taint]
+    }
+
+    fn default_taints() -> Vec<TaintMatch> {
+        [names::UNREACHABLE_TAINT, names::OUT_OF_SERVICE_TAINT]
+            .map(|key| TaintMatch { key: key.into(), effect: None })
+            .into()
+    }
+}
+
+impl Default for Detection {
+    fn default() -> Self {
+        Self {
+            required_channels: Self::default_required_channels(),
+            decisive_channels: Self::default_decisive_channels(),
+            taints: Self::default_taints(),
+            kubelet: KubeletDetection::default(),
+        }
+    }
+}
+
+/// Evidence channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum DecisiveChannel {
+    /// Kubelet.
+    Kubelet,
+    /// Taint.
+    Taint,
+}
+
+/// One taint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TaintMatch {
+    /// Taint key, or * for any.
+    #[schemars(
+        length(min = 1, max = 317),
+        regex(pattern = r"^(\*|([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$")
+    )]
+    pub key: String,
+    /// Absent: either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "TaintEffect")]
+    pub effect: Option<TaintEffect>,
+}
+
+/// Absent: either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum TaintEffect {
+    /// NoSchedule.
+    NoSchedule,
+    /// NoExecute.
+    NoExecute,
+}
+
+/// Channel Kubelet: Ready condition, unreachable taint and Lease; three signals of one source, so one channel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeletDetection {
+    /// Lease age that makes the node suspected.
+    #[serde(default = "KubeletDetection::default_suspect_after")]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('11s') && duration(self) <= duration('10m')").message("must be between 11s and 10m"))]
+    pub suspect_after: Duration,
+    /// Time with Ready=Unknown and the unreachable NoSchedule taint, both re-read live, after which this channel is
+    /// decisive.
+    #[serde(default = "KubeletDetection::default_decisive_after")]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('0s') && duration(self) <= duration('24h')").message("must be between 0s and 24h"))]
+    pub decisive_after: Duration,
+}
+
+impl KubeletDetection {
+    fn default_suspect_after() -> Duration {
+        Duration::seconds(20)
+    }
+
+    fn default_decisive_after() -> Duration {
+        Duration::seconds(0)
+    }
+}
+
+impl Default for KubeletDetection {
+    fn default() -> Self {
+        Self { suspect_after: Self::default_suspect_after(), decisive_after: Self::default_decisive_after() }
+    }
+}
