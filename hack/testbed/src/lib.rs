@@ -1,1 +1,19 @@
+//! A real Kubernetes control plane on one machine, for tests, the demo and benchmarks.
+//!
+//! The upstream programs are unmodified; [`Testbed`] starts them and nothing outlives it.
 
+mod components;
+mod folder;
+
+pub mod apply;
+pub mod audit;
+pub mod binaries;
+pub mod control_plane;
+pub mod kubeconfig;
+pub mod options;
+pub mod pki;
+pub mod process;
+
+pub use control_plane::{Testbed, TestbedError};
+pub use options::{AttacherOptions, Component, KwokNodes, KwokOptions, TestbedOptions};
+pub use pki::Identity;
