@@ -22,9 +22,9 @@ use super::schema;
     no_spec,
     printcolumn(name = "READY", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "REASON", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "CAPABILITIES", type_ = "string", json_path = ".status.capabilities", priority = 1),
-    printcolumn(name = "SIDECAR", type_ = "string", json_path = ".status.sidecarVersion", priority = 1),
-    printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "SIDECAR", type_ = "string", json_path = ".status.sidecarVersion", priority = 1)
 )]
 pub struct DriverReportSpec {}
 
@@ -47,13 +47,13 @@ pub struct DriverReportStatus {
     pub capabilities: Vec<Capability>,
 }
 
-/// Capability.
+/// What a driver can answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Capability {
-    /// Unpublish.
+    /// Takes a volume away from a node: ControllerUnpublishVolume.
     Unpublish,
-    /// ListPublishedNodes.
+    /// Lists all volumes with the nodes they are published to: ListVolumes.
     ListPublishedNodes,
-    /// GetPublishedNodes.
+    /// Tells the nodes one volume is published to: ControllerGetVolume.
     GetPublishedNodes,
 }

@@ -39,14 +39,14 @@ use super::time::Duration;
 #[x_kube(validation = Rule::new("self.episode > oldSelf.episode || self.node == oldSelf.node").message("the frozen identity is immutable within an episode").field_path(".node"))]
 #[x_kube(validation = Rule::new("self.episode > oldSelf.episode || size(self.volumes) >= size(oldSelf.volumes)").message("requested volumes cannot be removed within an episode").field_path(".volumes"))]
 pub struct FenceRequestSpec {
-    /// Who answers: the CSI driver name for its sidecar, or the name of an external fencer.
+    /// Who answers: the name of the CSI driver, for its sidecar.
     #[schemars(
         length(min = 1, max = 253),
         regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
     )]
     #[x_kube(validation = Rule::new("self == oldSelf").message("fencerName is immutable"))]
     pub fencer_name: String,
-    /// Node and NodeFence.
+    /// Name of the node and of its NodeFence.
     #[schemars(
         length(min = 1, max = 253),
         regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
@@ -60,7 +60,7 @@ pub struct FenceRequestSpec {
     pub node: NodeIdentity,
     /// Fenced: cut off and read back. Unfenced: give access back, or confirm that nothing was sent.
     pub desired: Desired,
-    /// Deadline of one call, from the policy.
+    /// Deadline of one call, from the policy, as a duration from 1s to 5m.
     #[x_kube(validation = Rule::new("duration(self) >= duration('1s') && duration(self) <= duration('5m')").message("must be between 1s and 5m"))]
     pub call_timeout: Duration,
     /// Volumes of this fencer.
@@ -69,12 +69,12 @@ pub struct FenceRequestSpec {
     pub volumes: Vec<RequestedVolume>,
 }
 
-/// Fenced: cut off and read back. Unfenced: give access back, or confirm that nothing was sent.
+/// What the controller wants of a fencer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Desired {
-    /// Fenced.
+    /// Cut off and read back.
     Fenced,
-    /// Unfenced.
+    /// Give access back, or confirm that nothing was sent.
     Unfenced,
 }
 
@@ -184,7 +184,7 @@ pub struct FenceResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "FencerMethodType")]
     pub method: Option<FencerMethodType>,
-    /// Before the first call.
+    /// When the row was written, before the first call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<DateTime<Utc>>,
     /// Time of the read, before the first call of the episode, that showed the node among the published nodes of the
@@ -198,21 +198,21 @@ pub struct FenceResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
     pub reason: Option<String>,
-    /// Answer, trimmed.
+    /// Answer of the driver, trimmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub message: Option<String>,
 }
 
-/// Started is written before the first call; from then on the call may have reached the backend.
+/// How far a volume got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum FenceOutcome {
-    /// Started.
+    /// A call may have reached the backend: the point of no return.
     Started,
-    /// Fenced.
+    /// The node is cut off, with the proof in the row.
     Fenced,
-    /// Unfenced.
+    /// The node has its access back, or nothing was sent.
     Unfenced,
-    /// Failed.
+    /// The last call failed; reason says why.
     Failed,
 }

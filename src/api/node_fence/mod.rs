@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fencing::{NodeIdentity, PolicyMode};
 
-/// Frozen identity, frozen plan and people's decisions. Written by the controller, except approval and hold.
+/// Frozen identity and frozen plan. Written by the controller only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[kube(
     group = "bulkhead.dev",

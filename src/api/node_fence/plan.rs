@@ -13,7 +13,7 @@ use crate::api::fencing::{FenceMethod, Proof};
 pub struct Plan {
     /// When the node was declared failed.
     pub decided_at: DateTime<Utc>,
-    /// Digest of pods and volumes; what an approval refers to.
+    /// Digest of pods and volumes; another one is another plan.
     #[schemars(length(min = 8, max = 71), regex(pattern = r"^sha256:[0-9a-f]{8,64}$"))]
     pub digest: String,
     /// Channels as they stood at the decision.
@@ -36,11 +36,11 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Evidence {
-    /// Channel.
+    /// Evidence channel.
     pub channel: Channel,
     /// What the channel says about the node.
     pub state: EvidenceState,
-    /// Storage backend, for channel Storage.
+    /// Storage backend the evidence is about; absent when it is about the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub backend: Option<String>,
@@ -55,23 +55,23 @@ pub struct Evidence {
     pub message: Option<String>,
 }
 
-/// Channel.
+/// A source of evidence that can fail independently of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Channel {
-    /// Kubelet.
+    /// What the kubelet reports to the API: Ready condition, unreachable taint and Lease.
     Kubelet,
-    /// Taint.
+    /// A taint that somebody else set.
     Taint,
 }
 
 /// What the channel says about the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum EvidenceState {
-    /// Failed.
+    /// It says that the node has failed.
     Failed,
-    /// Healthy.
+    /// It says that the node is well.
     Healthy,
-    /// Unknown.
+    /// It cannot tell; this never acts.
     Unknown,
 }
 
@@ -86,7 +86,7 @@ pub struct PlannedPod {
     /// Pod uid.
     #[schemars(length(min = 1, max = 36))]
     pub uid: String,
-    /// Namespace.
+    /// Namespace of the pod.
     #[schemars(length(min = 1, max = 63))]
     pub namespace: String,
     /// Pod name.
@@ -114,9 +114,9 @@ pub struct PlannedPod {
 /// Release the pod or keep it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum PodAction {
-    /// Release.
+    /// Delete it once its volumes are fenced.
     Release,
-    /// Keep.
+    /// Leave it.
     Keep,
 }
 

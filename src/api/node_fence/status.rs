@@ -55,17 +55,17 @@ pub struct NodeFenceStatus {
 /// How far the slowest row got, for people; derived from the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// Planned.
+    /// Declared failed; the plan is stored.
     Planned,
-    /// Fencing.
+    /// Volumes are being cut off; pods whose volumes are all proved are released meanwhile.
     Fencing,
-    /// PodsReleased.
+    /// Attachments are being removed.
     PodsReleased,
-    /// Detached.
+    /// Everything moved; the node is away.
     Detached,
-    /// Cleaning.
+    /// The node is back; what is left on it is removed.
     Cleaning,
-    /// Recovered.
+    /// Access given back, taints removed; only the record remains.
     Recovered,
 }
 
@@ -122,22 +122,22 @@ pub struct VolumeStatus {
     pub refences: Option<i32>,
 }
 
-/// Where it stands. Undone: the node came back before the point of no return.
+/// Where a volume stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum VolumeStatusState {
-    /// Pending.
+    /// Nothing was sent for it.
     Pending,
-    /// Fencing.
+    /// A fence call may have been sent.
     Fencing,
-    /// Fenced.
+    /// The node is cut off, with the proof in the row.
     Fenced,
-    /// Detached.
+    /// Its attachment is gone as well.
     Detached,
-    /// Clean.
+    /// The node holds nothing of it any more and has its access back.
     Clean,
-    /// Undone.
+    /// The node came back before the point of no return.
     Undone,
-    /// Failed.
+    /// The fence failed; it is tried again.
     Failed,
 }
 
@@ -160,26 +160,26 @@ pub struct PodStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
     pub reason: Option<String>,
-    /// Detail.
+    /// Sentence for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub message: Option<String>,
 }
 
-/// Where it stands.
+/// Where a pod stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum PodStatusState {
-    /// Pending.
+    /// Its volumes are not all proved.
     Pending,
-    /// Releasing.
+    /// Deleted; the object is still there, as with a finalizer.
     Releasing,
-    /// Released.
+    /// The object is gone.
     Released,
-    /// Kept.
+    /// Left alone, as planned.
     Kept,
-    /// Waiting.
+    /// Held back; reason says why.
     Waiting,
-    /// Undone.
+    /// The node came back before the point of no return.
     Undone,
 }
 
@@ -220,23 +220,23 @@ pub struct PastEpisode {
     /// Its number.
     #[schemars(range(min = 1))]
     pub episode: i64,
-    /// Declared.
+    /// When the node was declared failed.
     pub decided_at: DateTime<Utc>,
-    /// Recovered.
+    /// When it was Recovered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovered_at: Option<DateTime<Utc>>,
-    /// Why.
+    /// Why it was declared failed.
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
     pub reason: String,
-    /// Progress.
+    /// Pods released of planned to release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 11))]
     pub pods: Option<String>,
-    /// Progress.
+    /// Volumes proved of planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 11))]
     pub volumes: Option<String>,
-    /// Weakest proof.
+    /// Weakest proof among the volumes to release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Proof")]
     pub weakest_proof: Option<Proof>,

@@ -12,7 +12,7 @@ use crate::api::time::Duration;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Detection {
-    /// Independent evidence channels that must agree before a node is declared failed.
+    /// Independent evidence channels that must agree before a node is declared failed; there are two: Kubelet and Taint.
     #[serde(default = "Detection::default_required_channels")]
     #[schemars(range(min = 2, max = 2))]
     pub required_channels: i32,
@@ -60,12 +60,12 @@ impl Default for Detection {
     }
 }
 
-/// Evidence channel.
+/// A channel that may declare a node alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum DecisiveChannel {
-    /// Kubelet.
+    /// What the kubelet reports to the API: Ready condition, unreachable taint and Lease.
     Kubelet,
-    /// Taint.
+    /// A listed taint on a node whose protected pod is not Ready.
     Taint,
 }
 
@@ -73,24 +73,24 @@ pub enum DecisiveChannel {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TaintMatch {
-    /// Taint key, or * for any.
+    /// Taint key such as example.com/broken, or * for any.
     #[schemars(
         length(min = 1, max = 317),
         regex(pattern = r"^(\*|([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$")
     )]
     pub key: String,
-    /// Absent: either.
+    /// Effect that the taint must have. Absent: either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "TaintEffect")]
     pub effect: Option<TaintEffect>,
 }
 
-/// Absent: either.
+/// Effect of a taint that counts as evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum TaintEffect {
-    /// NoSchedule.
+    /// New pods stay away.
     NoSchedule,
-    /// NoExecute.
+    /// Running pods are evicted.
     NoExecute,
 }
 
@@ -98,12 +98,12 @@ pub enum TaintEffect {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletDetection {
-    /// Lease age that makes the node suspected.
+    /// Lease age that makes the node suspected, as a duration from 11s to 10m.
     #[serde(default = "KubeletDetection::default_suspect_after")]
     #[x_kube(validation = Rule::new("duration(self) >= duration('11s') && duration(self) <= duration('10m')").message("must be between 11s and 10m"))]
     pub suspect_after: Duration,
     /// Time with Ready=Unknown and the unreachable NoSchedule taint, both re-read live, after which this channel is
-    /// decisive.
+    /// decisive, as a duration from 0s to 24h.
     #[serde(default = "KubeletDetection::default_decisive_after")]
     #[x_kube(validation = Rule::new("duration(self) >= duration('0s') && duration(self) <= duration('24h')").message("must be between 0s and 24h"))]
     pub decisive_after: Duration,

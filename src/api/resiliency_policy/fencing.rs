@@ -28,11 +28,12 @@ pub struct Fencing {
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub drivers: Vec<DriverFencing>,
-    /// Deadline of one fence call.
+    /// Deadline of one fence call, as a duration from 1s to 5m.
     #[serde(default = "Fencing::default_call_timeout")]
     #[x_kube(validation = Rule::new("duration(self) >= duration('1s') && duration(self) <= duration('5m')").message("must be between 1s and 5m"))]
     pub call_timeout: Duration,
-    /// Time without proof after which the fence is reported as Stalled; retries go on.
+    /// Time without proof after which the fence is reported as Stalled, as a duration from 10s to 24h;
+    /// retries go on.
     #[serde(default = "Fencing::default_give_up_after")]
     #[x_kube(validation = Rule::new("duration(self) >= duration('10s') && duration(self) <= duration('24h')").message("must be between 10s and 24h"))]
     pub give_up_after: Duration,
@@ -82,20 +83,20 @@ pub struct DriverFencing {
     /// CSI driver name.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$"))]
     pub name: String,
-    /// Replaces fencing.minimumProof for this driver.
+    /// Replaces fencing.minimumProof for this driver. Absent: fencing.minimumProof.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Proof")]
     pub minimum_proof: Option<Proof>,
-    /// Replaces fencing.methods for this driver.
+    /// Replaces fencing.methods for this driver. Absent: fencing.methods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 4))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub methods: Vec<FenceMethod>,
 }
 
-/// Must be DoubleWriters when any minimumProof is None. There is no other use.
+/// What a policy with minimumProof None accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum AcknowledgeRisk {
-    /// DoubleWriters.
+    /// Two nodes may write one volume at the same time.
     DoubleWriters,
 }

@@ -11,24 +11,25 @@ use crate::api::time::Duration;
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.maxNodes) || !has(self.ceiling) || type(self.maxNodes) != int || self.maxNodes <= self.ceiling").message("maxNodes as a number must not exceed ceiling").field_path(".maxNodes"))]
 pub struct Limits {
-    /// Nodes this policy may act on within window, in progress included; a percentage is of all nodes, rounded up.
+    /// Nodes this policy may act on within window, in progress included: a number or a percentage of all nodes, rounded
+    /// up.
     #[serde(default = "Limits::default_max_nodes")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 5000 : self.matches('^([1-9][0-9]?|100)%$')").message("must be a whole number from 1 to 5000 or a percentage from 1% to 100%"))]
     pub max_nodes: IntOrPercent,
-    /// Absolute ceiling: never more nodes than this, whatever maxNodes says.
+    /// Absolute ceiling: never more nodes than this within window, whatever maxNodes says.
     #[serde(default = "Limits::default_ceiling")]
     #[schemars(range(min = 1, max = 5000))]
     pub ceiling: i32,
-    /// Sliding window of maxNodes.
+    /// Sliding window of maxNodes, as a duration from 0s to 24h.
     #[serde(default = "Limits::default_window")]
     #[x_kube(validation = Rule::new("duration(self) >= duration('0s') && duration(self) <= duration('24h')").message("must be between 0s and 24h"))]
     pub window: Duration,
-    /// When more nodes than this are suspected at once, nothing is done at all: the observer or the network is at
-    /// fault.
+    /// When more nodes than this number, or percentage of all nodes, are suspected at once, nothing is done at all: the
+    /// observer or the network is at fault.
     #[serde(default = "Limits::default_max_unhealthy")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 5000 : self.matches('^([1-9][0-9]?|100)%$')").message("must be a whole number from 1 to 5000 or a percentage from 1% to 100%"))]
     pub max_unhealthy: IntOrPercent,
-    /// Calm time required after maxUnhealthy was exceeded.
+    /// Calm time required after maxUnhealthy was exceeded, as a duration from 0s to 24h.
     #[serde(default = "Limits::default_cooldown")]
     #[x_kube(validation = Rule::new("duration(self) >= duration('0s') && duration(self) <= duration('24h')").message("must be between 0s and 24h"))]
     pub cooldown: Duration,

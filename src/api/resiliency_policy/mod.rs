@@ -48,7 +48,7 @@ use super::selector::LabelSelector;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResiliencyPolicySpec {
-    /// What the policy may do. Enforce: act.
+    /// What the policy may do. Enforce acts: it fences nodes and releases pods.
     pub mode: PolicyMode,
     /// Which pods are protected. A pod is selected when every part that is set matches it.
     pub selector: PodSelection,
@@ -101,7 +101,7 @@ pub struct PodSelection {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Triggers {
-    /// The node is declared failed by detection.
+    /// The node is declared failed by detection: Release moves its protected pods, Ignore leaves them.
     #[serde(default = "Triggers::default_node_failure")]
     pub node_failure: NodeFailureAction,
 }
@@ -118,12 +118,12 @@ impl Default for Triggers {
     }
 }
 
-/// The node is declared failed by detection.
+/// What a failed node means for the protected pods on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum NodeFailureAction {
-    /// Release.
+    /// They are released once their volumes are fenced.
     Release,
-    /// Ignore.
+    /// They stay.
     Ignore,
 }
 
@@ -131,7 +131,7 @@ pub enum NodeFailureAction {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Release {
-    /// Automatic uses the node.kubernetes.io/out-of-service taint once every volume is proved, else
+    /// How attachments are removed once pods are gone. Automatic uses the node.kubernetes.io/out-of-service taint once every volume is proved, else
     /// VolumeAttachments; VolumeAttachments never sets that taint.
     #[serde(default = "Release::default_detach")]
     pub detach: DetachMode,
@@ -149,12 +149,11 @@ impl Default for Release {
     }
 }
 
-/// Automatic uses the node.kubernetes.io/out-of-service taint once every volume is proved, else
-/// VolumeAttachments; VolumeAttachments never sets that taint.
+/// How attachments are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum DetachMode {
-    /// Automatic.
+    /// By the out-of-service taint where everything on the node is proved, else one by one.
     Automatic,
-    /// VolumeAttachments.
+    /// One by one; the out-of-service taint is never set.
     VolumeAttachments,
 }

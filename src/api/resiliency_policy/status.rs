@@ -76,7 +76,7 @@ pub struct Restraint {
     /// Which brake.
     #[serde(rename = "type")]
     pub type_: RestraintType,
-    /// Window, backend or person's reason.
+    /// What the brake is about, where there are several of its type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub name: Option<String>,
@@ -90,10 +90,10 @@ pub struct Restraint {
 /// Which brake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum RestraintType {
-    /// BudgetExhausted.
+    /// `limits.maxNodes` or `limits.ceiling` is used up.
     BudgetExhausted,
-    /// CorrelatedOutage.
+    /// More nodes are suspected than `limits.maxUnhealthy` allows.
     CorrelatedOutage,
-    /// Cooldown.
+    /// `limits.cooldown` since the last correlated outage is not over.
     Cooldown,
 }
