@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kube::Client;
+use tracing::instrument::WithSubscriber;
+use tracing::subscriber::NoSubscriber;
 
 use crate::apply::ApplyError;
 use crate::audit::Audit;
@@ -385,7 +388,9 @@ impl Testbed {
             for process in self.processes().values_mut() {
                 process.ensure_running()?;
             }
-            let Err(last) = kubeconfig::get(&probe, path).await else {
+            // The client logs each failure as an error; here they are what is waited out.
+            let quiet = kubeconfig::get(&probe, path).with_subscriber(NoSubscriber::default());
+            let Err(last) = quiet.await else {
                 return Ok(());
             };
             if started.elapsed() > READY_DEADLINE {
@@ -437,11 +442,21 @@ fn folder_error(path: &Path) -> impl FnOnce(io::Error) -> TestbedError {
     move |source| TestbedError::Folder { folder, source }
 }
 
-/// Ports that are free now, found at once so that they differ.
+/// Ports that are free now, found at once so that they differ. They lie below those that Linux
+/// gives to outgoing connections, so that a stopped server finds its port free again.
 fn free_ports() -> io::Result<Ports> {
+    const RANGE: std::ops::Range<u16> = 16_384..32_768;
+    let random = RandomState::new();
+    let mut candidates = (0..1000_u32).map(|n| {
+        let width = u64::from(RANGE.end - RANGE.start);
+        // The remainder is below the width, which is a u16.
+        RANGE.start + u16::try_from(random.hash_one(n) % width).unwrap_or_default()
+    });
     let mut listeners = Vec::new();
     let mut port = || {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let listener = candidates
+            .find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok())
+            .ok_or(io::ErrorKind::AddrInUse)?;
         let port = listener.local_addr()?.port();
         listeners.push(listener);
         io::Result::Ok(port)

@@ -151,7 +151,6 @@ impl StateFile {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    tracing_subscriber::fmt().with_writer(io::stderr).init();
     let done = match Cli::parse().command {
         Action::Up(up) if up.foreground => foreground(&up).await,
         Action::Up(up) => background(&up).await,
