@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::conditions;
 use super::fencing::Proof;
+use super::schema;
 
 /// DriverReport has no spec.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -23,9 +24,9 @@ use super::fencing::Proof;
     no_spec,
     printcolumn(name = "READY", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "REASON", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "CAPABILITIES", type_ = "string", json_path = ".status.capabilities", priority = 1),
-    printcolumn(name = "SIDECAR", type_ = "string", json_path = ".status.sidecarVersion", priority = 1),
-    printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "SIDECAR", type_ = "string", json_path = ".status.sidecarVersion", priority = 1)
 )]
 pub struct DriverReportSpec {}
 
@@ -35,8 +36,7 @@ pub struct DriverReportSpec {}
 pub struct DriverReportStatus {
     /// Ready, Reconciling, Stalled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
-    #[schemars(length(max = 16))]
+    #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
     /// Version of the sidecar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,14 +49,14 @@ pub struct DriverReportStatus {
     pub capabilities: Vec<Capability>,
 }
 
-/// Capability.
+/// What a driver can answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Capability {
-    /// Unpublish.
+    /// Takes a volume away from a node: ControllerUnpublishVolume.
     Unpublish,
-    /// ListPublishedNodes.
+    /// Lists all volumes with the nodes they are published to: ListVolumes.
     ListPublishedNodes,
-    /// GetPublishedNodes.
+    /// Tells the nodes one volume is published to: ControllerGetVolume.
     GetPublishedNodes,
 }
 

@@ -7,89 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fencing::{NodeIdentity, Proof};
+use super::schema;
 use super::time::Duration;
-/// Result and proof. Written by the named fencer only.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct FenceRequestStatus {
-    /// Generation of spec this status describes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
-    pub observed_generation: Option<i64>,
-    /// Ready, Reconciling, Stalled.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
-    #[schemars(length(max = 16))]
-    pub conditions: Vec<Condition>,
-    /// Result per requested volume. No entry: nothing was sent for it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 1024))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["episode".into(), "name".into()]))]
-    pub volumes: Vec<FenceResult>,
-    /// Weakest proof of the requested volumes; for the column.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weakest_proof: Option<Proof>,
-    /// Answered as desired of requested, as text for the column.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 11))]
-    pub progress: Option<String>,
-}
-
-/// One volume.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.result != 'Fenced' || self.proof != 'None' && has(self.method)").message("a fenced volume needs proof and method"))]
-#[x_kube(validation = Rule::new("self.proof != 'Verified' || has(self.readBackAt)").message("proof Verified needs readBackAt"))]
-#[x_kube(validation = Rule::new("self.round >= oldSelf.round").message("round only rises"))]
-pub struct FenceResult {
-    /// Episode the row belongs to; a row carried over keeps its own.
-    #[schemars(range(min = 1))]
-    pub episode: i64,
-    /// As in spec.volumes.
-    #[schemars(length(min = 1, max = 400))]
-    pub name: String,
-    /// Round this answer belongs to.
-    #[schemars(range(min = 1))]
-    pub round: i32,
-    /// Started is written before the first call; from then on the call may have reached the backend.
-    pub result: FenceOutcome,
-    /// Proof reached.
-    pub proof: Proof,
-    /// Method that gave it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub method: Option<FencerMethodType>,
-    /// Before the first call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub started_at: Option<DateTime<Utc>>,
-    /// Time of the read, before the first call of the episode, that showed the node among the published nodes of the
-    /// volume.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub published_before_at: Option<DateTime<Utc>>,
-    /// End of the read that started after the fence.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub read_back_at: Option<DateTime<Utc>>,
-    /// Error or result, such as NotPublished, StillPublished, Unimplemented.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
-    pub reason: Option<String>,
-    /// Answer, trimmed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 512))]
-    pub message: Option<String>,
-}
-
-/// Started is written before the first call; from then on the call may have reached the backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum FenceOutcome {
-    /// Started.
-    Started,
-    /// Fenced.
-    Fenced,
-    /// Unfenced.
-    Unfenced,
-    /// Failed.
-    Failed,
-}
 
 /// Whom to cut off, from which volumes. Written by the controller only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -120,14 +39,14 @@ pub enum FenceOutcome {
 #[x_kube(validation = Rule::new("self.episode > oldSelf.episode || self.node == oldSelf.node").message("the frozen identity is immutable within an episode").field_path(".node"))]
 #[x_kube(validation = Rule::new("self.episode > oldSelf.episode || size(self.volumes) >= size(oldSelf.volumes)").message("requested volumes cannot be removed within an episode").field_path(".volumes"))]
 pub struct FenceRequestSpec {
-    /// Who answers: the CSI driver name for its sidecar, or the name of an external fencer.
+    /// Who answers: the name of the CSI driver, for its sidecar.
     #[schemars(
         length(min = 1, max = 253),
         regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
     )]
     #[x_kube(validation = Rule::new("self == oldSelf").message("fencerName is immutable"))]
     pub fencer_name: String,
-    /// Node and NodeFence.
+    /// Name of the node and of its NodeFence.
     #[schemars(
         length(min = 1, max = 253),
         regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
@@ -141,13 +60,22 @@ pub struct FenceRequestSpec {
     pub node: NodeIdentity,
     /// Fenced: cut off and read back. Unfenced: give access back, or confirm that nothing was sent.
     pub desired: Desired,
-    /// Deadline of one call, from the policy.
+    /// Deadline of one call, from the policy, as a duration from 1s to 5m.
     #[x_kube(validation = Rule::new("duration(self) >= duration('1s') && duration(self) <= duration('5m')").message("must be between 1s and 5m"))]
     pub call_timeout: Duration,
     /// Volumes of this fencer.
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["episode".into(), "name".into()]))]
     pub volumes: Vec<RequestedVolume>,
+}
+
+/// What the controller wants of a fencer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Desired {
+    /// Cut off and read back.
+    Fenced,
+    /// Give access back, or confirm that nothing was sent.
+    Unfenced,
 }
 
 /// One volume.
@@ -189,15 +117,6 @@ pub struct RequestedVolume {
     pub methods: Vec<FencerMethod>,
 }
 
-/// Fenced: cut off and read back. Unfenced: give access back, or confirm that nothing was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Desired {
-    /// Fenced.
-    Fenced,
-    /// Unfenced.
-    Unfenced,
-}
-
 /// One method of a fencer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -212,4 +131,88 @@ pub struct FencerMethod {
 pub enum FencerMethodType {
     /// ControllerUnpublishVolume and read-back.
     Unpublish,
+}
+
+/// Result and proof. Written by the named fencer only.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FenceRequestStatus {
+    /// Generation of spec this status describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub observed_generation: Option<i64>,
+    /// Ready, Reconciling, Stalled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// Result per requested volume. No entry: nothing was sent for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["episode".into(), "name".into()]))]
+    pub volumes: Vec<FenceResult>,
+    /// Weakest proof of the requested volumes; for the column.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Proof")]
+    pub weakest_proof: Option<Proof>,
+    /// Answered as desired of requested, as text for the column.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 11))]
+    pub progress: Option<String>,
+}
+
+/// One volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.result != 'Fenced' || self.proof != 'None' && has(self.method)").message("a fenced volume needs proof and method"))]
+#[x_kube(validation = Rule::new("self.proof != 'Verified' || has(self.readBackAt)").message("proof Verified needs readBackAt"))]
+#[x_kube(validation = Rule::new("self.round >= oldSelf.round").message("round only rises"))]
+pub struct FenceResult {
+    /// Episode the row belongs to; a row carried over keeps its own.
+    #[schemars(range(min = 1))]
+    pub episode: i64,
+    /// As in spec.volumes.
+    #[schemars(length(min = 1, max = 400))]
+    pub name: String,
+    /// Round this answer belongs to.
+    #[schemars(range(min = 1))]
+    pub round: i32,
+    /// Started is written before the first call; from then on the call may have reached the backend.
+    pub result: FenceOutcome,
+    /// Proof reached.
+    pub proof: Proof,
+    /// Method that gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "FencerMethodType")]
+    pub method: Option<FencerMethodType>,
+    /// When the row was written, before the first call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<DateTime<Utc>>,
+    /// Time of the read, before the first call of the episode, that showed the node among the published nodes of the
+    /// volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published_before_at: Option<DateTime<Utc>>,
+    /// End of the read that started after the fence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_back_at: Option<DateTime<Utc>>,
+    /// Error or result, such as NotPublished, StillPublished, Unimplemented.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
+    pub reason: Option<String>,
+    /// Answer of the driver, trimmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub message: Option<String>,
+}
+
+/// How far a volume got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum FenceOutcome {
+    /// A call may have reached the backend: the point of no return.
+    Started,
+    /// The node is cut off, with the proof in the row.
+    Fenced,
+    /// The node has its access back, or nothing was sent.
+    Unfenced,
+    /// The last call failed; reason says why.
+    Failed,
 }

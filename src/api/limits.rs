@@ -41,7 +41,6 @@ impl JsonSchema for IntOrPercent {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "x-kubernetes-int-or-string": true,
-            "anyOf": [{ "type": "integer" }, { "type": "string" }],
             "maxLength": 4,
         })
     }

@@ -9,26 +9,20 @@ pub mod limits;
 pub mod names;
 pub mod node_fence;
 pub mod resiliency_policy;
-mod resiliency_policy_rules;
+mod schema;
 pub mod selector;
 pub mod slim;
 pub mod time;
 pub mod usage;
 
-/// Definitions of all kinds, as they are shipped in `crds/`.
-pub fn definitions() -> Vec<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition>
-{
-    use kube::CustomResourceExt;
-    vec![
-        driver_report::DriverReport::crd(),
-        fence_request::FenceRequest::crd(),
-        node_fence::NodeFence::crd(),
-        resiliency_policy::ResiliencyPolicy::crd(),
-    ]
-}
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
-/// Transform for objects with defaulted properties: the default is `{}`, so that each constant stands once in the
-/// schema, at its property.
-pub(crate) fn empty_default(schema: &mut schemars::Schema) {
-    schema.insert("default".into(), serde_json::json!({}));
+/// Definitions of all kinds, as they are shipped in `crds/`.
+pub fn definitions() -> Vec<CustomResourceDefinition> {
+    vec![
+        schema::definition::<driver_report::DriverReport>(),
+        schema::definition::<fence_request::FenceRequest>(),
+        schema::definition::<node_fence::NodeFence>(),
+        schema::definition::<resiliency_policy::ResiliencyPolicy>(),
+    ]
 }

@@ -6,13 +6,15 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::schema;
+
 /// Label selector; empty selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LabelSelector {
     /// Label key to value; all must match.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(length(max = 16))]
+    #[schemars(schema_with = "schema::labels")]
     pub match_labels: BTreeMap<String, String>,
     /// Label requirements; all must match.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

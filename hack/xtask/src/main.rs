@@ -18,13 +18,18 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Regenerate everything that is made from something else in the tree.
-    Generate,
+    Generate {
+        /// Write nothing; fail with the list of files that differ.
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 fn main() -> Result<()> {
     let root = root();
     match Cli::parse().command {
-        Command::Generate => generate::protos(&root),
+        Command::Generate { check: false } => generate::write(&root),
+        Command::Generate { check: true } => generate::check(&root),
     }
 }
 

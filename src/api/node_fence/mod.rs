@@ -1,0 +1,76 @@
+//! `NodeFence`: the durable plan and the record of one failing node.
+
+mod plan;
+mod status;
+
+pub use plan::*;
+pub use status::*;
+
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use super::fencing::{NodeIdentity, PolicyMode};
+
+/// Frozen identity and frozen plan. Written by the controller only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
+#[kube(
+    group = "bulkhead.dev",
+    version = "v1alpha1",
+    kind = "NodeFence",
+    plural = "nodefences",
+    shortname = "nf",
+    category = "bulkhead",
+    status = "NodeFenceStatus",
+    doc = "NodeFence is the durable plan and the record of one failing node. Named after the node, written by Bulkhead, never kept in Git.",
+    derive = "PartialEq",
+    selectable = ".status.phase",
+    printcolumn(name = "PHASE", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "REASON", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    printcolumn(name = "PODS", type_ = "string", json_path = ".status.progress.pods"),
+    printcolumn(name = "VOLUMES", type_ = "string", json_path = ".status.progress.volumes"),
+    printcolumn(name = "PROOF", type_ = "string", json_path = ".status.weakestProof"),
+    printcolumn(name = "HELD", type_ = "string", json_path = r#".status.conditions[?(@.type=="Held")].status"#),
+    printcolumn(name = "EPISODE", type_ = "integer", json_path = ".spec.episode"),
+    printcolumn(name = "POLICIES", type_ = "string", json_path = ".spec.policies[*].name", priority = 1),
+    printcolumn(name = "DIGEST", type_ = "string", json_path = ".spec.plan.digest", priority = 1),
+    printcolumn(name = "DECIDED", type_ = "date", json_path = ".spec.plan.decidedAt"),
+    printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.episode == oldSelf.episode || self.episode == oldSelf.episode + 1").message("episode only rises, by one").field_path(".episode"))]
+#[x_kube(validation = Rule::new("self.episode > oldSelf.episode || self.node == oldSelf.node").message("the frozen identity is immutable within an episode").field_path(".node"))]
+#[x_kube(validation = Rule::new("self.episode > oldSelf.episode || oldSelf.policies.all(o, self.policies.exists(p, p == o))").message("a recorded policy is immutable within an episode").field_path(".policies"))]
+#[x_kube(validation = Rule::new("self.episode > oldSelf.episode || self.plan.decidedAt == oldSelf.plan.decidedAt").message("decidedAt is immutable within an episode").field_path(".plan.decidedAt"))]
+#[x_kube(validation = Rule::new("self.episode > oldSelf.episode || self.plan.evidence == oldSelf.plan.evidence").message("the evidence of the decision is immutable within an episode").field_path(".plan.evidence"))]
+#[x_kube(validation = Rule::new("self.episode > oldSelf.episode || !has(oldSelf.plan.pods) || has(self.plan.pods) && size(self.plan.pods) >= size(oldSelf.plan.pods)").message("planned pods cannot be removed within an episode").field_path(".plan"))]
+#[x_kube(validation = Rule::new("self.episode > oldSelf.episode || !has(oldSelf.plan.volumes) || has(self.plan.volumes) && size(self.plan.volumes) >= size(oldSelf.plan.volumes)").message("planned volumes cannot be removed within an episode").field_path(".plan"))]
+pub struct NodeFenceSpec {
+    /// Counts the incidents of this node; failing again before Recovered is the next episode of the same object.
+    #[schemars(range(min = 1))]
+    pub episode: i64,
+    /// Identity of the failed node, frozen for the episode.
+    pub node: NodeIdentity,
+    /// Policies that select pods of the node, as they were when the episode began.
+    #[schemars(length(min = 1, max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub policies: Vec<PlannedPolicy>,
+    /// The frozen decision. Entries are only added, never changed or removed, while the episode lasts.
+    pub plan: Plan,
+}
+
+/// One policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedPolicy {
+    /// ResiliencyPolicy name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Its uid.
+    #[schemars(length(min = 1, max = 36))]
+    pub uid: String,
+    /// Its generation.
+    #[schemars(range(min = 1))]
+    pub generation: i64,
+    /// Its mode.
+    pub mode: PolicyMode,
+}

@@ -1,0 +1,163 @@
+//! The frozen decision of an episode.
+
+use chrono::{DateTime, Utc};
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::fencing::{FenceMethod, Proof};
+
+/// The frozen decision. Entries are only added, never changed or removed, while the episode lasts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// When the node was declared failed.
+    pub decided_at: DateTime<Utc>,
+    /// Digest of pods and volumes; another one is another plan.
+    #[schemars(length(min = 8, max = 71), regex(pattern = r"^sha256:[0-9a-f]{8,64}$"))]
+    pub digest: String,
+    /// Channels as they stood at the decision.
+    #[schemars(length(min = 1, max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub evidence: Vec<Evidence>,
+    /// Every pod of the node that was looked at, with the decision.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 512))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["episode".into(), "uid".into()]))]
+    pub pods: Vec<PlannedPod>,
+    /// Every volume of those pods and every attachment of the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["episode".into(), "name".into()]))]
+    pub volumes: Vec<PlannedVolume>,
+}
+
+/// One channel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Evidence {
+    /// Evidence channel.
+    pub channel: Channel,
+    /// What the channel says about the node.
+    pub state: EvidenceState,
+    /// Storage backend the evidence is about; absent when it is about the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub backend: Option<String>,
+    /// When the channel began to say so.
+    pub since: DateTime<Utc>,
+    /// Signal behind it, such as LeaseExpired.
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
+    pub reason: String,
+    /// Values seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub message: Option<String>,
+}
+
+/// A source of evidence that can fail independently of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Channel {
+    /// What the kubelet reports to the API: Ready condition, unreachable taint and Lease.
+    Kubelet,
+    /// A taint that somebody else set.
+    Taint,
+}
+
+/// What the channel says about the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum EvidenceState {
+    /// It says that the node has failed.
+    Failed,
+    /// It says that the node is well.
+    Healthy,
+    /// It cannot tell; this never acts.
+    Unknown,
+}
+
+/// One pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self == oldSelf").message("a planned pod cannot be changed"))]
+pub struct PlannedPod {
+    /// Episode the row belongs to; a row carried over keeps its own.
+    #[schemars(range(min = 1))]
+    pub episode: i64,
+    /// Pod uid.
+    #[schemars(length(min = 1, max = 36))]
+    pub uid: String,
+    /// Namespace of the pod.
+    #[schemars(length(min = 1, max = 63))]
+    pub namespace: String,
+    /// Pod name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// ResiliencyPolicy that decides; absent when none selects the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub policy: Option<String>,
+    /// Release the pod or keep it.
+    pub action: PodAction,
+    /// Why, such as NodeFailure, DaemonSet, UnselectedSharer.
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
+    pub reason: String,
+    /// Pod priority; higher is released first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// Names of entries in plan.volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 400)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub volumes: Vec<String>,
+}
+
+/// Release the pod or keep it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum PodAction {
+    /// Delete it once its volumes are fenced.
+    Release,
+    /// Leave it.
+    Keep,
+}
+
+/// One volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self == oldSelf").message("a planned volume cannot be changed"))]
+pub struct PlannedVolume {
+    /// Episode the row belongs to; a row carried over keeps its own.
+    #[schemars(range(min = 1))]
+    pub episode: i64,
+    /// PersistentVolume name, or pod-uid/volume-name when there is no PersistentVolume.
+    #[schemars(length(min = 1, max = 400))]
+    pub name: String,
+    /// PersistentVolume uid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 36))]
+    pub uid: Option<String>,
+    /// CSI driver; absent for a kind that cannot be fenced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub driver: Option<String>,
+    /// CSI volume handle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub volume_handle: Option<String>,
+    /// CSI node id that was really published, from the attachment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    #[serde(rename = "nodeID")]
+    pub node_id: Option<String>,
+    /// VolumeAttachment uid; the precondition of its removal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 36))]
+    #[serde(rename = "attachmentUID")]
+    pub attachment_uid: Option<String>,
+    /// Strictest proof any of its pods requires.
+    pub minimum_proof: Proof,
+    /// Methods in order of preference, copied from the policy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub methods: Vec<FenceMethod>,
+}

@@ -1,0 +1,243 @@
+//! What happened in an episode, a row per volume and per pod.
+
+use chrono::{DateTime, Utc};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::schema;
+
+/// What happened. Written by the controller only.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeFenceStatus {
+    /// Generation of spec this status describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub observed_generation: Option<i64>,
+    /// Ready, Reconciling, Stalled, Held, Fenced, Released, Detached, NodeClean.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// How far the slowest row got, for people; derived from the rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Phase")]
+    pub phase: Option<Phase>,
+    /// Weakest proof among the volumes to release; what PROOF shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Proof")]
+    pub weakest_proof: Option<Proof>,
+    /// Counts as text, for the columns; do not parse.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// Result per planned volume.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub volumes: Vec<VolumeStatus>,
+    /// Result per planned pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 512))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub pods: Vec<PodStatus>,
+    /// When each step of this episode was reached, with microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
+    /// The last episodes that are over, newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 5))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub history: Vec<PastEpisode>,
+}
+
+/// How far the slowest row got, for people; derived from the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    /// Declared failed; the plan is stored.
+    Planned,
+    /// Volumes are being cut off; pods whose volumes are all proved are released meanwhile.
+    Fencing,
+    /// Attachments are being removed.
+    PodsReleased,
+    /// Everything moved; the node is away.
+    Detached,
+    /// The node is back; what is left on it is removed.
+    Cleaning,
+    /// Access given back, taints removed; only the record remains.
+    Recovered,
+}
+
+/// Counts as text, for the columns; do not parse.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    /// Released of planned to release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 11))]
+    pub pods: Option<String>,
+    /// Proved of planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 11))]
+    pub volumes: Option<String>,
+}
+
+/// One volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!(self.state in ['Fenced','Detached']) || has(self.provedAt) && has(self.method) && has(self.committedAt)").message("a fenced volume needs committedAt, provedAt and method"))]
+pub struct VolumeStatus {
+    /// Episode the row belongs to; a row carried over keeps its own.
+    #[schemars(range(min = 1))]
+    pub episode: i64,
+    /// As in spec.plan.volumes.
+    #[schemars(length(min = 1, max = 400))]
+    pub name: String,
+    /// Where it stands. Undone: the node came back before the point of no return.
+    pub state: VolumeStatusState,
+    /// Proof reached.
+    pub proof: Proof,
+    /// Method that gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "FenceMethodType")]
+    pub method: Option<FenceMethodType>,
+    /// First fence call may have been sent: the point of no return for its pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub committed_at: Option<DateTime<Utc>>,
+    /// When the read-back ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proved_at: Option<DateTime<Utc>>,
+    /// Error or result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
+    pub reason: Option<String>,
+    /// Answer of the driver, trimmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub message: Option<String>,
+    /// How often it had to be fenced again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub refences: Option<i32>,
+}
+
+/// Where a volume stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum VolumeStatusState {
+    /// Nothing was sent for it.
+    Pending,
+    /// A fence call may have been sent.
+    Fencing,
+    /// The node is cut off, with the proof in the row.
+    Fenced,
+    /// Its attachment is gone as well.
+    Detached,
+    /// The node holds nothing of it any more and has its access back.
+    Clean,
+    /// The node came back before the point of no return.
+    Undone,
+    /// The fence failed; it is tried again.
+    Failed,
+}
+
+/// One pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodStatus {
+    /// Episode the row belongs to; a row carried over keeps its own.
+    #[schemars(range(min = 1))]
+    pub episode: i64,
+    /// As in spec.plan.pods.
+    #[schemars(length(min = 1, max = 36))]
+    pub uid: String,
+    /// Where it stands.
+    pub state: PodStatusState,
+    /// When the object was gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<DateTime<Utc>>,
+    /// Why kept or held; ReleasedByOthers when somebody else deleted it without proof.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
+    pub reason: Option<String>,
+    /// Sentence for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub message: Option<String>,
+}
+
+/// Where a pod stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum PodStatusState {
+    /// Its volumes are not all proved.
+    Pending,
+    /// Deleted; the object is still there, as with a finalizer.
+    Releasing,
+    /// The object is gone.
+    Released,
+    /// Left alone, as planned.
+    Kept,
+    /// Held back; reason says why.
+    Waiting,
+    /// The node came back before the point of no return.
+    Undone,
+}
+
+/// When each step of this episode was reached, with microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Timeline {
+    /// Node declared failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided_at: Option<DateTime<Utc>>,
+    /// Own taint in place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tainted_at: Option<DateTime<Utc>>,
+    /// Last needed proof.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fenced_at: Option<DateTime<Utc>>,
+    /// First pod gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_released_at: Option<DateTime<Utc>>,
+    /// Last pod gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<DateTime<Utc>>,
+    /// Last attachment gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detached_at: Option<DateTime<Utc>>,
+    /// Node seen again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub returned_at: Option<DateTime<Utc>>,
+    /// Clean, released, untainted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovered_at: Option<DateTime<Utc>>,
+}
+
+/// One episode.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PastEpisode {
+    /// Its number.
+    #[schemars(range(min = 1))]
+    pub episode: i64,
+    /// When the node was declared failed.
+    pub decided_at: DateTime<Utc>,
+    /// When it was Recovered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovered_at: Option<DateTime<Utc>>,
+    /// Why it was declared failed.
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
+    pub reason: String,
+    /// Pods released of planned to release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 11))]
+    pub pods: Option<String>,
+    /// Volumes proved of planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 11))]
+    pub volumes: Option<String>,
+    /// Weakest proof among the volumes to release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Proof")]
+    pub weakest_proof: Option<Proof>,
+}

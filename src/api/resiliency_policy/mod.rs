@@ -1,0 +1,159 @@
+//! `ResiliencyPolicy`: which pods are failed over, on what evidence, and what must be proved first.
+
+mod detection;
+mod fencing;
+mod limits;
+mod status;
+
+pub use detection::*;
+pub use fencing::*;
+pub use limits::*;
+pub use status::*;
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::fencing::PolicyMode;
+use super::schema::empty_default;
+use super::selector::LabelSelector;
+
+/// What is protected, what counts as failure, which proof is required and what limits apply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
+#[kube(
+    group = "bulkhead.dev",
+    version = "v1alpha1",
+    kind = "ResiliencyPolicy",
+    plural = "resiliencypolicies",
+    shortname = "rpol",
+    category = "bulkhead",
+    status = "ResiliencyPolicyStatus",
+    doc = "ResiliencyPolicy says which pods are failed over when their node or storage path dies, and what must be proved first.",
+    derive = "PartialEq",
+    printcolumn(name = "MODE", type_ = "string", json_path = ".spec.mode"),
+    printcolumn(name = "READY", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "REASON", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    printcolumn(
+        name = "FENCEREADY",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="FenceReady")].status"#
+    ),
+    printcolumn(name = "PROOF", type_ = "string", json_path = ".spec.fencing.minimumProof"),
+    printcolumn(name = "PODS", type_ = "integer", json_path = ".status.protectedPods"),
+    printcolumn(name = "ACTED", type_ = "integer", json_path = ".status.nodesActedOn"),
+    printcolumn(name = "MAX", type_ = "integer", json_path = ".status.maxNodes"),
+    printcolumn(name = "RESTRAINT", type_ = "string", json_path = ".status.restraints[*].type"),
+    printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "FENCES", type_ = "string", json_path = ".status.activeFences", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ResiliencyPolicySpec {
+    /// What the policy may do. Enforce acts: it fences nodes and releases pods.
+    pub mode: PolicyMode,
+    /// Which pods are protected. A pod is selected when every part that is set matches it.
+    pub selector: PodSelection,
+    /// Which failures make the policy act.
+    #[serde(default)]
+    #[schemars(transform = empty_default)]
+    pub triggers: Triggers,
+    /// When a node is suspected and when it is declared failed.
+    #[serde(default)]
+    #[schemars(transform = empty_default)]
+    pub detection: Detection,
+    /// How the old writer is cut off and how that must be proved.
+    #[serde(default)]
+    #[schemars(transform = empty_default)]
+    pub fencing: Fencing,
+    /// Which pods are released and how.
+    #[serde(default)]
+    #[schemars(transform = empty_default)]
+    pub release: Release,
+    /// How much may be acted on at once, and when the observer must be wrong.
+    #[serde(default)]
+    #[schemars(transform = empty_default)]
+    pub limits: Limits,
+}
+
+/// Which pods are protected. A pod is selected when every part that is set matches it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.namespaceSelector) || has(self.podSelector)").message("set namespaceSelector or podSelector; write podSelector: {} to select every pod on purpose"))]
+pub struct PodSelection {
+    /// Labels of the pod's namespace. Absent: any namespace. Use kubernetes.io/metadata.name to select by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(merge_strategy = MapMerge::Atomic)]
+    pub namespace_selector: Option<LabelSelector>,
+    /// Labels of the pod. Absent: any pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(merge_strategy = MapMerge::Atomic)]
+    pub pod_selector: Option<LabelSelector>,
+    /// CSI drivers; a pod matches when it uses a volume of at least one. Empty: any CSI driver.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 32),
+        inner(length(min = 1, max = 63), regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$"))
+    )]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub drivers: Vec<String>,
+}
+
+/// Which failures make the policy act.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Triggers {
+    /// The node is declared failed by detection: Release moves its protected pods, Ignore leaves them.
+    #[serde(default = "Triggers::default_node_failure")]
+    pub node_failure: NodeFailureAction,
+}
+
+impl Triggers {
+    fn default_node_failure() -> NodeFailureAction {
+        NodeFailureAction::Release
+    }
+}
+
+impl Default for Triggers {
+    fn default() -> Self {
+        Self { node_failure: Self::default_node_failure() }
+    }
+}
+
+/// What a failed node means for the protected pods on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum NodeFailureAction {
+    /// They are released once their volumes are fenced.
+    Release,
+    /// They stay.
+    Ignore,
+}
+
+/// Which pods are released and how.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Release {
+    /// How attachments are removed once pods are gone. Automatic uses the node.kubernetes.io/out-of-service taint once every volume is proved, else
+    /// VolumeAttachments; VolumeAttachments never sets that taint.
+    #[serde(default = "Release::default_detach")]
+    pub detach: DetachMode,
+}
+
+impl Release {
+    fn default_detach() -> DetachMode {
+        DetachMode::Automatic
+    }
+}
+
+impl Default for Release {
+    fn default() -> Self {
+        Self { detach: Self::default_detach() }
+    }
+}
+
+/// How attachments are removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum DetachMode {
+    /// By the out-of-service taint where everything on the node is proved, else one by one.
+    Automatic,
+    /// One by one; the out-of-service taint is never set.
+    VolumeAttachments,
+}

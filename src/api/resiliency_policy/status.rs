@@ -1,0 +1,99 @@
+//! What the controller sees and does.
+
+use chrono::{DateTime, Utc};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::schema;
+
+/// What the controller sees and does. Written only by the controller.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ResiliencyPolicyStatus {
+    /// Generation of spec this status describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub observed_generation: Option<i64>,
+    /// Ready, Reconciling, Stalled, FenceReady, Restrained, Conflict.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// Selected pods; written at most once a minute and only when changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub protected_pods: Option<i32>,
+    /// limits.maxNodes resolved against the number of nodes and ceiling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub max_nodes: Option<i32>,
+    /// Nodes counted against maxNodes now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub nodes_acted_on: Option<i32>,
+    /// NodeFences of this policy that are not Recovered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub active_fences: Vec<String>,
+    /// Drivers of the selected pods and the proof each can give today.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub drivers: Vec<DriverProof>,
+    /// Brakes that hold the policy now, most severe first; absent when none does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub restraints: Vec<Restraint>,
+}
+
+/// One driver.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DriverProof {
+    /// CSI driver name.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$"))]
+    pub name: String,
+    /// Strongest proof reachable now with the policy's methods.
+    pub best_proof: Proof,
+    /// Method that gives it; absent when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "FenceMethodType")]
+    pub method: Option<FenceMethodType>,
+    /// Why it is not stronger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
+    pub reason: Option<String>,
+}
+
+/// One brake.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Restraint {
+    /// Which brake.
+    #[serde(rename = "type")]
+    pub type_: RestraintType,
+    /// What the brake is about, where there are several of its type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub name: Option<String>,
+    /// Since when.
+    pub since: DateTime<Utc>,
+    /// Until when, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<DateTime<Utc>>,
+}
+
+/// Which brake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum RestraintType {
+    /// `limits.maxNodes` or `limits.ceiling` is used up.
+    BudgetExhausted,
+    /// More nodes are suspected than `limits.maxUnhealthy` allows.
+    CorrelatedOutage,
+    /// `limits.cooldown` since the last correlated outage is not over.
+    Cooldown,
+}
