@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// The moment of a decision: the wall clock for stamps, the monotonic clock for every measured span.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// Wall clock; may jump.
     pub wall: DateTime<Utc>,

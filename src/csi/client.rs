@@ -8,9 +8,7 @@ use tonic::transport::{Channel, Endpoint};
 
 /// The address of a driver is not a path of a Unix socket.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "CSI address {0:?} is not a Unix socket: give a path such as /csi/csi.sock or unix:///csi/csi.sock"
-)]
+#[error("CSI address {0:?} is not a Unix socket: give a path such as /csi/csi.sock or unix:///csi/csi.sock")]
 pub struct InvalidAddress(String);
 
 /// A channel to the driver at `address`: `unix:///path`, `unix:path` or a plain path.
@@ -53,18 +51,11 @@ mod tests {
 
     #[test]
     fn every_way_to_write_a_unix_socket_is_understood() {
-        for address in [
-            "unix:///csi/csi.sock",
-            "unix:/csi/csi.sock",
-            "/csi/csi.sock",
-        ] {
+        for address in ["unix:///csi/csi.sock", "unix:/csi/csi.sock", "/csi/csi.sock"] {
             let path = socket_path(address).expect(address);
             assert_eq!(path, Path::new("/csi/csi.sock"));
         }
-        assert_eq!(
-            socket_path("unix:csi.sock").expect("relative"),
-            Path::new("csi.sock")
-        );
+        assert_eq!(socket_path("unix:csi.sock").expect("relative"), Path::new("csi.sock"));
         for address in ["", "unix:", "unix://", "tcp://10.0.0.1:9000"] {
             assert!(socket_path(address).is_err(), "{address}");
         }
@@ -76,10 +67,7 @@ mod tests {
         let path = folder.path().join("csi.sock");
         let channel = connect(path.to_str().expect("path")).expect("channel");
         let mut identity = super::super::v1::identity_client::IdentityClient::new(channel);
-        let status = identity
-            .probe(super::super::v1::ProbeRequest {})
-            .await
-            .expect_err("nobody listens");
+        let status = identity.probe(super::super::v1::ProbeRequest {}).await.expect_err("nobody listens");
         assert_eq!(status.code(), tonic::Code::Unavailable);
     }
 }

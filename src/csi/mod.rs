@@ -61,20 +61,11 @@ mod tests {
     #[test]
     fn debug_output_never_shows_a_secret() {
         let secrets = [("password".to_owned(), "hunter2".to_owned())];
-        let publish = v1::ControllerPublishVolumeRequest {
-            secrets: secrets.clone().into(),
-            ..Default::default()
-        };
-        let unpublish = v1::ControllerUnpublishVolumeRequest {
-            secrets: secrets.into(),
-            ..Default::default()
-        };
+        let publish = v1::ControllerPublishVolumeRequest { secrets: secrets.clone().into(), ..Default::default() };
+        let unpublish = v1::ControllerUnpublishVolumeRequest { secrets: secrets.into(), ..Default::default() };
         for text in [format!("{publish:?}"), format!("{unpublish:?}")] {
             assert!(text.contains("<1 redacted>"), "{text}");
-            assert!(
-                !text.contains("hunter2") && !text.contains("password"),
-                "{text}"
-            );
+            assert!(!text.contains("hunter2") && !text.contains("password"), "{text}");
         }
     }
 }

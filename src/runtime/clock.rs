@@ -5,17 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chrono::{DateTime, Utc};
+use chrono::Utc;
 
-/// One reading of both clocks. Wall time is for what people and the API read; everything that is
-/// measured uses `mono`, which nobody can set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
-    /// Wall time.
-    pub wall: DateTime<Utc>,
-    /// Monotonic time of this process; does not advance while the machine is suspended.
-    pub mono: Instant,
-}
+pub use crate::api::time::Now;
 
 /// Where [`Now`] comes from: the machine, or a test.
 #[derive(Clone, Debug, Default)]
@@ -36,10 +28,7 @@ impl Clock {
     pub fn now(&self) -> Now {
         match &self.0 {
             Some(manual) => *manual.lock().unwrap_or_else(PoisonError::into_inner),
-            None => Now {
-                wall: Utc::now(),
-                mono: monotonic(),
-            },
+            None => Now { wall: Utc::now(), mono: monotonic() },
         }
     }
 

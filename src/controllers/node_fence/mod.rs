@@ -1,8 +1,167 @@
-//! Carries one node's incident through: taint, fence, read back, release, detach, clean.
+//! Carries one node's incident through: taint, fence, read back, release, detach, clean. Keyed by node name.
 
+pub mod act;
 pub mod decide;
 pub mod guard;
+pub mod observe;
 pub mod pods;
 pub mod requests;
 pub mod rows;
 pub mod status;
+mod tell;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use tokio::sync::{Mutex, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::fence_request::FenceRequest;
+use crate::api::node_fence::NodeFence;
+use crate::api::slim::{Node, Pod, VolumeAttachment};
+use crate::controllers::Context;
+use crate::error::Result;
+use crate::runtime::clock::monotonic;
+use crate::runtime::queue::{self, Next, Queue, QueueConfig};
+use crate::runtime::store::{Change, ObjectKey};
+
+use decide::{Asked, RowKey, Settings};
+
+/// Incidents worked on at once.
+const CONCURRENCY: usize = 16;
+/// Pods and attachments go by the dozen; their changes are gathered for this long.
+const PROGRESS_PACE: Duration = Duration::from_millis(50);
+
+/// What this process remembers of an incident. All of it may be lost: then rounds are asked again.
+#[derive(Clone, Debug, Default)]
+pub struct Incident {
+    episode: Option<(Option<String>, i64)>,
+    asked: BTreeMap<RowKey, Asked>,
+    attached_since: BTreeMap<String, Instant>,
+    renewed: Option<Option<MicroTime>>,
+    out_of_service_spent: bool,
+    recorded_at: Option<Instant>,
+    /// The NodeFence that this process wrote last, and when: an older one is not decided on.
+    written: Option<(String, Instant)>,
+}
+
+impl Incident {
+    /// Whether the store does not yet hold what this process wrote: deciding on it would only end in a conflict.
+    fn is_ahead_of(&mut self, fence: &NodeFence) -> bool {
+        let Some((version, at)) = &self.written else { return false };
+        let seen = fence.metadata.resource_version.as_deref() == Some(version);
+        // Somebody may have written after us, and then our version is never seen; the write itself is a
+        // compare-and-swap, so nothing but a conflict is at stake.
+        if seen || monotonic().saturating_duration_since(*at) > Duration::from_millis(500) {
+            self.written = None;
+        }
+        self.written.is_some()
+    }
+}
+
+struct Controller {
+    cx: Context,
+    settings: Settings,
+    incidents: std::sync::Mutex<HashMap<String, Arc<Mutex<Incident>>>>,
+}
+
+/// Runs the controller until `cancel`.
+pub async fn run(cx: Context, settings: Settings, cancel: CancellationToken) {
+    let (queue, receiver) = queue::queue();
+    feed(&cx, &queue);
+    let leadership = cx.writer.leadership().clone();
+    let telemetry = cx.telemetry.clone();
+    let controller = Arc::new(Controller { cx, settings, incidents: std::sync::Mutex::default() });
+    let config = QueueConfig { name: "node_fence", concurrency: CONCURRENCY, deadline: Duration::from_secs(60) };
+    let reconcile = move |node: String| {
+        let controller = controller.clone();
+        async move { controller.reconcile(&node).await }
+    };
+    queue::run(config, receiver, &telemetry, cancel, Some(leadership), reconcile).await;
+}
+
+fn feed(cx: &Context, queue: &Queue<String>) {
+    let stores = &cx.stores;
+    on_change(cx, stores.fences.subscribe(), queue, None, |change| vec![change.key.name.clone()]);
+    on_change(cx, stores.nodes.subscribe(), queue, None, |change: &Change<Node>| vec![change.key.name.clone()]);
+    on_change(cx, stores.requests.subscribe(), queue, None, |change: &Change<FenceRequest>| {
+        both(change).map(|request| request.spec.node_name.clone()).collect()
+    });
+    on_change(cx, stores.pods.subscribe(), queue, Some(PROGRESS_PACE), |change: &Change<Pod>| {
+        both(change).filter_map(|pod| pod.spec.node_name.clone()).collect()
+    });
+    on_change(cx, stores.attachments.subscribe(), queue, Some(PROGRESS_PACE), |change: &Change<VolumeAttachment>| {
+        both(change).map(|attachment| attachment.spec.node_name.clone()).collect()
+    });
+}
+
+fn both<K>(change: &Change<K>) -> impl Iterator<Item = &Arc<K>> {
+    change.old.iter().chain(&change.new)
+}
+
+/// Only nodes with a NodeFence are queued: the others are none of this controller's business.
+fn on_change<K: Send + Sync + 'static>(
+    cx: &Context,
+    mut changes: mpsc::UnboundedReceiver<Change<K>>,
+    queue: &Queue<String>,
+    pace: Option<Duration>,
+    nodes: impl Fn(&Change<K>) -> Vec<String> + Send + 'static,
+) {
+    let (queue, fences) = (queue.clone(), cx.stores.fences.clone());
+    tokio::spawn(async move {
+        while let Some(change) = changes.recv().await {
+            for node in nodes(&change) {
+                if fences.get(&ObjectKey::cluster(&node)).is_none() {
+                    continue;
+                }
+                match pace {
+                    None => queue.add(node),
+                    Some(pace) => queue.add_after(node, pace),
+                }
+            }
+        }
+    });
+}
+
+impl Controller {
+    async fn reconcile(&self, node: &str) -> Result<Next> {
+        self.cx.stores.wait_synced().await;
+        let incident = self.incident(node);
+        let mut incident = incident.lock().await;
+        match self.step(node, &mut incident).await {
+            // Somebody wrote in between: what was decided on is gone, so decide anew.
+            Err(error) if error.is_conflict() => Ok(Next::After(Duration::from_millis(100))),
+            other => other,
+        }
+    }
+
+    async fn step(&self, node: &str, incident: &mut Incident) -> Result<Next> {
+        let now = self.cx.clock.now();
+        let Some(mut seen) = observe::stored(&self.cx, node, incident, self.settings, now) else {
+            self.forget(node);
+            return Ok(Next::Await);
+        };
+        if incident.is_ahead_of(&seen.fence) {
+            return Ok(Next::After(Duration::from_millis(20)));
+        }
+        let mut decision = decide::decide(&seen, now);
+        if decision.look_live {
+            seen = observe::live(&self.cx, incident, seen, now).await?;
+            decision = decide::decide(&seen, self.cx.clock.now());
+        }
+        tracing::debug!(node, reason = decision.reason, effects = decision.effects.len(), "decided");
+        act::act(&self.cx, &seen, incident, decision.effects).await?;
+        Ok(decision.look_again.map_or(Next::Await, Next::After))
+    }
+
+    fn incident(&self, node: &str) -> Arc<Mutex<Incident>> {
+        let mut incidents = self.incidents.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        incidents.entry(node.to_owned()).or_default().clone()
+    }
+
+    fn forget(&self, node: &str) {
+        self.incidents.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(node);
+    }
+}

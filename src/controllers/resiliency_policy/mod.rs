@@ -1,8 +1,196 @@
-//! Protects the pods that policies select: opens a NodeFence, with its plan, when a node is declared failed.
+//! Protects the pods that policies select: opens a NodeFence, with its plan, when a node is declared failed. One
+//! serial pass over the whole cluster, because brakes are decisions over a set.
 
+pub mod act;
 pub mod brakes;
 pub mod decide;
 pub mod evidence;
+mod metrics;
+pub mod observe;
 pub mod plan;
 pub mod select;
+pub mod silence;
 pub mod status;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kube::ResourceExt;
+use tokio::sync::{Mutex, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::controllers::{Context, reference};
+use crate::error::Result;
+use crate::runtime::clock::Now;
+use crate::runtime::events::EventType;
+use crate::runtime::queue::{self, Next, Queue, QueueConfig};
+use crate::runtime::store::{Change, ObjectKey};
+
+use decide::{Decision, Seen};
+use metrics::Metrics;
+use silence::SilenceTracker;
+
+/// The only key: a pass is over the cluster.
+const CLUSTER: &str = "cluster";
+/// Pods change all the time and decide little: their changes are gathered for this long.
+const POD_PACE: Duration = Duration::from_millis(500);
+/// Counts of pods are written at most this often.
+const COUNTS_PACE: Duration = Duration::from_secs(60);
+
+/// What this process remembers between passes. All of it may be lost: it only delays.
+#[derive(Default)]
+struct Memory {
+    silence: SilenceTracker,
+    outage_seen: HashMap<String, Instant>,
+    suspected: BTreeSet<String>,
+    restrained: BTreeSet<decide::Restrained>,
+    /// NodeFences written but not seen in the store yet: the generation, and when it was written.
+    unseen: HashMap<String, (i64, Instant)>,
+    counted_at: Option<Instant>,
+}
+
+struct Controller {
+    cx: Context,
+    memory: Mutex<Memory>,
+    metrics: Metrics,
+}
+
+/// Runs the controller until `cancel`.
+pub async fn run(cx: Context, cancel: CancellationToken) {
+    let (queue, receiver) = queue::queue();
+    feed(&cx, &queue);
+    let metrics = Metrics::register(&cx.telemetry);
+    let leadership = cx.writer.leadership().clone();
+    let telemetry = cx.telemetry.clone();
+    let controller = Arc::new(Controller { cx, memory: Mutex::default(), metrics });
+    let config = QueueConfig { name: "resiliency_policy", concurrency: 1, deadline: Duration::from_secs(60) };
+    let reconcile = move |_: &'static str| {
+        let controller = controller.clone();
+        async move { controller.pass().await }
+    };
+    queue::run(config, receiver, &telemetry, cancel, Some(leadership), reconcile).await;
+}
+
+fn feed(cx: &Context, queue: &Queue<&'static str>) {
+    let stores = &cx.stores;
+    on_change(stores.policies.subscribe(), queue, None);
+    on_change(stores.nodes.subscribe(), queue, None);
+    on_change(stores.fences.subscribe(), queue, None);
+    on_change(stores.reports.subscribe(), queue, None);
+    on_change(stores.namespaces.subscribe(), queue, Some(POD_PACE));
+    on_change(stores.pods.subscribe(), queue, Some(POD_PACE));
+    queue.add(CLUSTER);
+}
+
+fn on_change<K: Send + Sync + 'static>(
+    mut changes: mpsc::UnboundedReceiver<Change<K>>,
+    queue: &Queue<&'static str>,
+    pace: Option<Duration>,
+) {
+    let queue = queue.clone();
+    tokio::spawn(async move {
+        while changes.recv().await.is_some() {
+            match pace {
+                None => queue.add(CLUSTER),
+                Some(pace) => queue.add_after(CLUSTER, pace),
+            }
+        }
+    });
+}
+
+impl Controller {
+    async fn pass(&self) -> Result<Next> {
+        self.cx.stores.wait_synced().await;
+        let mut memory = self.memory.lock().await;
+        if !self.sees_own_writes(&mut memory) {
+            return Ok(Next::After(Duration::from_millis(50)));
+        }
+        let now = self.cx.clock.now();
+        let mut seen = self.observe(&mut memory, now);
+        let mut decision = decide::decide(&seen, now);
+        if !decision.look_at.is_empty() {
+            for name in &decision.look_at {
+                let silence = seen.nodes.iter().find(|(node, _)| node.name_any() == *name).map(|(_, silence)| *silence);
+                if let Some(live) = observe::live(&self.cx, name, silence.unwrap_or_default()).await? {
+                    seen.live.insert(name.clone(), live);
+                }
+            }
+            decision = decide::decide(&seen, now);
+        }
+        self.report(&mut memory, &decision, now);
+        let look_again = decision.look_again;
+        for effect in decision.effects {
+            match act::act(&self.cx, effect).await {
+                Ok(Some(fence)) => {
+                    memory.unseen.insert(fence.name_any(), (fence.metadata.generation.unwrap_or_default(), now.mono));
+                }
+                Ok(None) => {}
+                // Somebody wrote in between: what was decided on is gone, so decide anew.
+                Err(error) if error.is_conflict() => return Ok(Next::After(Duration::from_millis(100))),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(look_again.map_or(Next::Await, Next::After))
+    }
+
+    /// A pass counts NodeFences for the brakes, so it must not run before it sees those it opened itself.
+    fn sees_own_writes(&self, memory: &mut Memory) -> bool {
+        let now = self.cx.clock.now().mono;
+        memory.unseen.retain(|name, (generation, written)| {
+            let known = self.cx.stores.fences.get(&ObjectKey::cluster(name));
+            // One that is gone again will never be seen; the watch tells of it well within this time.
+            let given_up = now.saturating_duration_since(*written) > Duration::from_secs(60);
+            !given_up && known.is_none_or(|fence| fence.metadata.generation.unwrap_or_default() < *generation)
+        });
+        memory.unseen.is_empty()
+    }
+
+    fn observe(&self, memory: &mut Memory, now: Now) -> Seen {
+        let mut seen = observe::cluster(&self.cx, &mut memory.silence, now);
+        let passed = |at: &Instant| now.mono.saturating_duration_since(*at);
+        seen.outage_seen = memory.outage_seen.iter().map(|(policy, at)| (policy.clone(), passed(at))).collect();
+        seen.counts_due = memory.counted_at.is_none_or(|at| passed(&at) >= COUNTS_PACE);
+        if seen.counts_due {
+            memory.counted_at = Some(now.mono);
+        }
+        seen
+    }
+
+    /// Metrics, and an Event for each change of suspicion or restraint. None of it is written to a status at rest.
+    fn report(&self, memory: &mut Memory, decision: &Decision, now: Now) {
+        for policy in &decision.outage {
+            memory.outage_seen.insert(policy.clone(), now.mono);
+        }
+        self.metrics.pass(decision, &self.cx.stores.fences.list());
+        let (before, after) = (&memory.suspected, &decision.suspected);
+        for node in after.difference(before) {
+            self.tell_node(node, EventType::Normal, "NodeSuspected", "no action: suspicion needs more evidence".into());
+        }
+        for node in before.difference(after) {
+            self.tell_node(node, EventType::Normal, "SuspicionCleared", "the node is heard of again".into());
+        }
+        let restrained: BTreeSet<_> = decision.restrained.iter().cloned().collect();
+        for held in restrained.difference(&memory.restrained) {
+            let note = format!("nothing is done for the failed node {}: {}", held.node, held.brake);
+            tracing::warn!(node = held.node, policy = held.policy, brake = held.brake, "a brake holds");
+            self.tell_node(
+                &held.node,
+                EventType::Warning,
+                "FenceHeld",
+                format!("policy {}: {}", held.policy, held.brake),
+            );
+            if let Some(policy) = self.cx.stores.policies.get(&ObjectKey::cluster(&held.policy)) {
+                self.cx.events.publish(reference(policy.as_ref()), EventType::Warning, held.brake, "Brake", note);
+            }
+        }
+        memory.suspected.clone_from(&decision.suspected);
+        memory.restrained = restrained;
+    }
+
+    fn tell_node(&self, name: &str, kind: EventType, reason: &'static str, note: String) {
+        if let Some(node) = self.cx.stores.nodes.get(&ObjectKey::cluster(name)) {
+            self.cx.events.publish(reference(node.as_ref()), kind, reason, "Watch", note);
+        }
+    }
+}

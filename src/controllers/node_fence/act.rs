@@ -1,0 +1,220 @@
+//! Carries out what a pass decided, in order. Deletions of pods and attachments run side by side, a bounded number at
+//! once, in the order given: the highest priority starts first.
+
+use futures::{StreamExt, TryStreamExt, stream};
+use json_patch::{AddOperation, Patch, PatchOperation, TestOperation, jsonptr::PointerBuf};
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::api::fence_request::FenceRequest;
+use crate::api::names;
+use crate::api::node_fence::NodeFence;
+use crate::api::slim::{Node, Pod, VolumeAttachment};
+use crate::api::usage::PodView;
+use crate::controllers::{Context, reference};
+use crate::error::Result;
+use crate::runtime::clock::{Now, monotonic};
+use crate::runtime::events::EventType;
+use crate::runtime::patch::{self, NodeIdentity};
+use crate::runtime::store::ObjectKey;
+
+use super::Incident;
+use super::decide::{Asked, Effect, Seen};
+use super::tell;
+
+/// Deletions under way at once.
+const CONCURRENCY: usize = 32;
+
+/// Carries out the effects of a pass.
+pub async fn act(cx: &Context, seen: &Seen, incident: &mut Incident, effects: Vec<Effect>) -> Result<()> {
+    let mut deletions = Vec::new();
+    for effect in effects {
+        match effect {
+            Effect::DeletePod { .. } | Effect::FailPod(_) | Effect::DeleteAttachment(_) => deletions.push(effect),
+            other => {
+                delete(cx, seen, std::mem::take(&mut deletions)).await?;
+                one(cx, seen, incident, other).await?;
+            }
+        }
+    }
+    delete(cx, seen, deletions).await
+}
+
+async fn one(cx: &Context, seen: &Seen, incident: &mut Incident, effect: Effect) -> Result<()> {
+    let fence = seen.fence.as_ref();
+    let now = cx.clock.now();
+    match effect {
+        Effect::Record(status) => {
+            let mut next = fence.clone();
+            next.status = Some(*status);
+            let written = cx.writer.replace_status(&next).await?;
+            incident.recorded_at = Some(now.mono);
+            incident.written = written.metadata.resource_version.clone().map(|version| (version, monotonic()));
+            tell::transitions(cx, fence, &written);
+        }
+        Effect::SetActive(active) => {
+            let meta = &fence.metadata;
+            let patch = if active {
+                patch::set_label(meta, names::ACTIVE_LABEL, "true")
+            } else {
+                patch::remove_label(meta, names::ACTIVE_LABEL)
+            };
+            patch_fence(cx, fence, incident, patch).await?;
+        }
+        Effect::AddTaint { taint, node } => {
+            let patch = patch::add_taint(identity(&node), node.taints(), &taint);
+            if let Some(patch) = patch {
+                cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
+                tell::tainted(cx, fence, &node, &taint);
+            }
+        }
+        Effect::RemoveTaint { taint, node } => {
+            incident.out_of_service_spent |= taint.key == names::OUT_OF_SERVICE_TAINT;
+            let patch = patch::remove_taint(identity(&node), node.taints(), &taint.key, &taint.effect);
+            if let Some(patch) = patch {
+                cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
+            }
+        }
+        Effect::Ask(request) => {
+            let asked = note_asked(incident, &request, None, now);
+            let result = cx.writer.create(request.as_ref()).await;
+            forget_if_refused(incident, asked, result)?;
+        }
+        Effect::AskAgain(request) => {
+            let before = seen.request(&request.spec.fencer_name).cloned();
+            let asked = note_asked(incident, &request, before.as_deref(), now);
+            let result = cx.writer.replace(request.as_ref()).await;
+            forget_if_refused(incident, asked, result)?;
+        }
+        Effect::Withdraw(request) => withdraw(cx, &request).await?,
+        Effect::Unguard => {
+            let patch = patch::remove_finalizer(&fence.metadata, names::NODE_CLEAN_FINALIZER);
+            patch_fence(cx, fence, incident, patch).await?;
+        }
+        Effect::Forget => {
+            let uid = fence.metadata.uid.as_deref().unwrap_or_default();
+            cx.writer.delete::<NodeFence>(&ObjectKey::from(fence), uid, None, None).await?;
+        }
+        Effect::DeletePod { .. } | Effect::FailPod(_) | Effect::DeleteAttachment(_) => {}
+    }
+    Ok(())
+}
+
+async fn delete(cx: &Context, seen: &Seen, effects: Vec<Effect>) -> Result<()> {
+    let deletions = stream::iter(effects).map(|effect| delete_one(cx, seen, effect)).buffered(CONCURRENCY);
+    // All are tried before the first failure is reported: one refused pod must not hold up the others.
+    let outcomes: Vec<Result<()>> = deletions.collect().await;
+    stream::iter(outcomes).try_collect().await
+}
+
+async fn delete_one(cx: &Context, seen: &Seen, effect: Effect) -> Result<()> {
+    match effect {
+        Effect::DeletePod { pod, grace_seconds } => {
+            let version = pod.pod.metadata.resource_version.as_deref();
+            cx.writer.delete::<Pod>(&ObjectKey::from(pod.pod.as_ref()), pod.uid(), version, grace_seconds).await?;
+            tracing::info!(node = seen.fence.name_any(), pod = pod.display(), ?grace_seconds, "pod released");
+            tell::released(cx, &seen.fence, &pod);
+            Ok(())
+        }
+        Effect::FailPod(pod) => fail(cx, &pod).await,
+        Effect::DeleteAttachment(attachment) => {
+            let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
+            cx.writer.delete::<VolumeAttachment>(&ObjectKey::from(attachment.as_ref()), uid, None, None).await?;
+            let note = format!("attachment of {} removed", attachment.volume());
+            cx.events.publish(reference(seen.fence.as_ref()), EventType::Normal, "AttachmentRemoved", "Detach", note);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whoever holds the pod with a finalizer (batch job tracking) lets go once it is Failed (KEP-3329's reason).
+async fn fail(cx: &Context, pod: &PodView) -> Result<()> {
+    let meta = &pod.pod.metadata;
+    let condition = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "DeletionByBulkhead",
+        "message": "its node failed and its volumes are fenced",
+        "lastTransitionTime": cx.clock.now().wall.to_rfc3339_opts(chrono::SecondsFormat::Secs, true),
+    });
+    let test = |path: &[&str], value: serde_json::Value| {
+        PatchOperation::Test(TestOperation { path: PointerBuf::from_tokens(path.iter().copied()), value })
+    };
+    let add = |path: &[&str], value: serde_json::Value| {
+        PatchOperation::Add(AddOperation { path: PointerBuf::from_tokens(path.iter().copied()), value })
+    };
+    let patch = Patch(vec![
+        test(&["metadata", "uid"], json!(meta.uid)),
+        test(&["metadata", "resourceVersion"], json!(meta.resource_version)),
+        add(&["status", "phase"], json!("Failed")),
+        add(&["status", "conditions", "-"], condition),
+    ]);
+    cx.writer.json_patch_status::<Pod>(&ObjectKey::from(pod.pod.as_ref()), patch).await?;
+    Ok(())
+}
+
+async fn withdraw(cx: &Context, request: &FenceRequest) -> Result<()> {
+    let key = ObjectKey::from(request);
+    if let Some(patch) = patch::remove_finalizer(&request.metadata, names::FENCE_OPEN_FINALIZER) {
+        cx.writer.json_patch::<FenceRequest>(&key, patch).await?;
+    }
+    let uid = request.metadata.uid.as_deref().unwrap_or_default();
+    match cx.writer.delete::<FenceRequest>(&key, uid, None, None).await {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other,
+    }
+}
+
+async fn patch_fence(cx: &Context, fence: &NodeFence, incident: &mut Incident, patch: Option<Patch>) -> Result<()> {
+    if let Some(patch) = patch {
+        let written = cx.writer.json_patch::<NodeFence>(&ObjectKey::from(fence), patch).await?;
+        incident.written = written.metadata.resource_version.map(|version| (version, monotonic()));
+    }
+    Ok(())
+}
+
+fn identity(node: &Node) -> NodeIdentity<'_> {
+    let boot_id = node.status.node_info.boot_id.as_str();
+    NodeIdentity {
+        uid: node.metadata.uid.as_deref().unwrap_or_default(),
+        boot_id: (!boot_id.is_empty()).then_some(boot_id),
+    }
+}
+
+/// The clock of a proof starts before its round can be seen by the fencer, so before the write is sent.
+fn note_asked(
+    incident: &mut Incident,
+    request: &FenceRequest,
+    before: Option<&FenceRequest>,
+    now: Now,
+) -> Vec<((i64, String), Option<Asked>)> {
+    let known = before.map(|before| before.spec.volumes.as_slice()).unwrap_or_default();
+    let mut previous = Vec::new();
+    for volume in request.spec.volumes.iter().filter(|volume| !known.contains(volume)) {
+        let key = (volume.episode, volume.name.clone());
+        let asked = Asked { round: volume.round, at: now.mono };
+        previous.push((key.clone(), incident.asked.insert(key, asked)));
+    }
+    previous
+}
+
+/// A write that was refused for sure asked for nothing. One whose outcome is unknown may have.
+fn forget_if_refused<T>(
+    incident: &mut Incident,
+    asked: Vec<((i64, String), Option<Asked>)>,
+    result: Result<T>,
+) -> Result<()> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            if error.is_conflict() {
+                for (key, before) in asked {
+                    match before {
+                        Some(before) => incident.asked.insert(key, before),
+                        None => incident.asked.remove(&key),
+                    };
+                }
+            }
+            Err(error)
+        }
+    }
+}

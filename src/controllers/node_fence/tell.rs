@@ -1,0 +1,105 @@
+//! Events and metrics of an incident: every action and every deliberate inaction, with its reason.
+
+use k8s_openapi::api::core::v1::Taint;
+use kube::ResourceExt;
+
+use crate::api::conditions;
+use crate::api::names;
+use crate::api::node_fence::{NodeFence, Phase, PodStatusState, VolumeStatusState};
+use crate::api::slim::Node;
+use crate::api::usage::PodView;
+use crate::controllers::{Context, reference};
+use crate::runtime::events::EventType;
+use crate::runtime::store::ObjectKey;
+
+/// Our taint, or the one that starts the detach, was set.
+pub fn tainted(cx: &Context, fence: &NodeFence, node: &Node, taint: &Taint) {
+    let reason = if taint.key == names::OUT_OF_SERVICE_TAINT { "OutOfServiceAdded" } else { "NodeTainted" };
+    let note = format!("taint {}={}:{}", taint.key, taint.value.as_deref().unwrap_or_default(), taint.effect);
+    tracing::info!(node = node.name_any(), taint = note, "taint set");
+    cx.events.publish(reference(fence), EventType::Normal, reason, "Taint", note.clone());
+    cx.events.publish(reference(node), EventType::Normal, reason, "Taint", note);
+}
+
+/// A pod was released.
+pub fn released(cx: &Context, fence: &NodeFence, pod: &PodView) {
+    let note = format!("node {} failed; every volume of the pod is fenced", fence.name_any());
+    cx.events.publish(reference(pod.pod.as_ref()), EventType::Normal, "PodReleased", "Release", note);
+}
+
+/// What changed from one record to the next, one Event per incident and change, not per pod.
+pub fn transitions(cx: &Context, before: &NodeFence, after: &NodeFence) {
+    let (Some(new), old) = (&after.status, before.status.clone().unwrap_or_default()) else { return };
+    let publish = |kind, reason, action, note: String| cx.events.publish(reference(after), kind, reason, action, note);
+    let fenced = |status: &crate::api::node_fence::NodeFenceStatus| {
+        status.volumes.iter().filter(|row| row.state == VolumeStatusState::Fenced).count()
+    };
+    if fenced(new) > fenced(&old) {
+        let proof = new.weakest_proof.map(|proof| format!("{proof:?}")).unwrap_or_default();
+        publish(
+            EventType::Normal,
+            "VolumeFenced",
+            "Fence",
+            format!("{} volumes fenced, weakest proof {proof}", fenced(new)),
+        );
+    }
+    for row in &new.volumes {
+        let was = old.volumes.iter().find(|was| was.episode == row.episode && was.name == row.name);
+        if was.map(|was| was.refences) != Some(row.refences) && row.refences.is_some() {
+            let note = format!("volume {} was attached again and is fenced again", row.name);
+            publish(EventType::Warning, "VolumeRefenced", "Fence", note);
+        }
+    }
+    if old.phase != Some(Phase::Recovered) && new.phase == Some(Phase::Recovered) {
+        publish(EventType::Normal, "NodeRecovered", "Recover", "access, taint and label are given back".into());
+    }
+    let returned = |status: &crate::api::node_fence::NodeFenceStatus| {
+        status.timeline.as_ref().is_some_and(|timeline| timeline.returned_at.is_some())
+    };
+    if returned(new) && !returned(&old) {
+        publish(EventType::Normal, "NodeReturned", "Watch", "the node is back".into());
+    }
+    tell_waiting(cx, after, &old);
+    tell_ready(cx, after, &old);
+}
+
+fn tell_waiting(cx: &Context, fence: &NodeFence, old: &crate::api::node_fence::NodeFenceStatus) {
+    let Some(new) = &fence.status else { return };
+    for row in &new.pods {
+        let was = old.pods.iter().find(|was| was.uid == row.uid);
+        let same = was.is_some_and(|was| was.state == row.state && was.reason == row.reason);
+        if same {
+            continue;
+        }
+        let Some(plan) = fence.spec.plan.pods.iter().find(|plan| plan.uid == row.uid) else { continue };
+        let detail = format!(
+            "{}/{}: {} {}",
+            plan.namespace,
+            plan.name,
+            row.reason.as_deref().unwrap_or_default(),
+            row.message.as_deref().unwrap_or_default()
+        );
+        let (kind, reason) = match (row.state, row.reason.as_deref()) {
+            (PodStatusState::Waiting, _) => (EventType::Warning, "FenceHeld"),
+            (PodStatusState::Released, Some("ReleasedByOthers")) => (EventType::Warning, "ReleasedByOthers"),
+            _ => continue,
+        };
+        cx.events.publish(reference(fence), kind, reason, "Release", detail.clone());
+        if let Some(pod) = cx.stores.pods.get(&ObjectKey::namespaced(&plan.namespace, &plan.name)) {
+            cx.events.publish(reference(pod.as_ref()), kind, reason, "Release", detail);
+        }
+    }
+}
+
+fn tell_ready(cx: &Context, fence: &NodeFence, old: &crate::api::node_fence::NodeFenceStatus) {
+    let Some(new) = &fence.status else { return };
+    for (type_, event) in [("Stalled", "FenceFailed"), ("Held", "FenceHeld")] {
+        let now = conditions::find(&new.conditions, type_).filter(|condition| condition.status == "True");
+        let was = conditions::find(&old.conditions, type_).filter(|condition| condition.status == "True");
+        if let Some(condition) = now.filter(|now| was.is_none_or(|was| was.reason != now.reason)) {
+            let note = format!("{}: {}", condition.reason, condition.message);
+            tracing::warn!(node = fence.name_any(), note, "incident waits");
+            cx.events.publish(reference(fence), EventType::Warning, event, "Fence", note);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Metrics of the passes.
+
+use std::sync::Arc;
+
+use kube::Resource as _;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+
+use crate::api::node_fence::{NodeFence, Phase};
+use crate::runtime::telemetry::Telemetry;
+
+use super::decide::Decision;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum PhaseLabel {
+    Planned,
+    Fencing,
+    PodsReleased,
+    Detached,
+    Cleaning,
+    Recovered,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InPhase {
+    phase: PhaseLabel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HeldBy {
+    brake: &'static str,
+}
+
+/// Gauges that each pass sets.
+pub struct Metrics {
+    suspected: Gauge,
+    held: Family<HeldBy, Gauge>,
+    fences: Family<InPhase, Gauge>,
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn register(telemetry: &Telemetry) -> Self {
+        Self {
+            suspected: telemetry.register("suspected_nodes", "Nodes that give reason for suspicion", Gauge::default()),
+            held: telemetry.register("held_nodes", "Failed nodes that a brake holds back", Family::default()),
+            fences: telemetry.register("node_fences", "NodeFences by phase", Family::default()),
+        }
+    }
+
+    /// Takes a pass in.
+    pub fn pass(&self, decision: &Decision, fences: &[Arc<NodeFence>]) {
+        self.suspected.set(i64::try_from(decision.suspected.len()).unwrap_or(i64::MAX));
+        for brake in ["BudgetExhausted", "CorrelatedOutage", "Cooldown"] {
+            let held = decision.restrained.iter().filter(|held| held.brake == brake).count();
+            self.held.get_or_create(&HeldBy { brake }).set(i64::try_from(held).unwrap_or(i64::MAX));
+        }
+        let phases = [
+            (Phase::Planned, PhaseLabel::Planned),
+            (Phase::Fencing, PhaseLabel::Fencing),
+            (Phase::PodsReleased, PhaseLabel::PodsReleased),
+            (Phase::Detached, PhaseLabel::Detached),
+            (Phase::Cleaning, PhaseLabel::Cleaning),
+            (Phase::Recovered, PhaseLabel::Recovered),
+        ];
+        for (phase, label) in phases {
+            let present = fences.iter().filter(|fence| fence.meta().name.is_some());
+            let count =
+                present.filter(|fence| fence.status.as_ref().and_then(|s| s.phase).unwrap_or(Phase::Planned) == phase);
+            self.fences.get_or_create(&InPhase { phase: label }).set(i64::try_from(count.count()).unwrap_or(i64::MAX));
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! How long each kubelet has been silent, by our own monotonic clock: never by the time stamps of another machine.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+
+use crate::api::slim::{Lease, Node};
+
+use super::evidence::Silence;
+
+/// Time within which half of the other Leases must have moved for the watch to be proved live; kubelets renew every
+/// 10 s.
+const PROOF_OF_LIFE: Duration = Duration::from_secs(12);
+
+/// What was seen of Leases and of unreachable nodes since the last reset.
+#[derive(Debug, Default)]
+pub struct SilenceTracker {
+    leases: HashMap<String, LeaseSeen>,
+    unreachable: HashMap<String, Instant>,
+    epoch: Option<(u64, u64)>,
+}
+
+#[derive(Debug)]
+struct LeaseSeen {
+    renewed: Option<MicroTime>,
+    moved: Instant,
+    /// It was seen to move, not only found.
+    has_moved: bool,
+}
+
+impl SilenceTracker {
+    /// Takes in what the stores hold. `epoch` is relists and leadership term: a change of either forgets all ages,
+    /// since nobody was looking.
+    pub fn update<'a>(
+        &mut self,
+        leases: impl IntoIterator<Item = (&'a str, &'a Lease)>,
+        nodes: impl IntoIterator<Item = &'a Node>,
+        epoch: (u64, u64),
+        now: Instant,
+    ) {
+        if self.epoch != Some(epoch) {
+            *self = Self { epoch: Some(epoch), ..Self::default() };
+        }
+        self.take_leases(leases, now);
+        self.take_nodes(nodes, now);
+    }
+
+    fn take_leases<'a>(&mut self, leases: impl IntoIterator<Item = (&'a str, &'a Lease)>, now: Instant) {
+        let mut present = HashSet::new();
+        for (name, lease) in leases {
+            present.insert(name);
+            let renewed = &lease.spec.renew_time;
+            match self.leases.get_mut(name) {
+                Some(seen) if seen.renewed == *renewed => {}
+                Some(seen) => *seen = LeaseSeen { renewed: renewed.clone(), moved: now, has_moved: true },
+                None => {
+                    let seen = LeaseSeen { renewed: renewed.clone(), moved: now, has_moved: false };
+                    self.leases.insert(name.to_owned(), seen);
+                }
+            }
+        }
+        self.leases.retain(|name, _| present.contains(name.as_str()));
+        // While the watch is not proved live no age may grow.
+        let stale: Vec<_> = self.leases.keys().filter(|name| !self.is_live_without(name, now)).cloned().collect();
+        for name in stale {
+            if let Some(seen) = self.leases.get_mut(&name) {
+                seen.moved = seen.moved.max(now.checked_sub(PROOF_OF_LIFE).unwrap_or(now));
+            }
+        }
+    }
+
+    fn take_nodes<'a>(&mut self, nodes: impl IntoIterator<Item = &'a Node>, now: Instant) {
+        let mut still = HashMap::new();
+        for node in nodes.into_iter().filter(|node| node.is_unreachable()) {
+            let uid = node.metadata.uid.clone().unwrap_or_default();
+            let since = self.unreachable.get(&uid).copied().unwrap_or(now);
+            still.insert(uid, since);
+        }
+        self.unreachable = still;
+    }
+
+    /// Whether at least half of the other Leases moved lately, one at least.
+    fn is_live_without(&self, name: &str, now: Instant) -> bool {
+        let others = self.leases.iter().filter(|(other, _)| *other != name);
+        let (mut all, mut moved) = (0, 0);
+        for (_, seen) in others {
+            all += 1;
+            moved += usize::from(seen.has_moved && now.saturating_duration_since(seen.moved) < PROOF_OF_LIFE);
+        }
+        all > 0 && moved * 2 >= all
+    }
+
+    /// How silent a node's kubelet is.
+    pub fn of(&self, node: &Node, now: Instant) -> Silence {
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        let uid = node.metadata.uid.as_deref().unwrap_or_default();
+        let lease = self.leases.get(name).filter(|_| self.is_live_without(name, now));
+        Silence {
+            lease_age: lease.map(|seen| now.saturating_duration_since(seen.moved)),
+            unreachable_for: self.unreachable.get(uid).map(|since| now.saturating_duration_since(*since)),
+        }
+    }
+}
