@@ -3,7 +3,9 @@
 //! The upstream programs are unmodified; [`Testbed`] starts them and nothing outlives it.
 
 mod components;
+mod error;
 mod folder;
+mod ports;
 
 pub mod apply;
 pub mod audit;
@@ -14,6 +16,7 @@ pub mod options;
 pub mod pki;
 pub mod process;
 
-pub use control_plane::{Testbed, TestbedError};
+pub use control_plane::Testbed;
+pub use error::TestbedError;
 pub use options::{AttacherOptions, Component, KwokNodes, KwokOptions, TestbedOptions};
 pub use pki::Identity;
