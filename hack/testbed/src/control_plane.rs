@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,14 +12,15 @@ use kube::Client;
 use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
 
-use crate::apply::ApplyError;
 use crate::audit::Audit;
-use crate::binaries::{Binaries, BinariesError, Program};
-use crate::components::{self, Layout, Ports};
+use crate::binaries::{Binaries, Program};
+use crate::components::{self, Layout};
+use crate::error::TestbedError;
 use crate::folder::Folder;
-use crate::kubeconfig::{self, KubeconfigError};
+use crate::kubeconfig;
 use crate::options::{AttacherOptions, Component, KwokNodes, KwokOptions, TestbedOptions};
-use crate::pki::{Identity, Pki, PkiError};
+use crate::pki::{Identity, Pki};
+use crate::ports::Ports;
 use crate::process::{Launch, Process, ProcessError, Signal};
 
 /// How long a component may take to become ready. A loaded machine needs more than the usual 3 s.
@@ -30,64 +29,12 @@ const POLL: Duration = Duration::from_millis(50);
 /// How often a start is tried when another program takes a port that was free a moment ago.
 const ATTEMPTS: u32 = 4;
 
-/// Why a testbed could not be started or used.
-#[derive(Debug, thiserror::Error)]
-pub enum TestbedError {
-    /// A program is missing.
-    #[error(transparent)]
-    Binaries(#[from] BinariesError),
-    /// A certificate could not be made.
-    #[error(transparent)]
-    Pki(#[from] PkiError),
-    /// A kubeconfig could not be made or used.
-    #[error(transparent)]
-    Kubeconfig(#[from] KubeconfigError),
-    /// A program could not be started, or ended.
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    /// Files could not be applied.
-    #[error(transparent)]
-    Apply(#[from] ApplyError),
-    /// A file of the testbed could not be written.
-    #[error("cannot set up the testbed's folder in {folder}: {source}")]
-    Folder {
-        /// The folder.
-        folder: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// No ports.
-    #[error("no free port on 127.0.0.1: {0}")]
-    Ports(io::Error),
-    /// A component did not become ready in time.
-    #[error("{component} is not ready after {seconds} s ({last}); its last output:\n{tail}")]
-    NotReady {
-        /// The component's program.
-        component: &'static str,
-        /// How long it was waited for.
-        seconds: u64,
-        /// What its health endpoint said last.
-        last: String,
-        /// The end of its log.
-        tail: String,
-    },
-    /// kubectl failed.
-    #[error("kubectl {arguments} failed: {message}")]
-    Kubectl {
-        /// Its arguments.
-        arguments: String,
-        /// What it printed.
-        message: String,
-    },
-    /// The request needs a component that does not run.
-    #[error("{0} does not run in this testbed")]
-    NotRunning(&'static str),
-}
-
 /// What starts together. A controller that starts before the apiserver has its roles is refused
 /// and backs off, which costs two seconds.
-const START_ORDER: [[Component; 2]; 2] =
-    [[Component::Etcd, Component::ApiServer], [Component::ControllerManager, Component::Scheduler]];
+const START_ORDER: [[Component; 2]; 2] = [
+    [Component::Etcd, Component::ApiServer],
+    [Component::ControllerManager, Component::Scheduler],
+];
 
 /// A running control plane with its own folder and ports. Dropping it ends and removes all of it.
 #[derive(Debug)]
@@ -113,7 +60,10 @@ impl Testbed {
         let given = options.binaries.clone();
         let binaries = tokio::task::spawn_blocking(move || Binaries::ensure(given.as_deref()))
             .await
-            .map_err(|error| TestbedError::Folder { folder: PathBuf::new(), source: io::Error::other(error) })??;
+            .map_err(|error| TestbedError::Folder {
+                folder: PathBuf::new(),
+                source: io::Error::other(error),
+            })??;
         let mut attempt = 1;
         loop {
             match Self::try_start(&binaries, &options).await {
@@ -127,17 +77,23 @@ impl Testbed {
         }
     }
 
-    async fn try_start(binaries: &Binaries, options: &TestbedOptions) -> Result<Self, TestbedError> {
+    async fn try_start(
+        binaries: &Binaries,
+        options: &TestbedOptions,
+    ) -> Result<Self, TestbedError> {
         let folder = Folder::create().map_err(folder_error(&std::env::temp_dir()))?;
         let path = folder.path();
-        fs::write(path.join("audit-policy.yaml"), include_str!("audit-policy.yaml"))
-            .and_then(|()| fs::write(path.join("kwok.yaml"), include_str!("../kwok/nodes.yaml")))
-            .map_err(folder_error(path))?;
+        fs::write(
+            path.join("audit-policy.yaml"),
+            include_str!("audit-policy.yaml"),
+        )
+        .and_then(|()| fs::write(path.join("kwok.yaml"), include_str!("../kwok/nodes.yaml")))
+        .map_err(folder_error(path))?;
         let mut testbed = Self {
             processes: Mutex::default(),
             launches: BTreeMap::new(),
             binaries: binaries.clone(),
-            ports: free_ports().map_err(TestbedError::Ports)?,
+            ports: Ports::find_free().map_err(TestbedError::Ports)?,
             pki: Pki::create(path)?,
             issuing: Mutex::default(),
             folder,
@@ -215,10 +171,18 @@ impl Testbed {
     /// When it cannot be written, or the identity has more than two groups.
     pub fn kubeconfig(&self, identity: &Identity) -> Result<PathBuf, TestbedError> {
         let _issuing = self.issuing.lock().unwrap_or_else(PoisonError::into_inner);
-        let path = self.folder().join(format!("{}.kubeconfig", identity.file_stem()));
+        let path = self
+            .folder()
+            .join(format!("{}.kubeconfig", identity.file_stem()));
         if !path.is_file() {
             let files = self.pki.client(identity)?;
-            kubeconfig::write(&path, self.ports.apiserver, &self.pki.authority_file(), &identity.user(), &files)?;
+            kubeconfig::write(
+                &path,
+                self.ports.apiserver,
+                &self.pki.authority_file(),
+                &identity.user(),
+                &files,
+            )?;
         }
         Ok(path)
     }
@@ -236,7 +200,10 @@ impl Testbed {
     /// # Errors
     /// When kubectl cannot be run or fails; the error has its message.
     pub async fn kubectl(&self, args: &[&str]) -> Result<String, TestbedError> {
-        let failed = |message: String| TestbedError::Kubectl { arguments: args.join(" "), message };
+        let failed = |message: String| TestbedError::Kubectl {
+            arguments: args.join(" "),
+            message,
+        };
         let output = tokio::process::Command::new(self.binaries.path(Program::Kubectl))
             .arg("--kubeconfig")
             .arg(self.kubeconfig(&Identity::Admin)?)
@@ -275,7 +242,11 @@ impl Testbed {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start_kwok(&self, nodes: &KwokNodes, options: &KwokOptions) -> Result<Process, TestbedError> {
+    pub fn start_kwok(
+        &self,
+        nodes: &KwokNodes,
+        options: &KwokOptions,
+    ) -> Result<Process, TestbedError> {
         let kubeconfig = self.kubeconfig(&Identity::Kwok)?;
         let stages = self.folder().join("kwok.yaml");
         let args = components::kwok(&kubeconfig, &stages, nodes, options);
@@ -331,17 +302,29 @@ impl Testbed {
         match component {
             // The apiserver is not ready before its etcd is.
             Component::Etcd => Ok(()),
-            Component::ApiServer => self.wait_answer(component, self.ports.apiserver, "/readyz").await,
+            Component::ApiServer => {
+                self.wait_answer(component, self.ports.apiserver, "/readyz")
+                    .await
+            }
             Component::ControllerManager => {
                 let port = self.ports.controller_manager;
                 self.wait_answer(component, port, "/healthz").await?;
-                self.wait_answer(component, self.ports.apiserver, DEFAULT_ACCOUNT).await
+                self.wait_answer(component, self.ports.apiserver, DEFAULT_ACCOUNT)
+                    .await
             }
-            Component::Scheduler => self.wait_answer(component, self.ports.scheduler, "/readyz").await,
+            Component::Scheduler => {
+                self.wait_answer(component, self.ports.scheduler, "/readyz")
+                    .await
+            }
         }
     }
 
-    async fn wait_answer(&self, component: Component, port: u16, path: &str) -> Result<(), TestbedError> {
+    async fn wait_answer(
+        &self,
+        component: Component,
+        port: u16,
+        path: &str,
+    ) -> Result<(), TestbedError> {
         let admin = self.kubeconfig(&Identity::Admin)?;
         let probe = kubeconfig::client(&admin, Some(port)).await?;
         let started = Instant::now();
@@ -360,7 +343,11 @@ impl Testbed {
                     component: component.program().name(),
                     seconds: READY_DEADLINE.as_secs(),
                     last: last.to_string(),
-                    tail: self.processes().get(&component).map(Process::log_tail).unwrap_or_default(),
+                    tail: self
+                        .processes()
+                        .get(&component)
+                        .map(Process::log_tail)
+                        .unwrap_or_default(),
                 });
             }
             tokio::time::sleep(POLL).await;
@@ -370,11 +357,15 @@ impl Testbed {
     fn signal(&self, component: Component, signal: Signal) -> Result<(), TestbedError> {
         let mut processes = self.processes();
         let process = processes.get_mut(&component);
-        Ok(process.ok_or_else(|| not_running(component))?.signal(signal)?)
+        Ok(process
+            .ok_or_else(|| not_running(component))?
+            .signal(signal)?)
     }
 
     fn processes(&self) -> MutexGuard<'_, BTreeMap<Component, Process>> {
-        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.processes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -394,26 +385,4 @@ fn not_running(component: Component) -> TestbedError {
 fn folder_error(path: &Path) -> impl FnOnce(io::Error) -> TestbedError {
     let folder = path.to_owned();
     move |source| TestbedError::Folder { folder, source }
-}
-
-/// Ports that are free now, found at once so that they differ. They lie below those that Linux
-/// gives to outgoing connections, so that a stopped server finds its port free again.
-fn free_ports() -> io::Result<Ports> {
-    const RANGE: std::ops::Range<u16> = 16_384..32_768;
-    let random = RandomState::new();
-    let mut candidates = (0..1000_u32).map(|n| {
-        let width = u64::from(RANGE.end - RANGE.start);
-        // The remainder is below the width, which is a u16.
-        RANGE.start + u16::try_from(random.hash_one(n) % width).unwrap_or_default()
-    });
-    let mut listeners = Vec::new();
-    let mut port = || {
-        let listener = candidates
-            .find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok())
-            .ok_or(io::ErrorKind::AddrInUse)?;
-        let port = listener.local_addr()?.port();
-        listeners.push(listener);
-        io::Result::Ok(port)
-    };
-    Ok(Ports { etcd: port()?, etcd_peer: port()?, apiserver: port()?, controller_manager: port()?, scheduler: port()? })
 }

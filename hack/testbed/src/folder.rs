@@ -36,7 +36,10 @@ impl Folder {
         } else {
             fs::rename(&unlocked, directory.path().join(LOCK))?;
         }
-        Ok(Self { directory, _lock: lock })
+        Ok(Self {
+            directory,
+            _lock: lock,
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -82,6 +85,13 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        assert_eq!(left, ["bulkhead-testbed-held", "bulkhead-testbed-kept", "someone-elses"]);
+        assert_eq!(
+            left,
+            [
+                "bulkhead-testbed-held",
+                "bulkhead-testbed-kept",
+                "someone-elses"
+            ]
+        );
     }
 }

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -77,7 +78,11 @@ enum Error {
     #[error("no testbed {0} runs: see `testbed status`")]
     RunsNot(String),
     #[error("testbed {name} could not be started; its last output, from {log}:\n{tail}")]
-    NotStarted { name: String, log: PathBuf, tail: String },
+    NotStarted {
+        name: String,
+        log: PathBuf,
+        tail: String,
+    },
     #[error("cannot start: {0}")]
     Start(io::Error),
 }
@@ -111,6 +116,21 @@ impl StateFile {
         Ok(Self { path, file })
     }
 
+    /// Whether this process now is the testbed of that name. A file that the last one removed
+    /// between opening and locking says nothing to anyone, so it is opened again.
+    fn lock(name: &str) -> Result<Self, Error> {
+        loop {
+            let opened = Self::open(name)?;
+            if opened.file.try_lock().is_err() {
+                return Err(Error::Runs(name.to_owned()));
+            }
+            let inode = |metadata: io::Result<fs::Metadata>| metadata.map(|m| m.ino()).ok();
+            if inode(opened.file.metadata()) == inode(fs::metadata(&opened.path)) {
+                return Ok(opened);
+            }
+        }
+    }
+
     fn runs(&self) -> bool {
         match self.file.try_lock() {
             Ok(()) => {
@@ -125,7 +145,10 @@ impl StateFile {
     /// Empty while the testbed is just writing it.
     fn state(&mut self) -> State {
         let mut text = String::new();
-        let read = self.file.rewind().and_then(|()| self.file.read_to_string(&mut text));
+        let read = self
+            .file
+            .rewind()
+            .and_then(|()| self.file.read_to_string(&mut text));
         match read {
             Ok(_) => serde_json::from_str(&text).unwrap_or_default(),
             Err(_) => State::default(),
@@ -161,10 +184,8 @@ async fn main() -> ExitCode {
 
 /// Runs a testbed until Ctrl-C, SIGTERM or, outside a terminal, `down`.
 async fn foreground(up: &Up) -> Result<(), Error> {
-    let mut state_file = StateFile::open(&up.name)?;
-    if state_file.file.try_lock().is_err() {
-        return Err(Error::Runs(up.name.clone()));
-    }
+    let mut state_file = StateFile::lock(&up.name)?;
+    let path = state_file.path.clone();
     if up.detached {
         // Fails only for a process that leads a group already, which then is detached enough.
         let _ = rustix::process::setsid();
@@ -172,7 +193,10 @@ async fn foreground(up: &Up) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Start)?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(Error::Start)?;
     let pid = rustix::process::getpid().as_raw_nonzero().get();
-    state_file.write(&State { pid, kubeconfig: None })?;
+    state_file.write(&State {
+        pid,
+        kubeconfig: None,
+    })?;
     let options = TestbedOptions {
         binaries: up.binaries.clone(),
         feature_gates: up.feature_gates.iter().cloned().collect(),
@@ -183,16 +207,21 @@ async fn foreground(up: &Up) -> Result<(), Error> {
         let testbed = Testbed::start(options).await?;
         let kubeconfig = testbed.kubeconfig(&Identity::Admin)?;
         println!("export KUBECONFIG={}", kubeconfig.display());
-        state_file.write(&State { pid, kubeconfig: Some(kubeconfig) })?;
+        state_file.write(&State {
+            pid,
+            kubeconfig: Some(kubeconfig),
+        })?;
         // Until a signal drops this future and the testbed in it.
         std::future::pending::<Result<(), Error>>().await
     };
-    tokio::select! {
+    let done = tokio::select! {
         done = run => done,
         _ = tokio::signal::ctrl_c() => Ok(()),
         _ = terminate.recv() => Ok(()),
         _ = hang_up.recv() => Ok(()),
-    }
+    };
+    fs::remove_file(&path).map_err(file_error(&path))?;
+    done
 }
 
 /// Starts this program again, detached, and returns when its testbed is ready.
@@ -207,7 +236,10 @@ async fn background(up: &Up) -> Result<(), Error> {
     let log = File::create(&log_path).map_err(file_error(&log_path))?;
     let mut command = Command::new(std::env::current_exe().map_err(Error::Start)?);
     command.args(["up", &up.name, "--foreground", "--detached"]);
-    command.arg(format!("--node-monitor-grace-period={}", up.node_monitor_grace_period));
+    command.arg(format!(
+        "--node-monitor-grace-period={}",
+        up.node_monitor_grace_period
+    ));
     for (gate, on) in &up.feature_gates {
         command.arg(format!("--feature-gates={gate}={on}"));
     }
@@ -228,7 +260,11 @@ async fn background(up: &Up) -> Result<(), Error> {
             return Ok(());
         }
         if child.try_wait().map_err(Error::Start)?.is_some() {
-            return Err(Error::NotStarted { name: up.name.clone(), tail: log_tail(&log_path, 20), log: log_path });
+            return Err(Error::NotStarted {
+                name: up.name.clone(),
+                tail: log_tail(&log_path, 20),
+                log: log_path,
+            });
         }
         tokio::time::sleep(POLL).await;
     }

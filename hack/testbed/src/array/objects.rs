@@ -81,17 +81,19 @@ pub enum ClaimError {
 const BYTES: i64 = 1 << 30;
 
 impl Array {
-    /// Creates the CSIDriver object.
+    /// Creates the CSIDriver object, with `attachRequired` as the array's options have it.
     ///
     /// # Errors
     ///
     /// [`ClaimError::Api`] also if it exists already.
-    pub async fn install(&self, client: &Client, attach_required: bool) -> Result<(), ClaimError> {
+    pub async fn install(&self, client: &Client) -> Result<(), ClaimError> {
         let driver: CSIDriver = serde_json::from_value(json!({
             "metadata": { "name": self.driver_name() },
-            "spec": { "attachRequired": attach_required, "podInfoOnMount": false },
+            "spec": { "attachRequired": self.driver.options.attaches, "podInfoOnMount": false },
         }))?;
-        Api::all(client.clone()).create(&PostParams::default(), &driver).await?;
+        Api::all(client.clone())
+            .create(&PostParams::default(), &driver)
+            .await?;
         Ok(())
     }
 
@@ -104,14 +106,21 @@ impl Array {
     pub async fn claim(&self, client: &Client, claim: &Claim) -> Result<String, ClaimError> {
         let handle = self.create_volume(&claim.volume_name(), claim.access, BYTES)?;
         let volume: PersistentVolume = serde_json::from_value(self.volume_object(claim, &handle))?;
-        Api::all(client.clone()).create(&PostParams::default(), &volume).await?;
+        Api::all(client.clone())
+            .create(&PostParams::default(), &volume)
+            .await?;
         let object: PersistentVolumeClaim = serde_json::from_value(claim_object(claim))?;
-        Api::namespaced(client.clone(), &claim.namespace).create(&PostParams::default(), &object).await?;
+        Api::namespaced(client.clone(), &claim.namespace)
+            .create(&PostParams::default(), &object)
+            .await?;
         Ok(handle)
     }
 
     fn volume_object(&self, claim: &Claim, handle: &str) -> Value {
-        let secret = claim.secret.as_ref().map(|secret| json!({ "namespace": secret.namespace, "name": secret.name }));
+        let secret = claim
+            .secret
+            .as_ref()
+            .map(|secret| json!({ "namespace": secret.namespace, "name": secret.name }));
         json!({
             "metadata": { "name": claim.volume_name() },
             "spec": {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tonic::Status;
 
+use super::ArrayOptions;
 use crate::ledger::{Access, Event, Ledger, Operation, Reason, Stamp};
 
 /// What the array does with a publish of a single-writer volume that another node has.
@@ -69,6 +70,8 @@ struct Node {
 pub(super) struct State {
     pub ledger: Ledger,
     pub multi_attach: MultiAttach,
+    /// See [`ArrayOptions::attaches`].
+    attaches: bool,
     volumes: BTreeMap<Arc<str>, Volume>,
     nodes: BTreeMap<Arc<str>, Node>,
     /// Volumes with a controller operation under way.
@@ -79,8 +82,15 @@ pub(super) struct State {
 pub(super) struct Refusal(pub Reason);
 
 impl State {
-    pub fn new(ledger: Ledger, multi_attach: MultiAttach) -> Self {
-        State { ledger, multi_attach, volumes: BTreeMap::new(), nodes: BTreeMap::new(), busy: BTreeSet::new() }
+    pub fn new(ledger: Ledger, options: &ArrayOptions) -> Self {
+        State {
+            ledger,
+            multi_attach: options.multi_attach,
+            attaches: options.attaches,
+            volumes: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            busy: BTreeSet::new(),
+        }
     }
 
     pub fn add_node(&mut self, node: &str) {
@@ -110,7 +120,9 @@ impl State {
 
     fn node(&self, node: &str) -> Result<(&Arc<str>, &Node), Status> {
         let found = self.nodes.get_key_value(node);
-        found.ok_or_else(|| Status::not_found(format!("node {node} is not registered with the array")))
+        found.ok_or_else(|| {
+            Status::not_found(format!("node {node} is not registered with the array"))
+        })
     }
 
     pub fn create(&mut self, name: &str, access: Access, bytes: i64) -> Result<Arc<str>, Status> {
@@ -118,10 +130,17 @@ impl State {
         match self.volumes.get(&volume) {
             Some(there) if there.access == access && there.capacity_bytes == bytes => {}
             Some(_) => {
-                return Err(Status::already_exists(format!("volume {name} exists with another size or access")));
+                return Err(Status::already_exists(format!(
+                    "volume {name} exists with another size or access"
+                )));
             }
             None => {
-                let created = Volume { access, capacity_bytes: bytes, published: BTreeMap::new(), last_write: None };
+                let created = Volume {
+                    access,
+                    capacity_bytes: bytes,
+                    published: BTreeMap::new(),
+                    last_write: None,
+                };
                 self.volumes.insert(volume.clone(), created);
                 self.record(&volume, "", Event::Created { access });
             }
@@ -134,7 +153,9 @@ impl State {
             return Ok(());
         };
         if let Some(node) = there.published.keys().next() {
-            return Err(Status::failed_precondition(format!("volume {volume} is published to node {node}")));
+            return Err(Status::failed_precondition(format!(
+                "volume {volume} is published to node {node}"
+            )));
         }
         let id = id.clone();
         self.volumes.remove(&id);
@@ -159,14 +180,18 @@ impl State {
         if let (Some(other), MultiAttach::Refuse, Access::SingleWriter, false) =
             (other, self.multi_attach, there.access, repeated)
         {
-            let refused = Status::failed_precondition(format!("volume {id} is published to node {other}"));
+            let refused =
+                Status::failed_precondition(format!("volume {id} is published to node {other}"));
             self.refuse(&id, &node, Operation::Publish, Reason::InUse);
             return Err(refused);
         }
         if let Some(there) = self.volumes.get_mut(&id) {
             there.published.insert(node.clone(), read_only);
         }
-        let event = Event::Published { read_only, repeated };
+        let event = Event::Published {
+            read_only,
+            repeated,
+        };
         self.ledger.record(&id, &node, event);
         Ok(())
     }
@@ -181,7 +206,8 @@ impl State {
             let there = self.volumes.get_mut(&id);
             let held = there.and_then(|there| there.published.remove(&node));
             let repeated = held.is_none();
-            self.ledger.record(&id, &node, Event::Unpublished { repeated });
+            self.ledger
+                .record(&id, &node, Event::Unpublished { repeated });
         }
         Ok(())
     }
@@ -190,7 +216,11 @@ impl State {
         let listed = self.volumes.iter().map(|(volume, there)| Listed {
             volume: volume.clone(),
             capacity_bytes: there.capacity_bytes,
-            nodes: there.published.keys().map(|node| node.to_string()).collect(),
+            nodes: there
+                .published
+                .keys()
+                .map(|node| node.to_string())
+                .collect(),
         });
         listed.collect()
     }
@@ -243,28 +273,51 @@ impl State {
         Err(Refusal(reason))
     }
 
-    pub fn write(&mut self, volume: &Arc<str>, node: &Arc<str>, sequence: u64, tag: Arc<str>) -> Result<(), Refusal> {
+    pub fn write(
+        &mut self,
+        volume: &Arc<str>,
+        node: &Arc<str>,
+        sequence: u64,
+        tag: Arc<str>,
+    ) -> Result<(), Refusal> {
         self.admit(volume, node, Operation::Write)?;
-        let event = Event::Wrote { sequence, tag: tag.clone() };
+        let event = Event::Wrote {
+            sequence,
+            tag: tag.clone(),
+        };
         let at = self.ledger.record(volume, node, event);
         if let Some(there) = self.volumes.get_mut(volume) {
-            there.last_write = Some(LastWrite { at, node: node.clone(), sequence, tag });
+            there.last_write = Some(LastWrite {
+                at,
+                node: node.clone(),
+                sequence,
+                tag,
+            });
         }
         Ok(())
     }
 
     pub fn read(&self, volume: &str, node: &str) -> Result<Option<LastWrite>, Refusal> {
         self.admit(volume, node, Operation::Read)?;
-        Ok(self.volumes.get(volume).and_then(|there| there.last_write.clone()))
+        Ok(self
+            .volumes
+            .get(volume)
+            .and_then(|there| there.last_write.clone()))
     }
 
     pub fn stage(&mut self, volume: &str, node: &str) -> Result<(), Status> {
         let id = self.volume(volume)?.0.clone();
         self.node(node)?;
-        self.admit(volume, node, Operation::Stage).map_err(|Refusal(reason)| match reason {
-            Reason::LinkDown => Status::unavailable("the node does not reach the array"),
-            _ => Status::failed_precondition(format!("volume {volume} is not published to node {node}")),
-        })?;
+        if !self.attaches {
+            self.publish(volume, node, false)?;
+        }
+        self.admit(volume, node, Operation::Stage)
+            .map_err(|Refusal(reason)| match reason {
+                Reason::LinkDown => Status::unavailable("the node does not reach the array"),
+                _ => Status::failed_precondition(format!(
+                    "volume {volume} is not published to node {node}"
+                )),
+            })?;
         let there = self.nodes.entry(node.into()).or_default();
         if there.staged.insert(id.clone()) {
             self.record(&id, node, Event::Staged);
@@ -282,6 +335,9 @@ impl State {
         }
         if let Some(id) = there.staged.take(volume) {
             self.record(&id, node, Event::Unstaged);
+            if !self.attaches {
+                self.unpublish(volume, Some(node))?;
+            }
         }
         Ok(())
     }
@@ -291,13 +347,20 @@ impl State {
         self.node(node)?;
         let there = self.nodes.entry(node.into()).or_default();
         let Some(id) = there.staged.get(volume).cloned() else {
-            return Err(Status::failed_precondition(format!("volume {volume} is not staged on node {node}")));
+            return Err(Status::failed_precondition(format!(
+                "volume {volume} is not staged on node {node}"
+            )));
         };
         there.targets.insert((id, target.to_owned()));
         Ok(())
     }
 
-    pub fn unpublish_from_pod(&mut self, volume: &str, node: &str, target: &str) -> Result<(), Status> {
+    pub fn unpublish_from_pod(
+        &mut self,
+        volume: &str,
+        node: &str,
+        target: &str,
+    ) -> Result<(), Status> {
         self.node(node)?;
         if let Some(there) = self.nodes.get_mut(node) {
             there.targets.remove(&(volume.into(), target.to_owned()));
