@@ -1,5 +1,25 @@
+//! A real Kubernetes control plane on one machine, with simulated nodes and a test array, for tests, the demo and
+//! benchmarks.
+//!
+//! The upstream programs are unmodified; [`Testbed`] starts them and nothing outlives it.
+
+mod components;
+mod folder;
 mod lock;
 
+pub mod apply;
 pub mod array;
+pub mod audit;
+pub mod binaries;
+pub mod control_plane;
+pub mod kubeconfig;
 pub mod ledger;
+pub mod nodes;
+pub mod options;
 pub mod oracle;
+pub mod pki;
+pub mod process;
+
+pub use control_plane::{Testbed, TestbedError};
+pub use options::{AttacherOptions, Component, KwokNodes, KwokOptions, TestbedOptions};
+pub use pki::Identity;

@@ -1,0 +1,136 @@
+//! A pod's status in its kubelet's words.
+
+use std::net::Ipv4Addr;
+
+use chrono::{SecondsFormat, Utc};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodCondition};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+/// Where a pod is in its life.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Its volumes or containers are not there yet.
+    Creating,
+    /// It runs and is ready.
+    Running,
+    /// Its containers ended because it was deleted.
+    Ended,
+}
+
+/// The patch that reports a stage. It names the uid, so that a new pod of the same name refuses it.
+pub(super) fn patch(pod: &Pod, stage: Stage, host_ip: &str, pod_ip: Ipv4Addr, boots: i32) -> Value {
+    let now = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
+    let (ready, reason) = match stage {
+        Stage::Creating => ("False", Some("ContainersNotReady")),
+        Stage::Running => ("True", None),
+        Stage::Ended => ("False", Some("PodCompleted")),
+    };
+    let condition = |kind: &str, status: &str, reason: Option<&str>| {
+        let since = unchanged_since(pod, kind, status).unwrap_or_else(|| json!(now));
+        json!({ "type": kind, "status": status, "reason": reason, "lastTransitionTime": since })
+    };
+    let started = match pod
+        .status
+        .as_ref()
+        .and_then(|status| status.start_time.as_ref())
+    {
+        Some(time) => json!(time),
+        None => json!(now),
+    };
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let containers =
+        containers.map(|container| container_status(pod, container, stage, &now, boots));
+    let mut status = json!({
+        "phase": match stage {
+            Stage::Creating if !ran_before(pod) => "Pending",
+            Stage::Creating => "Running",
+            Stage::Running => "Running",
+            Stage::Ended => "Succeeded",
+        },
+        "conditions": [
+            condition("PodScheduled", "True", None),
+            condition("Initialized", "True", None),
+            condition("ContainersReady", ready, reason),
+            condition("Ready", ready, reason),
+        ],
+        "hostIP": host_ip,
+        "hostIPs": [{ "ip": host_ip }],
+        "startTime": started,
+        "containerStatuses": containers.collect::<Vec<_>>(),
+    });
+    if let (Stage::Running, Some(status)) = (stage, status.as_object_mut()) {
+        // The API merges addresses, so a pod that had one keeps it.
+        let had = pod.status.as_ref().and_then(|status| status.pod_ip.clone());
+        let pod_ip = had.unwrap_or_else(|| pod_ip.to_string());
+        status.insert("podIP".to_owned(), json!(pod_ip));
+        status.insert("podIPs".to_owned(), json!([{ "ip": pod_ip }]));
+    }
+    json!({ "metadata": { "uid": pod.uid() }, "status": status })
+}
+
+fn container_status(
+    pod: &Pod,
+    container: &Container,
+    stage: Stage,
+    now: &str,
+    boots: i32,
+) -> Value {
+    let restarts = before(pod, &container.name).map_or(0, |before| before.restart_count) + boots;
+    let state = match stage {
+        Stage::Creating => json!({ "waiting": { "reason": "ContainerCreating" } }),
+        Stage::Running => json!({ "running": { "startedAt": now } }),
+        Stage::Ended => json!({
+            "terminated": { "exitCode": 0, "reason": "Completed", "finishedAt": now }
+        }),
+    };
+    // A strategic merge keeps what is not named: the other states are taken out by name.
+    let mut all = json!({ "waiting": null, "running": null, "terminated": null });
+    if let (Some(all), Value::Object(state)) = (all.as_object_mut(), state) {
+        all.extend(state);
+    }
+    json!({
+        "name": container.name,
+        "image": container.image,
+        "imageID": container.image,
+        "containerID": format!("simulated://{}-{}-{restarts}", pod.uid().unwrap_or_default(), container.name),
+        "ready": stage == Stage::Running,
+        "started": stage == Stage::Running,
+        "restartCount": restarts,
+        "state": all,
+    })
+}
+
+fn unchanged_since(pod: &Pod, kind: &str, status: &str) -> Option<Value> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let same = |now: &&PodCondition| now.type_ == kind && now.status == status;
+    let now = conditions.iter().find(same)?;
+    now.last_transition_time.as_ref().map(|time| json!(time))
+}
+
+/// The container ran before, as far as the API knows.
+pub(super) fn ran_before(pod: &Pod) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers
+        .filter_map(|container| before(pod, &container.name))
+        .any(|before| before.started == Some(true))
+}
+
+fn before<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    statuses.iter().find(|status| status.name == container)
+}
+
+/// Its containers must not run (any more): deleted, or somebody set it to a final phase.
+pub(super) fn must_end(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some() || is_final(pod)
+}
+
+/// It reached a final phase.
+pub(super) fn is_final(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
