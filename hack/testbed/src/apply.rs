@@ -13,7 +13,8 @@ use kube::runtime::conditions::is_crd_established;
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, ResourceExt, discovery};
 
-use crate::control_plane::{Testbed, TestbedError};
+use crate::control_plane::Testbed;
+use crate::error::TestbedError;
 use crate::pki::Identity;
 
 const FIELD_MANAGER: &str = "bulkhead-testbed";

@@ -7,16 +7,7 @@ use std::time::Duration;
 use crate::binaries::Program;
 use crate::options::{AttacherOptions, Component, KwokNodes, KwokOptions, TestbedOptions};
 use crate::pki::Pki;
-
-/// Where each server of one testbed listens, all on 127.0.0.1.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ports {
-    pub etcd: u16,
-    pub etcd_peer: u16,
-    pub apiserver: u16,
-    pub controller_manager: u16,
-    pub scheduler: u16,
-}
+use crate::ports::Ports;
 
 /// What the command lines are made from.
 pub(crate) struct Layout<'a> {

@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,14 +12,15 @@ use kube::Client;
 use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
 
-use crate::apply::ApplyError;
 use crate::audit::Audit;
-use crate::binaries::{Binaries, BinariesError, Program};
-use crate::components::{self, Layout, Ports};
+use crate::binaries::{Binaries, Program};
+use crate::components::{self, Layout};
+use crate::error::TestbedError;
 use crate::folder::Folder;
-use crate::kubeconfig::{self, KubeconfigError};
+use crate::kubeconfig;
 use crate::options::{AttacherOptions, Component, KwokNodes, KwokOptions, TestbedOptions};
-use crate::pki::{Identity, Pki, PkiError};
+use crate::pki::{Identity, Pki};
+use crate::ports::Ports;
 use crate::process::{Launch, Process, ProcessError, Signal};
 
 /// How long a component may take to become ready. A loaded machine needs more than the usual 3 s.
@@ -29,60 +28,6 @@ const READY_DEADLINE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(50);
 /// How often a start is tried when another program takes a port that was free a moment ago.
 const ATTEMPTS: u32 = 4;
-
-/// Why a testbed could not be started or used.
-#[derive(Debug, thiserror::Error)]
-pub enum TestbedError {
-    /// A program is missing.
-    #[error(transparent)]
-    Binaries(#[from] BinariesError),
-    /// A certificate could not be made.
-    #[error(transparent)]
-    Pki(#[from] PkiError),
-    /// A kubeconfig could not be made or used.
-    #[error(transparent)]
-    Kubeconfig(#[from] KubeconfigError),
-    /// A program could not be started, or ended.
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    /// Files could not be applied.
-    #[error(transparent)]
-    Apply(#[from] ApplyError),
-    /// A file of the testbed could not be written.
-    #[error("cannot set up the testbed's folder in {folder}: {source}")]
-    Folder {
-        /// The folder.
-        folder: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// No ports.
-    #[error("no free port on 127.0.0.1: {0}")]
-    Ports(io::Error),
-    /// A component did not become ready in time.
-    #[error("{component} is not ready after {seconds} s ({last}); its last output:\n{tail}")]
-    NotReady {
-        /// The component's program.
-        component: &'static str,
-        /// How long it was waited for.
-        seconds: u64,
-        /// What its health endpoint said last.
-        last: String,
-        /// The end of its log.
-        tail: String,
-    },
-    /// kubectl failed.
-    #[error("kubectl {arguments} failed: {message}")]
-    Kubectl {
-        /// Its arguments.
-        arguments: String,
-        /// What it printed.
-        message: String,
-    },
-    /// The request needs a component that does not run.
-    #[error("{0} does not run in this testbed")]
-    NotRunning(&'static str),
-}
 
 /// What starts together. A controller that starts before the apiserver has its roles is refused
 /// and backs off, which costs two seconds.
@@ -148,7 +93,7 @@ impl Testbed {
             processes: Mutex::default(),
             launches: BTreeMap::new(),
             binaries: binaries.clone(),
-            ports: free_ports().map_err(TestbedError::Ports)?,
+            ports: Ports::find_free().map_err(TestbedError::Ports)?,
             pki: Pki::create(path)?,
             issuing: Mutex::default(),
             folder,
@@ -440,32 +385,4 @@ fn not_running(component: Component) -> TestbedError {
 fn folder_error(path: &Path) -> impl FnOnce(io::Error) -> TestbedError {
     let folder = path.to_owned();
     move |source| TestbedError::Folder { folder, source }
-}
-
-/// Ports that are free now, found at once so that they differ. They lie below those that Linux
-/// gives to outgoing connections, so that a stopped server finds its port free again.
-fn free_ports() -> io::Result<Ports> {
-    const RANGE: std::ops::Range<u16> = 16_384..32_768;
-    let random = RandomState::new();
-    let mut candidates = (0..1000_u32).map(|n| {
-        let width = u64::from(RANGE.end - RANGE.start);
-        // The remainder is below the width, which is a u16.
-        RANGE.start + u16::try_from(random.hash_one(n) % width).unwrap_or_default()
-    });
-    let mut listeners = Vec::new();
-    let mut port = || {
-        let listener = candidates
-            .find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok())
-            .ok_or(io::ErrorKind::AddrInUse)?;
-        let port = listener.local_addr()?.port();
-        listeners.push(listener);
-        io::Result::Ok(port)
-    };
-    Ok(Ports {
-        etcd: port()?,
-        etcd_peer: port()?,
-        apiserver: port()?,
-        controller_manager: port()?,
-        scheduler: port()?,
-    })
 }

@@ -4,8 +4,10 @@
 //! The upstream programs are unmodified; [`Testbed`] starts them and nothing outlives it.
 
 mod components;
+mod error;
 mod folder;
 mod lock;
+mod ports;
 
 pub mod apply;
 pub mod array;
@@ -20,6 +22,7 @@ pub mod oracle;
 pub mod pki;
 pub mod process;
 
-pub use control_plane::{Testbed, TestbedError};
+pub use control_plane::Testbed;
+pub use error::TestbedError;
 pub use options::{AttacherOptions, Component, KwokNodes, KwokOptions, TestbedOptions};
 pub use pki::Identity;

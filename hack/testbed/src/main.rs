@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -115,6 +116,21 @@ impl StateFile {
         Ok(Self { path, file })
     }
 
+    /// Whether this process now is the testbed of that name. A file that the last one removed
+    /// between opening and locking says nothing to anyone, so it is opened again.
+    fn lock(name: &str) -> Result<Self, Error> {
+        loop {
+            let opened = Self::open(name)?;
+            if opened.file.try_lock().is_err() {
+                return Err(Error::Runs(name.to_owned()));
+            }
+            let inode = |metadata: io::Result<fs::Metadata>| metadata.map(|m| m.ino()).ok();
+            if inode(opened.file.metadata()) == inode(fs::metadata(&opened.path)) {
+                return Ok(opened);
+            }
+        }
+    }
+
     fn runs(&self) -> bool {
         match self.file.try_lock() {
             Ok(()) => {
@@ -168,10 +184,8 @@ async fn main() -> ExitCode {
 
 /// Runs a testbed until Ctrl-C, SIGTERM or, outside a terminal, `down`.
 async fn foreground(up: &Up) -> Result<(), Error> {
-    let mut state_file = StateFile::open(&up.name)?;
-    if state_file.file.try_lock().is_err() {
-        return Err(Error::Runs(up.name.clone()));
-    }
+    let mut state_file = StateFile::lock(&up.name)?;
+    let path = state_file.path.clone();
     if up.detached {
         // Fails only for a process that leads a group already, which then is detached enough.
         let _ = rustix::process::setsid();
@@ -200,12 +214,14 @@ async fn foreground(up: &Up) -> Result<(), Error> {
         // Until a signal drops this future and the testbed in it.
         std::future::pending::<Result<(), Error>>().await
     };
-    tokio::select! {
+    let done = tokio::select! {
         done = run => done,
         _ = tokio::signal::ctrl_c() => Ok(()),
         _ = terminate.recv() => Ok(()),
         _ = hang_up.recv() => Ok(()),
-    }
+    };
+    fs::remove_file(&path).map_err(file_error(&path))?;
+    done
 }
 
 /// Starts this program again, detached, and returns when its testbed is ready.

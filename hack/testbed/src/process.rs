@@ -259,3 +259,69 @@ pub fn log_tail(path: &Path, lines: usize) -> String {
         .collect::<Vec<_>>()
         .join("\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(folder: &Path, script: &str) -> Process {
+        Process::spawn(Launch {
+            name: "script".into(),
+            program: "sh".into(),
+            args: vec!["-c".into(), script.into()],
+            env: vec![("GREETING".into(), "hello".into())],
+            log: folder.join("log"),
+        })
+        .unwrap()
+    }
+
+    async fn logged(process: &Process, text: &str) {
+        for _ in 0..500 {
+            if process.log_tail().contains(text) {
+                return;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        panic!("{text} is not in the log: {}", process.log_tail());
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_program_is_told_with_its_output() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut process = shell(folder.path(), "echo $GREETING; exit 7");
+        let status = process.ended_by_itself().await.unwrap();
+        assert_eq!(status.code(), Some(7));
+        let error = process.signal(Signal::Terminate).unwrap_err().to_string();
+        assert!(
+            error.contains("exit status: 7") && error.contains("hello"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_program_is_asked_to_stop_before_it_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
+        let process = shell(folder.path(), script);
+        logged(&process, "ready").await;
+        assert_eq!(process.stop().await.unwrap().code(), Some(3));
+
+        let stubborn = "trap '' TERM; echo deaf; while :; do sleep 0.05; done";
+        let process = shell(folder.path(), stubborn);
+        logged(&process, "deaf").await;
+        assert_eq!(process.stop().await.unwrap().code(), Some(128 + 9));
+    }
+
+    #[tokio::test]
+    async fn a_frozen_program_ends_when_it_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut process = shell(folder.path(), "echo $$ ready; while :; do sleep 0.05; done");
+        logged(&process, "ready").await;
+        let pid = process.log_tail().replace(" ready", "");
+        let alive = || Path::new("/proc").join(&pid).exists();
+        assert!(alive());
+        process.signal(Signal::Stop).unwrap();
+        drop(process);
+        assert!(!alive());
+    }
+}

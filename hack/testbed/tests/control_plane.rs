@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use bulkhead_testbed::binaries::cache_folder;
 use bulkhead_testbed::{Component, Identity, KwokNodes, KwokOptions, Testbed, TestbedOptions};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{DeleteParams, PostParams};
@@ -338,6 +339,9 @@ async fn nothing_outlives_a_killed_parent() {
     child.kill().unwrap();
     child.wait().unwrap();
     nothing_left(&folder).await;
+
+    let state = format!("run/killed-{}.json", std::process::id());
+    std::fs::remove_file(cache_folder().unwrap().join(state)).unwrap();
 
     // The files that it could not remove, the next testbed does.
     assert!(folder.exists());

@@ -40,7 +40,7 @@ impl Bed {
             .start_attacher("array", array.csi_socket(), &AttacherOptions::default())
             .unwrap();
         let client = testbed.client(&Identity::TestbedNodes).await.unwrap();
-        array.install(&client, true).await.unwrap();
+        array.install(&client).await.unwrap();
         let heartbeat = Arc::new(KwokHeartbeat::new(testbed.clone(), KwokOptions::fast()));
         let nodes = SimulatedNodes::new(
             client.clone(),

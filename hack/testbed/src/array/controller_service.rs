@@ -25,11 +25,11 @@ impl Controller for ControllerService {
         _: Request<ControllerGetCapabilitiesRequest>,
     ) -> Answer<ControllerGetCapabilitiesResponse> {
         let options = &self.0.options;
-        let mut has = vec![
-            rpc::Type::CreateDeleteVolume,
-            rpc::Type::PublishUnpublishVolume,
-            rpc::Type::PublishReadonly,
-        ];
+        let mut has = vec![rpc::Type::CreateDeleteVolume];
+        if options.attaches {
+            has.push(rpc::Type::PublishUnpublishVolume);
+            has.push(rpc::Type::PublishReadonly);
+        }
         if options.lists_volumes {
             has.push(rpc::Type::ListVolumes);
         }
@@ -107,6 +107,7 @@ impl Controller for ControllerService {
         let driver = self.0.clone();
         self.0
             .call(about, move |state, _| {
+                driver.attaches()?;
                 required("volume_id", &request.volume_id)?;
                 required("node_id", &request.node_id)?;
                 driver.authenticate(&request.secrets)?;
@@ -133,6 +134,7 @@ impl Controller for ControllerService {
         let driver = self.0.clone();
         self.0
             .call(about, move |state, _| {
+                driver.attaches()?;
                 required("volume_id", &request.volume_id)?;
                 driver.authenticate(&request.secrets)?;
                 // Without a node id, CSI means all nodes.
@@ -213,6 +215,13 @@ impl Controller for ControllerService {
 }
 
 impl Driver {
+    fn attaches(&self) -> Result<(), Status> {
+        if self.options.attaches {
+            return Ok(());
+        }
+        Err(Status::unimplemented("this driver does not attach volumes"))
+    }
+
     /// Checks the controller-publish secret, if the array wants one.
     fn authenticate(&self, secrets: &HashMap<String, String>) -> Result<(), Status> {
         match &self.options.required_secret {

@@ -51,6 +51,9 @@ pub struct ArrayOptions {
     pub driver_name: String,
     /// What becomes of a second publish of a single-writer volume.
     pub multi_attach: MultiAttach,
+    /// Volumes are attached by the controller. Without it there is no publish and no unpublish, and staging gives the
+    /// node its access (`attachRequired: false`).
+    pub attaches: bool,
     /// The most entries a page of `ListVolumes` has, whatever the caller asks for; 0 for no limit.
     pub page_size: usize,
     /// `ListVolumes` is there.
@@ -70,6 +73,7 @@ impl Default for ArrayOptions {
         ArrayOptions {
             driver_name: "array.testbed.bulkhead.dev".to_owned(),
             multi_attach: MultiAttach::Accept,
+            attaches: true,
             page_size: 0,
             lists_volumes: true,
             lists_published_nodes: true,
@@ -101,7 +105,7 @@ impl Array {
         let ledger = Ledger::default();
         let (crash, crashes) = mpsc::unbounded_channel();
         let driver = Arc::new(Driver {
-            state: Mutex::new(State::new(ledger.clone(), options.multi_attach)),
+            state: Mutex::new(State::new(ledger.clone(), &options)),
             calls: CallLog::new(ledger.clone()),
             faults: FaultScript::default(),
             links: watch::Sender::new(()),

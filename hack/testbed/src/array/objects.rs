@@ -81,15 +81,15 @@ pub enum ClaimError {
 const BYTES: i64 = 1 << 30;
 
 impl Array {
-    /// Creates the CSIDriver object.
+    /// Creates the CSIDriver object, with `attachRequired` as the array's options have it.
     ///
     /// # Errors
     ///
     /// [`ClaimError::Api`] also if it exists already.
-    pub async fn install(&self, client: &Client, attach_required: bool) -> Result<(), ClaimError> {
+    pub async fn install(&self, client: &Client) -> Result<(), ClaimError> {
         let driver: CSIDriver = serde_json::from_value(json!({
             "metadata": { "name": self.driver_name() },
-            "spec": { "attachRequired": attach_required, "podInfoOnMount": false },
+            "spec": { "attachRequired": self.driver.options.attaches, "podInfoOnMount": false },
         }))?;
         Api::all(client.clone())
             .create(&PostParams::default(), &driver)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tonic::Status;
 
+use super::ArrayOptions;
 use crate::ledger::{Access, Event, Ledger, Operation, Reason, Stamp};
 
 /// What the array does with a publish of a single-writer volume that another node has.
@@ -69,6 +70,8 @@ struct Node {
 pub(super) struct State {
     pub ledger: Ledger,
     pub multi_attach: MultiAttach,
+    /// See [`ArrayOptions::attaches`].
+    attaches: bool,
     volumes: BTreeMap<Arc<str>, Volume>,
     nodes: BTreeMap<Arc<str>, Node>,
     /// Volumes with a controller operation under way.
@@ -79,10 +82,11 @@ pub(super) struct State {
 pub(super) struct Refusal(pub Reason);
 
 impl State {
-    pub fn new(ledger: Ledger, multi_attach: MultiAttach) -> Self {
+    pub fn new(ledger: Ledger, options: &ArrayOptions) -> Self {
         State {
             ledger,
-            multi_attach,
+            multi_attach: options.multi_attach,
+            attaches: options.attaches,
             volumes: BTreeMap::new(),
             nodes: BTreeMap::new(),
             busy: BTreeSet::new(),
@@ -304,6 +308,9 @@ impl State {
     pub fn stage(&mut self, volume: &str, node: &str) -> Result<(), Status> {
         let id = self.volume(volume)?.0.clone();
         self.node(node)?;
+        if !self.attaches {
+            self.publish(volume, node, false)?;
+        }
         self.admit(volume, node, Operation::Stage)
             .map_err(|Refusal(reason)| match reason {
                 Reason::LinkDown => Status::unavailable("the node does not reach the array"),
@@ -328,6 +335,9 @@ impl State {
         }
         if let Some(id) = there.staged.take(volume) {
             self.record(&id, node, Event::Unstaged);
+            if !self.attaches {
+                self.unpublish(volume, Some(node))?;
+            }
         }
         Ok(())
     }

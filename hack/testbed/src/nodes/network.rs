@@ -63,8 +63,9 @@ mod tests {
         network.cut().await;
         assert!(timeout(MOMENT, network.pass()).await.is_err());
         network.restore();
-        timeout(MOMENT, network.pass())
+        let passage = timeout(MOMENT, network.pass())
             .await
             .expect("the network is up");
+        drop(passage);
     }
 }

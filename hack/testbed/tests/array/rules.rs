@@ -469,3 +469,33 @@ async fn podmon_tells_connection_and_recent_writes() {
         .await;
     assert_eq!(code(answer), Code::Unimplemented);
 }
+
+#[tokio::test]
+async fn a_driver_that_does_not_attach_gives_access_with_staging() {
+    let bed = Bed::with(ArrayOptions {
+        attaches: false,
+        ..Default::default()
+    });
+    let volume = bed.volume("data");
+    assert_eq!(code(bed.publish(&volume, "a").await), Code::Unimplemented);
+    assert_eq!(code(bed.unpublish(&volume, "a").await), Code::Unimplemented);
+    let stage = NodeStageVolumeRequest {
+        volume_id: volume.clone(),
+        staging_target_path: "/stage".to_owned(),
+        ..Default::default()
+    };
+    let unstage = NodeUnstageVolumeRequest {
+        volume_id: volume.clone(),
+        staging_target_path: "/stage".to_owned(),
+    };
+    bed.plugins()
+        .node_stage_volume(at_node("a", stage))
+        .await
+        .unwrap();
+    bed.open(&volume, "a").await.write(1, "pod").await.unwrap();
+    bed.plugins()
+        .node_unstage_volume(at_node("a", unstage))
+        .await
+        .unwrap();
+    assert!(bed.open(&volume, "a").await.write(2, "pod").await.is_err());
+}
