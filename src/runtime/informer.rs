@@ -226,3 +226,7 @@ impl<K: Resource> Feed<K> {
         tracing::debug!(informer = self.label.informer, %error, "list or watch failed; it is tried again");
     }
 }
+
+#[cfg(test)]
+#[path = "informer_tests.rs"]
+mod tests;

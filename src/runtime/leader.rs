@@ -314,4 +314,4 @@ fn record(lease: &Lease) -> Record {
 
 #[cfg(test)]
 #[path = "leader_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -1,1 +1,165 @@
+use super::*;
 
+const NODE: NodeIdentity<'_> = NodeIdentity {
+    uid: "uid-1",
+    boot_id: Some("boot-1"),
+};
+
+fn taint(key: &str, value: &str, effect: &str) -> Taint {
+    Taint {
+        key: key.into(),
+        value: (!value.is_empty()).then(|| value.into()),
+        effect: effect.into(),
+        time_added: None,
+    }
+}
+
+fn node(taints: &[Taint]) -> Value {
+    json!({
+        "metadata": { "uid": "uid-1", "resourceVersion": "7" },
+        "spec": { "taints": taints },
+        "status": { "nodeInfo": { "bootID": "boot-1" } },
+    })
+}
+
+/// The document after the patch.
+fn patched(mut document: Value, patch: &Patch) -> Result<Value, json_patch::PatchError> {
+    json_patch::patch(&mut document, patch).map(|()| document)
+}
+
+fn meta(value: Value) -> ObjectMeta {
+    serde_json::from_value(value).unwrap()
+}
+
+fn text(patch: Option<Patch>) -> Value {
+    json!(patch.unwrap())
+}
+
+#[test]
+fn a_taint_is_added_to_others_and_removed_again() {
+    let present = [taint("a", "", "NoSchedule"), taint("b", "x", "NoExecute")];
+    let ours = taint("bulkhead.dev/fencing", "", "NoSchedule");
+    let added = patched(node(&present), &add_taint(NODE, &present, &ours).unwrap()).unwrap();
+    let all: Vec<Taint> = serde_json::from_value(added["spec"]["taints"].clone()).unwrap();
+    assert_eq!(all, [present[0].clone(), present[1].clone(), ours.clone()]);
+
+    let patch = remove_taint(NODE, &all, "bulkhead.dev/fencing", "NoSchedule").unwrap();
+    assert_eq!(patched(added, &patch).unwrap(), node(&present));
+}
+
+#[test]
+fn a_taint_patch_fails_on_another_list_node_or_boot() {
+    let present = [taint("a", "", "NoSchedule")];
+    let patch = add_taint(NODE, &present, &taint("ours", "", "NoSchedule")).unwrap();
+    let moved = node(&[taint("a", "changed", "NoSchedule")]);
+    let mut recreated = node(&present);
+    recreated["metadata"]["uid"] = json!("uid-2");
+    let mut rebooted = node(&present);
+    rebooted["status"]["nodeInfo"]["bootID"] = json!("boot-2");
+    for other in [moved, recreated, rebooted] {
+        assert!(patched(other.clone(), &patch).is_err(), "{other}");
+    }
+    assert!(patched(node(&present), &patch).is_ok());
+}
+
+#[test]
+fn the_first_taint_tests_that_there_is_no_list() {
+    let node = NodeIdentity {
+        uid: "uid-1",
+        boot_id: None,
+    };
+    assert_eq!(
+        text(add_taint(node, &[], &taint("ours", "", "NoSchedule"))),
+        json!([
+            { "op": "test", "path": "/metadata/uid", "value": "uid-1" },
+            { "op": "test", "path": "/spec/taints", "value": null },
+            { "op": "add", "path": "/spec/taints", "value": [{ "key": "ours", "effect": "NoSchedule" }] },
+        ])
+    );
+}
+
+#[test]
+fn a_taint_that_is_there_or_not_there_needs_no_patch() {
+    let present = [taint("ours", "v", "NoSchedule")];
+    assert_eq!(
+        add_taint(NODE, &present, &taint("ours", "v", "NoSchedule")),
+        None
+    );
+    assert_eq!(remove_taint(NODE, &present, "ours", "NoExecute"), None);
+    assert_eq!(remove_taint(NODE, &present, "other", "NoSchedule"), None);
+}
+
+#[test]
+fn another_value_of_a_taint_is_replaced_not_doubled() {
+    let present = [taint("ours", "old", "NoSchedule")];
+    let patch = add_taint(NODE, &present, &taint("ours", "new", "NoSchedule")).unwrap();
+    assert_eq!(
+        patched(node(&present), &patch).unwrap(),
+        node(&[taint("ours", "new", "NoSchedule")])
+    );
+}
+
+#[test]
+fn a_finalizer_is_added_and_removed_beside_others() {
+    let with = |finalizers: Value| json!({ "metadata": { "uid": "u", "finalizers": finalizers } });
+    let before = meta(json!({ "uid": "u", "finalizers": ["other"] }));
+    let added = patched(
+        with(json!(["other"])),
+        &add_finalizer(&before, "bulkhead.dev/x").unwrap(),
+    )
+    .unwrap();
+    assert_eq!(added, with(json!(["other", "bulkhead.dev/x"])));
+    let after = meta(added["metadata"].clone());
+    assert_eq!(add_finalizer(&after, "bulkhead.dev/x"), None);
+    let removed = patched(added, &remove_finalizer(&after, "bulkhead.dev/x").unwrap()).unwrap();
+    assert_eq!(removed, with(json!(["other"])));
+    assert_eq!(remove_finalizer(&before, "bulkhead.dev/x"), None);
+    // Somebody else's finalizer came or went meanwhile: read again.
+    assert!(
+        patched(
+            with(json!(["x", "y"])),
+            &remove_finalizer(&after, "bulkhead.dev/x").unwrap()
+        )
+        .is_err()
+    );
+}
+
+#[test]
+fn label_keys_are_escaped() {
+    let object = meta(json!({ "uid": "u", "resourceVersion": "7", "labels": { "a~b/c": "old" } }));
+    assert_eq!(
+        text(set_label(&object, "a~b/c", "new")),
+        json!([
+            { "op": "test", "path": "/metadata/uid", "value": "u" },
+            { "op": "test", "path": "/metadata/resourceVersion", "value": "7" },
+            { "op": "add", "path": "/metadata/labels/a~0b~1c", "value": "new" },
+        ])
+    );
+    let document = |labels: Value| json!({ "metadata": { "uid": "u", "resourceVersion": "7", "labels": labels } });
+    let set = patched(
+        document(json!({ "a~b/c": "old" })),
+        &set_label(&object, "a~b/c", "new").unwrap(),
+    );
+    assert_eq!(set.unwrap(), document(json!({ "a~b/c": "new" })));
+    let removed = patched(
+        document(json!({ "a~b/c": "old" })),
+        &remove_label(&object, "a~b/c").unwrap(),
+    );
+    assert_eq!(removed.unwrap(), document(json!({})));
+    assert_eq!(set_label(&object, "a~b/c", "old"), None);
+    assert_eq!(remove_label(&object, "absent"), None);
+}
+
+#[test]
+fn the_first_label_brings_the_map() {
+    let bare = meta(json!({ "uid": "u", "resourceVersion": "7" }));
+    let document = json!({ "metadata": { "uid": "u", "resourceVersion": "7" } });
+    let labelled = patched(document.clone(), &set_label(&bare, "k/x", "v").unwrap()).unwrap();
+    assert_eq!(labelled["metadata"]["labels"], json!({ "k/x": "v" }));
+    let mut newer = document;
+    newer["metadata"]["resourceVersion"] = json!("8");
+    assert!(
+        patched(newer, &set_label(&bare, "k/x", "v").unwrap()).is_err(),
+        "another version"
+    );
+}

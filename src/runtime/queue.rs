@@ -125,9 +125,11 @@ pub async fn run<K, F, Fut>(
         let leading = leadership.remaining().is_some();
         let free = runner.tasks.len() < config.concurrency.max(1);
         tokio::select! {
+            // In this order: after `cancel` nothing starts, and a change is known before its key starts.
+            biased;
             () = cancel.cancelled() => break,
-            Some(request) = requests.recv() => runner.requested(request),
             Some(done) = runner.tasks.join_next_with_id() => runner.finished(done),
+            Some(request) = requests.recv() => runner.requested(request),
             Some(key) = runner.due.next(), if leading && free => runner.start(key, &reconcile),
             () = leadership.acquired(), if !leading => {}
         }
@@ -197,13 +199,11 @@ impl<K: Key> Runner<K> {
             *again = true;
             return;
         }
-        let mut at = Instant::now();
         if let Some(failure) = self.failures.get_mut(&key) {
             failure.not_before = failure.not_before.min(failure.floor);
-            at = at.max(failure.not_before);
         }
         self.waiting.insert(key.clone());
-        self.schedule_at(key, at);
+        self.schedule_at(key, Instant::now());
     }
 
     fn schedule_after(&self, key: K, delay: Duration) {

@@ -15,11 +15,14 @@ use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt as _, util::Subs
 
 use crate::error::{Error, ErrorClass, Result};
 
+/// Brings a gauge up to date.
+type Refresh = Box<dyn Fn() + Send + Sync>;
+
 /// The shared metric registry of a process.
 #[derive(Clone)]
 pub struct Telemetry {
     registry: Arc<Mutex<Registry>>,
-    refresh: Arc<Mutex<Vec<Box<dyn Fn() + Send + Sync>>>>,
+    refresh: Arc<Mutex<Vec<Refresh>>>,
     /// The runtime's own metrics.
     pub(crate) runtime: RuntimeMetrics,
 }
