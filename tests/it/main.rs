@@ -1,1 +1,5 @@
-fn main() {}
+mod api;
+
+fn main() {
+    libtest_mimic::run(&libtest_mimic::Arguments::from_args(), api::trials()).exit();
+}
