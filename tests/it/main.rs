@@ -1,3 +1,5 @@
+//! One binary for all tests that need a control plane.
+
 mod api;
 
 fn main() {

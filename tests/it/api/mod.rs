@@ -1,5 +1,6 @@
 //! The API as a real server sees it: definitions, samples, rules, admission policies and RBAC. One control plane of
 //! apiserver and etcd for all; only what must break it starts its own.
+#![allow(clippy::indexing_slicing, reason = "a test says what it expects by panicking")]
 
 mod admission;
 mod objects;

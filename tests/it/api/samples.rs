@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use bulkhead::api::resiliency_policy::{Detection, Fencing, Limits, Release, ResiliencyPolicy, Triggers};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::Outcome;
-use super::objects::{api_of, one, read};
+use super::objects::{api_of, changed, dynamic, one, read};
 use super::world::{World, root, samples};
 
 pub async fn definitions_are_served_and_explained(world: &World) -> Outcome {
@@ -33,21 +33,13 @@ pub async fn definitions_are_served_and_explained(world: &World) -> Outcome {
 }
 
 pub async fn the_first_policy_gets_every_default(world: &World) -> Outcome {
-    let mut first = one(&root().join("config/samples/resiliencypolicy-first.yaml"))?;
-    first["metadata"]["name"] = json!("all-defaults");
-    let api = Api::<ResiliencyPolicy>::all(world.admin.clone());
-    let sent: ResiliencyPolicy = serde_json::from_value(first)?;
     // The minimum goes over the wire, not what the Rust type fills in.
-    let minimal = json!({"mode": "Enforce", "selector": {"podSelector": {}}});
-    let body = json!({
-        "apiVersion": ResiliencyPolicy::api_version(&()), "kind": "ResiliencyPolicy",
-        "metadata": {"name": sent.name_any()}, "spec": minimal,
-    });
-    let stored = api_of(&world.admin, &body)?.create(&PostParams::default(), &super::objects::dynamic(&body)?).await?;
+    let first = changed(&one(&root().join("config/samples/resiliencypolicy-first.yaml"))?, "all-defaults", &vec![])?;
+    let stored = api_of(&world.admin, &first)?.create(&PostParams::default(), &dynamic(&first)?).await?;
     let spec = &stored.data["spec"];
     assert_eq!(spec["detection"]["kubelet"], json!({"suspectAfter": "20s", "decisiveAfter": "0s"}));
     assert_eq!(spec["limits"]["maxNodes"], json!("10%"));
-    let typed = api.get(&sent.name_any()).await?.spec;
+    let typed = Api::<ResiliencyPolicy>::all(world.admin.clone()).get("all-defaults").await?.spec;
     assert_eq!(typed.triggers, Triggers::default());
     assert_eq!(typed.detection, Detection::default());
     assert_eq!(typed.fencing, Fencing::default());
