@@ -1,5 +1,6 @@
 //! The public API: one file per custom resource, and what they share. Types, defaults and pure helpers only; imports
 //! nothing else of ours.
+#![allow(clippy::duplicated_attributes, reason = "printer columns of one type")]
 
 pub mod conditions;
 pub mod driver_report;

@@ -1,0 +1,148 @@
+//! The admission policies, tried with the identities they must stop.
+
+use bulkhead_testbed::{Identity, Testbed, TestbedOptions};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use libtest_mimic::Failed;
+use serde_json::{Value, json};
+
+use super::Outcome;
+use super::objects::{Changes, api, api_of, changed, dynamic, one};
+use super::rules::sample;
+use super::world::{DRIVER, World, eventually, root, samples};
+
+type Answer<T> = Result<T, kube::Error>;
+
+/// Whether an answer is a refusal with this text by an admission policy.
+fn denied<T>(answer: &Answer<T>, text: &str) -> bool {
+    matches!(answer, Err(kube::Error::Api(status)) if status.code == 403 && status.message.contains(text))
+}
+
+/// Repeats a dry run until it is refused: a policy is in force some time after it is stored.
+async fn comes_to_deny<T>(text: &str, mut attempt: impl AsyncFnMut() -> Answer<T>) -> Outcome {
+    eventually(text, async || denied(&attempt().await, text).then_some(())).await
+}
+
+fn dry_merge() -> PatchParams {
+    PatchParams { dry_run: true, ..PatchParams::default() }
+}
+
+async fn create(client: &Client, kind: &str, name: &str, changes: &Changes) -> Result<DynamicObject, Failed> {
+    let object = changed(&sample(kind)?, name, changes)?;
+    Ok(api_of(client, &object)?.create(&PostParams::default(), &dynamic(&object)?).await?)
+}
+
+pub async fn only_the_fencer_attests(world: &World) -> Outcome {
+    create(&world.controller, "FenceRequest", "for-us", &vec![("/spec/fencerName", json!(DRIVER))]).await?;
+    create(&world.controller, "FenceRequest", "for-block", &vec![]).await?;
+    let answer = Patch::Merge(json!({"status": {"progress": "0/2"}}));
+    let dry = dry_merge();
+    let sidecar = api(&world.sidecar, "FenceRequest");
+    comes_to_deny(
+        "only fencer csi.block.example.com may answer: system:serviceaccount:bulkhead-system:bulkhead-csi-sidecar lacks \
+         the verb attest on fencers.bulkhead.dev/csi.block.example.com",
+        || sidecar.patch_status("for-block", &dry, &answer),
+    )
+    .await?;
+    sidecar.patch_status("for-us", &dry, &answer).await?;
+    let person = api(&world.person, "FenceRequest").patch_status("for-us", &dry, &answer).await;
+    assert!(denied(&person, "alice lacks the verb attest"), "{person:?}");
+    // Nor can the controller make up a proof: it has not even the subresource.
+    let controller = api(&world.controller, "FenceRequest").patch_status("for-us", &dry, &answer).await;
+    assert!(denied(&controller, "cannot patch resource \"fencerequests/status\""), "{controller:?}");
+    Ok(())
+}
+
+pub async fn only_the_driver_reports(world: &World) -> Outcome {
+    let report = one(&samples().join("driverreport.yaml"))?;
+    let ours = dynamic(&changed(&report, DRIVER, &vec![])?)?;
+    let other = dynamic(&changed(&report, "csi.block.example.com", &vec![])?)?;
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    let sidecar = api(&world.sidecar, "DriverReport");
+    comes_to_deny("only the sidecar of csi.block.example.com may report", || sidecar.create(&dry, &other)).await?;
+    // The samples test may have created it meanwhile.
+    match sidecar.create(&dry, &ours).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if status.code == 409 => {}
+        Err(error) => return Err(error.into()),
+    }
+    let person = api(&world.person, "DriverReport").create(&dry, &other).await;
+    assert!(denied(&person, "alice lacks the verb attest"), "{person:?}");
+    Ok(())
+}
+
+pub async fn people_change_no_plan(world: &World) -> Outcome {
+    let name = "frozen";
+    let finalizers = json!(["bulkhead.dev/node-clean", "foregroundDeletion"]);
+    create(&world.controller, "NodeFence", name, &vec![("/metadata/finalizers", finalizers)]).await?;
+    let person = api(&world.person, "NodeFence");
+    let dry = dry_merge();
+    let frozen = "the plan of a NodeFence is frozen";
+    let grown = Patch::Merge(json!({"spec": {"plan": {"digest": "sha256:00000000"}}}));
+    comes_to_deny(frozen, || person.patch(name, &dry, &grown)).await?;
+    for (change, text) in [
+        (json!({"spec": {"episode": 3}}), frozen),
+        (json!({"metadata": {"labels": {"bulkhead.dev/active": null}}}), "labels and finalizers"),
+        (json!({"metadata": {"labels": {"team": "storage"}}}), "labels and finalizers"),
+        (json!({"metadata": {"finalizers": ["foregroundDeletion"]}}), "labels and finalizers"),
+        (json!({"metadata": {"finalizers": null}}), "labels and finalizers"),
+    ] {
+        let answer = person.patch(name, &dry, &Patch::Merge(&change)).await;
+        assert!(denied(&answer, text), "{change}: {answer:?}");
+    }
+    // What the garbage collector does, and what concerns nobody.
+    for change in [
+        json!({"metadata": {"finalizers": ["bulkhead.dev/node-clean"]}}),
+        json!({"metadata": {"annotations": {"ticket": "4711"}}}),
+    ] {
+        person.patch(name, &dry, &Patch::Merge(&change)).await.map_err(|error| format!("{change}: {error}"))?;
+    }
+    api(&world.controller, "NodeFence").patch(name, &dry, &grown).await?;
+    Ok(())
+}
+
+fn attachment(node: &str) -> Result<VolumeAttachment, Failed> {
+    let object: Value = json!({
+        "metadata": {"name": format!("to-{node}")},
+        "spec": {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": "pv"}},
+    });
+    Ok(serde_json::from_value(object)?)
+}
+
+pub async fn a_fenced_node_gets_no_attachments(world: &World) -> Outcome {
+    let attachments = Api::<VolumeAttachment>::all(world.admin.clone());
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    let inactive = vec![("/metadata/labels", Value::Null)];
+    create(&world.controller, "NodeFence", "dead", &vec![]).await?;
+    create(&world.controller, "NodeFence", "recovered", &inactive).await?;
+    let (dead, recovered, healthy) = (attachment("dead")?, attachment("recovered")?, attachment("healthy")?);
+    comes_to_deny("node dead is fenced (NodeFence episode 2): no new attachments until it is clean", || {
+        attachments.create(&dry, &dead)
+    })
+    .await?;
+    attachments.create(&dry, &recovered).await?;
+    attachments.create(&dry, &healthy).await?;
+    // Recovered: the label goes, and with it the lock.
+    let unlabelled = Patch::Merge(json!({"metadata": {"labels": {"bulkhead.dev/active": null}}}));
+    api(&world.controller, "NodeFence").patch("dead", &PatchParams::default(), &unlabelled).await?;
+    eventually("dead gets attachments again", async || attachments.create(&dry, &dead).await.ok()).await?;
+    Ok(())
+}
+
+/// With `failurePolicy: Fail` this would stop every attach of the cluster.
+pub async fn without_our_definitions_nodes_get_attachments() -> Outcome {
+    let testbed = Testbed::start(TestbedOptions::api_server_only()).await?;
+    testbed.apply_dir(&root().join("config/crd")).await?;
+    testbed.apply_file(&root().join("config/policies/fenced-node-attachments.yaml")).await?;
+    let client = testbed.client(&Identity::Admin).await?;
+    let attachments = Api::<VolumeAttachment>::all(client.clone());
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    create(&client, "NodeFence", "dead", &vec![("/metadata/finalizers", Value::Null)]).await?;
+    let dead = attachment("dead")?;
+    comes_to_deny("node dead is fenced", || attachments.create(&dry, &dead)).await?;
+    testbed.kubectl(&["delete", "crd", "nodefences.bulkhead.dev"]).await?;
+    eventually("an attachment without a definition of NodeFence", async || attachments.create(&dry, &dead).await.ok())
+        .await?;
+    Ok(())
+}

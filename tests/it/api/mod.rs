@@ -1,0 +1,53 @@
+//! The API as a real server sees it: definitions, samples, rules, admission policies and RBAC. One control plane of
+//! apiserver and etcd for all; only what must break it starts its own.
+#![allow(clippy::indexing_slicing, reason = "a test says what it expects by panicking")]
+
+mod admission;
+mod objects;
+mod rbac;
+mod rule_cases;
+mod rules;
+mod samples;
+mod world;
+
+use std::sync::Arc;
+
+use libtest_mimic::{Failed, Trial};
+
+use world::{Shared, World};
+
+/// Why a test failed.
+type Outcome = Result<(), Failed>;
+
+/// All tests of this module.
+pub fn trials() -> Vec<Trial> {
+    let shared = match Shared::new() {
+        Ok(shared) => Arc::new(shared),
+        Err(error) => return vec![Trial::test("api::runtime", move || Err(error.into()))],
+    };
+    let alone = shared.clone();
+    vec![
+        trial(&shared, "definitions_are_served_and_explained", samples::definitions_are_served_and_explained),
+        trial(&shared, "the_first_policy_gets_every_default", samples::the_first_policy_gets_every_default),
+        trial(&shared, "applying_a_sample_again_changes_nothing", samples::applying_a_sample_again_changes_nothing),
+        trial(&shared, "every_rule_refuses_what_it_names", rules::every_rule_refuses_what_it_names),
+        trial(&shared, "limits_and_enums_are_enforced", rules::limits_and_enums_are_enforced),
+        trial(&shared, "an_incident_may_grow_and_recur", rules::an_incident_may_grow_and_recur),
+        trial(&shared, "only_the_fencer_attests", admission::only_the_fencer_attests),
+        trial(&shared, "only_the_driver_reports", admission::only_the_driver_reports),
+        trial(&shared, "people_change_no_plan", admission::people_change_no_plan),
+        trial(&shared, "a_fenced_node_gets_no_attachments", admission::a_fenced_node_gets_no_attachments),
+        trial(&shared, "identities_have_the_rights_they_need_and_no_more", rbac::rights),
+        Trial::test("api::without_our_definitions_nodes_get_attachments", move || {
+            alone.block_on(admission::without_our_definitions_nodes_get_attachments())
+        }),
+    ]
+}
+
+fn trial<T>(shared: &Arc<Shared>, name: &str, test: T) -> Trial
+where
+    T: AsyncFn(&World) -> Outcome + Send + 'static,
+{
+    let shared = shared.clone();
+    Trial::test(format!("api::{name}"), move || shared.block_on(async { test(shared.world().await?).await }))
+}

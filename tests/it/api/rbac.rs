@@ -1,0 +1,132 @@
+//! The rights of our identities: what they need, and what they must not have.
+
+use bulkhead::api::names;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use libtest_mimic::Failed;
+
+use super::Outcome;
+use super::world::{DRIVER, World};
+
+/// Verbs on `group/resource[/subresource]`, in a namespace (empty: cluster-wide), of one name (empty: any).
+type Right = (&'static [&'static str], &'static str, &'static str, &'static str);
+
+const CONTROLLER_MAY: &[Right] = &[
+    (&["get", "list", "watch", "patch"], "/nodes", "", ""),
+    (&["get", "list", "watch", "delete"], "/pods", "", ""),
+    (&["patch"], "/pods/status", "", ""),
+    (&["get", "list", "watch"], "/persistentvolumes", "", ""),
+    (&["get", "list", "watch"], "/persistentvolumeclaims", "", ""),
+    (&["get", "list", "watch"], "/namespaces", "", ""),
+    (&["get", "list", "watch", "delete"], "storage.k8s.io/volumeattachments", "", ""),
+    (&["get", "list", "watch"], "storage.k8s.io/csinodes", "", ""),
+    (&["get", "list", "watch"], "storage.k8s.io/csidrivers", "", ""),
+    (&["get", "list", "watch"], "coordination.k8s.io/leases", "kube-node-lease", ""),
+    (&["get", "list", "watch", "create"], "coordination.k8s.io/leases", "bulkhead-system", ""),
+    (&["update"], "coordination.k8s.io/leases", "bulkhead-system", "bulkhead-controller"),
+    (&["create", "patch"], "events.k8s.io/events", "", ""),
+    (&["get", "list", "watch", "update", "patch"], "bulkhead.dev/resiliencypolicies", "", ""),
+    (&["update", "patch"], "bulkhead.dev/resiliencypolicies/status", "", ""),
+    (&["get", "list", "watch", "create", "update", "patch", "delete", "plan"], "bulkhead.dev/nodefences", "", ""),
+    (&["update", "patch"], "bulkhead.dev/nodefences/status", "", ""),
+    (&["get", "list", "watch", "create", "update", "patch", "delete"], "bulkhead.dev/fencerequests", "", ""),
+    (&["get", "list", "watch"], "bulkhead.dev/driverreports", "", ""),
+];
+
+const CONTROLLER_MAY_NOT: &[Right] = &[
+    (&["get", "list", "watch"], "/secrets", "", ""),
+    (&["get"], "/secrets", "bulkhead-system", ""),
+    (&["create", "update", "patch"], "/pods", "", ""),
+    (&["create"], "/pods/exec", "", ""),
+    (&["update", "delete", "create"], "/nodes", "", ""),
+    (&["update", "patch", "delete"], "/persistentvolumes", "", ""),
+    (&["create", "update", "patch"], "storage.k8s.io/volumeattachments", "", ""),
+    (&["update", "patch", "delete"], "coordination.k8s.io/leases", "kube-node-lease", ""),
+    (&["update"], "coordination.k8s.io/leases", "bulkhead-system", "bulkhead-fencer-189101be"),
+    (&["create", "delete"], "bulkhead.dev/resiliencypolicies", "", ""),
+    (&["deletecollection"], "bulkhead.dev/nodefences", "", ""),
+    (&["update", "patch"], "bulkhead.dev/fencerequests/status", "", ""),
+    (&["update", "patch"], "bulkhead.dev/driverreports/status", "", ""),
+    (&["attest"], "bulkhead.dev/fencers", "", DRIVER),
+    (&["create", "update", "patch"], "rbac.authorization.k8s.io/clusterroles", "", ""),
+];
+
+const SIDECAR_MAY: &[Right] = &[
+    (&["attest"], "bulkhead.dev/fencers", "", DRIVER),
+    (&["get", "list", "watch"], "bulkhead.dev/fencerequests", "", ""),
+    (&["update", "patch"], "bulkhead.dev/fencerequests/status", "", ""),
+    (&["create", "get", "list", "watch"], "bulkhead.dev/driverreports", "", ""),
+    (&["update", "patch"], "bulkhead.dev/driverreports/status", "", ""),
+    (&["get"], "storage.k8s.io/csidrivers", "", ""),
+    (&["get"], "/persistentvolumes", "", ""),
+    (&["get"], "/secrets", "csi-test", ""),
+    (&["create"], "coordination.k8s.io/leases", "bulkhead-system", ""),
+    (&["create", "patch"], "events.k8s.io/events", "", ""),
+];
+
+const SIDECAR_MAY_NOT: &[Right] = &[
+    (&["attest"], "bulkhead.dev/fencers", "", "csi.block.example.com"),
+    (&["attest"], "bulkhead.dev/fencers", "", ""),
+    (&["create", "update", "patch", "delete"], "bulkhead.dev/fencerequests", "", ""),
+    (&["get", "update", "patch", "plan"], "bulkhead.dev/nodefences", "", ""),
+    (&["get", "list", "delete"], "/pods", "", ""),
+    (&["get", "patch"], "/nodes", "", ""),
+    (&["delete"], "storage.k8s.io/volumeattachments", "", ""),
+    (&["get"], "/secrets", "", ""),
+    (&["list", "watch"], "/secrets", "csi-test", ""),
+    (&["get"], "/secrets", "bulkhead-system", ""),
+    (&["update"], "coordination.k8s.io/leases", "bulkhead-system", "bulkhead-controller"),
+];
+
+pub async fn rights(world: &World) -> Outcome {
+    let mut wrong = Vec::new();
+    for (who, client, rights, expected) in [
+        ("controller", &world.controller, CONTROLLER_MAY, true),
+        ("controller", &world.controller, CONTROLLER_MAY_NOT, false),
+        ("sidecar", &world.sidecar, SIDECAR_MAY, true),
+        ("sidecar", &world.sidecar, SIDECAR_MAY_NOT, false),
+    ] {
+        for (verbs, resource, namespace, name) in rights {
+            for verb in *verbs {
+                if may(client, verb, resource, namespace, name).await? != expected {
+                    wrong.push(format!("{who} {verb} {resource} {namespace} {name}: not {expected}"));
+                }
+            }
+        }
+    }
+    // Its Lease is named after the driver, as the program names it.
+    for verb in ["get", "update"] {
+        let lease = names::fencer_lease(DRIVER);
+        if !may(&world.sidecar, verb, "coordination.k8s.io/leases", names::OPERATOR_NAMESPACE, &lease).await? {
+            wrong.push(format!("sidecar {verb} Lease {lease}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    Ok(())
+}
+
+async fn may(client: &Client, verb: &str, resource: &str, namespace: &str, name: &str) -> Result<bool, Failed> {
+    let (group, resource) = resource.split_once('/').ok_or("group/resource")?;
+    let (resource, subresource) = match resource.split_once('/') {
+        Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
+        None => (resource, None),
+    };
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                verb: Some(verb.into()),
+                group: Some(group.into()),
+                resource: Some(resource.into()),
+                subresource,
+                namespace: Some(namespace.into()),
+                name: Some(name.into()),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let answer = Api::<SelfSubjectAccessReview>::all(client.clone()).create(&PostParams::default(), &review).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
