@@ -4,5 +4,6 @@
 pub mod api;
 pub mod controllers;
 pub mod csi;
+pub mod csi_sidecar;
 pub mod error;
 pub mod runtime;

@@ -1,1 +1,60 @@
-fn main() {}
+//! `bulkhead-controller`: the controllers, as a leader-elected Deployment.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bulkhead::api::time;
+use bulkhead::controllers::{Context, Stores, node_fence, resiliency_policy};
+use bulkhead::error::Result;
+use bulkhead::runtime::clock::Clock;
+use bulkhead::runtime::program::{self, Flags};
+use clap::Parser;
+
+/// Bulkhead's controllers: fence failed nodes, release their pods, clean up after them.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(flatten)]
+    common: Flags,
+    /// Re-sync period of the CSI attachers: how long a detached node is watched for what comes back.
+    #[arg(long, env = "BULKHEAD_ATTACHER_RESYNC_PERIOD", default_value = "60s")]
+    attacher_resync_period: time::Duration,
+    /// Longest time that the out-of-service taint may stay on a node.
+    #[arg(long, env = "BULKHEAD_OUT_OF_SERVICE_MAX", default_value = "60s")]
+    out_of_service_max: time::Duration,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    run(Cli::parse()).await.unwrap_or_else(|error| program::failed(&error))
+}
+
+async fn run(cli: Cli) -> Result<ExitCode> {
+    let tracing = cli.common.start_logging("bulkhead-controller")?;
+    let program = cli.common.start("bulkhead-controller", "bulkhead-controller".into(), tracing).await?;
+    let cx = Context {
+        stores: Stores::spawn(&program.clients.watches, &program.telemetry, &program.health, &program.cancel),
+        clients: program.clients.clone(),
+        writer: program.writer.clone(),
+        events: program.events.clone(),
+        telemetry: program.telemetry.clone(),
+        clock: Clock::system(),
+    };
+    let settings = node_fence::decide::Settings {
+        resync: positive(cli.attacher_resync_period.get()),
+        out_of_service_max: positive(cli.out_of_service_max.get()),
+    };
+    let cancel = program.cancel.clone();
+    let work = async move {
+        tokio::join!(
+            resiliency_policy::run(cx.clone(), cancel.clone()),
+            node_fence::run(cx, settings, cancel),
+        );
+    };
+    Ok(program.run(work).await)
+}
+
+/// A period of zero would never end or never begin; the shortest useful one is a second.
+fn positive(period: Duration) -> Duration {
+    period.max(Duration::from_secs(1))
+}

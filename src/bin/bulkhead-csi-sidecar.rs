@@ -1,1 +1,65 @@
-fn main() {}
+//! `bulkhead-csi-sidecar`: answers FenceRequests, beside one CSI driver's controller.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bulkhead::api::names;
+use bulkhead::csi::client;
+use bulkhead::csi_sidecar::driver::Driver;
+use bulkhead::csi_sidecar::{self, Context, report};
+use bulkhead::error::{Error, Result};
+use bulkhead::runtime::clock::Clock;
+use bulkhead::runtime::program::{self, Flags};
+use clap::Parser;
+
+/// Fences volumes for the CSI driver beside it, when a FenceRequest asks for it.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(flatten)]
+    common: Flags,
+    /// Socket of the CSI driver.
+    #[arg(long, env = "BULKHEAD_CSI_ADDRESS", default_value = "/csi/csi.sock")]
+    csi_address: String,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    run(Cli::parse()).await.unwrap_or_else(|error| program::failed(&error))
+}
+
+async fn run(cli: Cli) -> Result<ExitCode> {
+    let tracing = cli.common.start_logging("bulkhead-csi-sidecar")?;
+    let channel = client::connect(&cli.csi_address).map_err(|error| Error::Invalid(error.to_string()))?;
+    let driver = Driver::new(channel);
+    let name = wait_for(&driver).await;
+    let program = cli.common.start("bulkhead-csi-sidecar", names::fencer_lease(&name), tracing).await?;
+    let cx = Context {
+        driver,
+        name,
+        clients: program.clients.clone(),
+        writer: program.writer.clone(),
+        events: program.events.clone(),
+        telemetry: program.telemetry.clone(),
+        clock: Clock::system(),
+    };
+    let (cancel, health) = (program.cancel.clone(), program.health.clone());
+    let work = async move {
+        let reporting = tokio::spawn(report::run(cx.clone()));
+        csi_sidecar::run(cx, &health, cancel).await;
+        reporting.abort();
+    };
+    Ok(program.run(work).await)
+}
+
+/// The driver starts beside us and may be slower; its name is what everything else is called after.
+async fn wait_for(driver: &Driver) -> String {
+    let mut retry = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        retry.tick().await;
+        match driver.name(Duration::from_secs(5)).await {
+            Ok(name) => return name,
+            Err(failure) => tracing::info!(code = failure.code, message = failure.message, "waiting for the CSI driver"),
+        }
+    }
+}

@@ -12,6 +12,7 @@ pub mod health;
 pub mod informer;
 pub mod leader;
 pub mod patch;
+pub mod program;
 pub mod queue;
 pub mod store;
 pub mod telemetry;

@@ -1,0 +1,342 @@
+//! What the sidecar does next for one FenceRequest: which rows begin, which calls are sent, what an answer is worth.
+//! A row that has begun is recorded before its first call; nothing here calls anybody.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
+
+use crate::api::conditions;
+use crate::api::fence_request::{
+    Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, RequestedVolume,
+};
+use crate::api::fencing::Proof;
+use crate::api::time::{self, Now};
+
+/// A row: episode and volume name.
+pub type RowKey = (i64, String);
+
+/// Answers are written at most this often, so that a hundred volumes cost a few writes.
+const ANSWER_PACE: Duration = Duration::from_millis(100);
+/// An unpublish that said OK this lately is not repeated when only its answer came too late: it is read again.
+const READ_ONLY_FOR: Duration = Duration::from_secs(60);
+
+/// What a driver's refusal is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureClass {
+    /// It may succeed later.
+    Retry,
+    /// It will not: the answer is Failed.
+    Stop,
+}
+
+/// A call that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// gRPC code in CamelCase.
+    pub code: &'static str,
+    /// Whether to try again.
+    pub class: FailureClass,
+    /// The driver's words.
+    pub message: String,
+}
+
+/// ControllerUnpublishVolume for a row, as this process knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Under way.
+    Running,
+    /// The driver said OK.
+    Acknowledged {
+        /// When the answer came.
+        at: Instant,
+    },
+    /// It failed.
+    Failed {
+        /// How.
+        failure: Failure,
+        /// How often in a row.
+        attempts: u32,
+        /// When the answer came.
+        at: Instant,
+        /// The round it was for.
+        round: i32,
+    },
+}
+
+/// One look at all published nodes of all volumes, every page read.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// Before the first page was asked for, monotonic.
+    pub began: Instant,
+    /// When the last page had come.
+    pub ended: DateTime<Utc>,
+    /// Published node ids by volume handle; a failure when any page is missing.
+    pub published: Result<BTreeMap<String, BTreeSet<String>>, Failure>,
+}
+
+/// What a pass sees.
+pub struct Seen {
+    /// The request.
+    pub request: Arc<FenceRequest>,
+    /// Calls of this process, by row.
+    pub calls: BTreeMap<RowKey, Call>,
+    /// A reading made in this pass, for this very request.
+    pub reading: Option<Reading>,
+    /// Time since this process last answered.
+    pub answered_for: Option<Duration>,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Write these rows at the request's resourceVersion.
+    Answer(Vec<FenceResult>),
+    /// Send ControllerUnpublishVolume for these rows, side by side.
+    Unpublish(Vec<RequestedVolume>),
+}
+
+/// What a pass decided.
+#[derive(Debug, Default, PartialEq)]
+pub struct Decision {
+    /// Read the published nodes of all volumes and decide again with that.
+    pub read: bool,
+    /// What to do, in order.
+    pub effects: Vec<Effect>,
+    /// When to look again though nothing changed.
+    pub look_again: Option<Duration>,
+}
+
+/// Decides the next step.
+pub fn decide(seen: &Seen, now: Now) -> Decision {
+    match seen.request.spec.desired {
+        Desired::Unfenced => unfence(seen),
+        Desired::Fenced => fence(seen, now),
+    }
+}
+
+/// Nothing is sent any more. Access is given back by Kubernetes' own publish, so Unfenced confirms that no call of
+/// ours is under way.
+fn unfence(seen: &Seen) -> Decision {
+    if seen.calls.values().any(|call| *call == Call::Running) {
+        return Decision { look_again: Some(ANSWER_PACE), ..Decision::default() };
+    }
+    let open = seen.request.spec.volumes.iter().filter(|volume| {
+        known(&seen.request, volume).is_none_or(|row| row.result != FenceOutcome::Unfenced || row.round != volume.round)
+    });
+    let rows: Vec<_> = open
+        .map(|volume| {
+            let begun = known(&seen.request, volume).and_then(|row| row.started_at);
+            FenceResult { started_at: begun, ..row(volume, FenceOutcome::Unfenced, Proof::None) }
+        })
+        .collect();
+    let effects = if rows.is_empty() { Vec::new() } else { vec![Effect::Answer(rows)] };
+    Decision { effects, ..Decision::default() }
+}
+
+fn fence(seen: &Seen, now: Now) -> Decision {
+    let mut steps: Vec<(RequestedVolume, Step)> = Vec::new();
+    for volume in &seen.request.spec.volumes {
+        steps.push((volume.clone(), next(seen, volume, now)));
+    }
+    if seen.reading.is_none() && steps.iter().any(|(_, step)| matches!(step, Step::Read)) {
+        return Decision { read: true, ..Decision::default() };
+    }
+    let mut decision = Decision::default();
+    let (mut begins, mut answers, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+    for (volume, step) in steps {
+        match step {
+            Step::Begin(row) => begins.push(row),
+            Step::Answer(row) => answers.push(row),
+            Step::Call => calls.push(volume),
+            Step::Wait(wait) => decision.look_again = shorter(decision.look_again, wait),
+            Step::Read | Step::Done => {}
+        }
+    }
+    let paced = ANSWER_PACE.saturating_sub(seen.answered_for.unwrap_or(ANSWER_PACE));
+    let others_come = seen.calls.values().any(|call| *call == Call::Running);
+    if begins.is_empty() && !answers.is_empty() && others_come && !paced.is_zero() {
+        decision.look_again = shorter(decision.look_again, Some(paced));
+        answers.clear();
+    }
+    // Calls first: they are for rows that are recorded already, and must not wait for a write.
+    if !calls.is_empty() {
+        decision.effects.push(Effect::Unpublish(calls));
+    }
+    begins.extend(answers);
+    if !begins.is_empty() {
+        decision.effects.push(Effect::Answer(begins));
+    }
+    decision
+}
+
+fn shorter(known: Option<Duration>, wait: Option<Duration>) -> Option<Duration> {
+    known.into_iter().chain(wait).min()
+}
+
+enum Step {
+    /// Record Started; the call comes in a later pass.
+    Begin(FenceResult),
+    /// Send the call.
+    Call,
+    /// Look at the published nodes.
+    Read,
+    /// Record an answer.
+    Answer(FenceResult),
+    /// Something is under way.
+    Wait(Option<Duration>),
+    /// The round is answered.
+    Done,
+}
+
+fn next(seen: &Seen, volume: &RequestedVolume, now: Now) -> Step {
+    let known = known(&seen.request, volume);
+    let this_round = known.filter(|row| row.round == volume.round);
+    if this_round.is_some_and(|row| matches!(row.result, FenceOutcome::Fenced | FenceOutcome::Failed)) {
+        return Step::Done;
+    }
+    match known.filter(|row| row.started_at.is_some() && row.result != FenceOutcome::Unfenced) {
+        None => begin(seen, volume, now),
+        Some(begun) => go_on(seen, volume, begun, now),
+    }
+}
+
+/// The first call of an episode: the node must be seen among the published nodes before, or nothing can be proved
+/// after. A row that cannot begin is answered without `startedAt`: nothing was sent.
+fn begin(seen: &Seen, volume: &RequestedVolume, now: Now) -> Step {
+    let started = |published_before_at| {
+        let started_at = Some(time::stamp(now.wall));
+        FenceResult { started_at, published_before_at, ..row(volume, FenceOutcome::Started, Proof::None) }
+    };
+    if volume.minimum_proof < Proof::Verified {
+        return Step::Begin(started(None));
+    }
+    let Some(reading) = &seen.reading else { return Step::Read };
+    match look_up(reading, volume) {
+        Ok(true) => Step::Begin(started(Some(time::stamp(reading.ended)))),
+        Ok(false) => Step::Answer(failed(volume, "NeverPublished", "the driver does not list the node as published")),
+        Err(failure) => Step::Answer(failed(volume, failure.code, &failure.message)),
+    }
+}
+
+fn go_on(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, now: Now) -> Step {
+    match seen.calls.get(&key(volume)) {
+        Some(Call::Running) => Step::Wait(None),
+        None => Step::Call,
+        Some(Call::Failed { failure, attempts, at, round }) => {
+            let keep = FenceResult { round: volume.round, ..begun.clone() };
+            if *round != volume.round {
+                return Step::Call;
+            }
+            if failure.class == FailureClass::Stop {
+                return Step::Answer(FenceResult {
+                    result: FenceOutcome::Failed,
+                    proof: Proof::None,
+                    ..told(keep, failure.code, &failure.message)
+                });
+            }
+            if begun.reason.as_deref() != Some(failure.code) || begun.round != volume.round {
+                let row = FenceResult { result: FenceOutcome::Started, proof: Proof::None, ..keep };
+                return Step::Answer(told(row, failure.code, &failure.message));
+            }
+            let left = backoff(*attempts).saturating_sub(now.mono.saturating_duration_since(*at));
+            if left.is_zero() { Step::Call } else { Step::Wait(Some(left)) }
+        }
+        Some(Call::Acknowledged { at }) => {
+            let recent = now.mono.saturating_duration_since(*at) < READ_ONLY_FOR;
+            let late_answer = begun.result == FenceOutcome::Fenced && recent;
+            if begun.round != volume.round && !late_answer && begun.result != FenceOutcome::Started {
+                return Step::Call;
+            }
+            judge(seen, volume, begun, *at)
+        }
+    }
+}
+
+/// What an OK is worth: Acknowledged by itself; Verified when a read that began after it lists the volume without the
+/// node, and a read before the first call listed it with the node.
+fn judge(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, acknowledged: Instant) -> Step {
+    let base = FenceResult { round: volume.round, reason: None, message: None, ..begun.clone() };
+    let fenced = |proof, reason: &str| FenceResult {
+        result: FenceOutcome::Fenced,
+        proof,
+        method: Some(FencerMethodType::Unpublish),
+        reason: Some(reason.into()),
+        ..base.clone()
+    };
+    if volume.minimum_proof < Proof::Verified {
+        return Step::Answer(FenceResult { read_back_at: None, ..fenced(Proof::Acknowledged, "Acknowledged") });
+    }
+    let Some(reading) = seen.reading.as_ref().filter(|reading| reading.began >= acknowledged) else {
+        return Step::Read;
+    };
+    let read_back_at = Some(time::stamp(reading.ended));
+    match look_up(reading, volume) {
+        Ok(true) => Step::Answer(FenceResult {
+            result: FenceOutcome::Failed,
+            proof: Proof::None,
+            read_back_at,
+            ..told(base, "StillPublished", "the driver said OK and still lists the node as published")
+        }),
+        Ok(false) if begun.published_before_at.is_some() => {
+            Step::Answer(FenceResult { read_back_at, ..fenced(Proof::Verified, "NotPublished") })
+        }
+        Ok(false) => Step::Answer(FenceResult { read_back_at, ..fenced(Proof::Acknowledged, "NeverPublished") }),
+        Err(failure) => Step::Answer(told(fenced(Proof::Acknowledged, failure.code), failure.code, &failure.message)),
+    }
+}
+
+/// Whether the node is published. A volume that is not listed is no proof of anything.
+fn look_up(reading: &Reading, volume: &RequestedVolume) -> Result<bool, Failure> {
+    let published = reading.published.as_ref().map_err(Clone::clone)?;
+    match published.get(&volume.volume_handle) {
+        Some(nodes) => Ok(nodes.contains(&volume.node_id)),
+        None => Err(Failure {
+            code: "NotListed",
+            class: FailureClass::Stop,
+            message: format!("the driver does not list volume {}", volume.volume_handle),
+        }),
+    }
+}
+
+/// Rises from 250 ms to 10 s: an array that was only busy answers soon.
+fn backoff(attempts: u32) -> Duration {
+    Duration::from_millis(250 << attempts.min(6)).min(Duration::from_secs(10))
+}
+
+fn known<'a>(request: &'a FenceRequest, volume: &RequestedVolume) -> Option<&'a FenceResult> {
+    let rows = request.status.iter().flat_map(|status| &status.volumes);
+    rows.into_iter().find(|row| row.episode == volume.episode && row.name == volume.name)
+}
+
+/// The key of a requested volume.
+pub fn key(volume: &RequestedVolume) -> RowKey {
+    (volume.episode, volume.name.clone())
+}
+
+fn row(volume: &RequestedVolume, result: FenceOutcome, proof: Proof) -> FenceResult {
+    FenceResult {
+        episode: volume.episode,
+        name: volume.name.clone(),
+        round: volume.round,
+        result,
+        proof,
+        method: None,
+        started_at: None,
+        published_before_at: None,
+        read_back_at: None,
+        reason: None,
+        message: None,
+    }
+}
+
+fn failed(volume: &RequestedVolume, reason: &str, message: &str) -> FenceResult {
+    told(row(volume, FenceOutcome::Failed, Proof::None), reason, message)
+}
+
+fn told(row: FenceResult, reason: &str, message: &str) -> FenceResult {
+    let mut message = message.to_owned();
+    conditions::truncate(&mut message, 512);
+    FenceResult { reason: Some(reason.into()), message: Some(message), ..row }
+}

@@ -1,0 +1,186 @@
+//! The CSI driver beside us: what it can do, ControllerUnpublishVolume, and the list of published nodes. Every call
+//! has a deadline.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+
+use crate::api::driver_report::Capability;
+use crate::csi::v1::controller_client::ControllerClient;
+use crate::csi::v1::controller_service_capability::Type;
+use crate::csi::v1::controller_service_capability::rpc::Type as Rpc;
+use crate::csi::v1::identity_client::IdentityClient;
+use crate::csi::v1::{
+    ControllerGetCapabilitiesRequest, ControllerGetVolumeRequest, ControllerUnpublishVolumeRequest,
+    GetPluginInfoRequest, ListVolumesRequest, ProbeRequest,
+};
+
+use super::decide::{Failure, FailureClass};
+
+/// More pages than any real list has: a driver that hands out tokens for ever is cut off here.
+const PAGES_MAX: usize = 100_000;
+
+/// The driver.
+#[derive(Clone)]
+pub struct Driver {
+    channel: Channel,
+}
+
+/// Published node ids by volume handle.
+pub type Published = BTreeMap<String, BTreeSet<String>>;
+
+impl Driver {
+    /// The driver behind a channel.
+    pub fn new(channel: Channel) -> Self {
+        Self { channel }
+    }
+
+    /// The driver's name. The driver must be ready.
+    pub async fn name(&self, deadline: Duration) -> Result<String, Failure> {
+        let mut client = IdentityClient::new(self.channel.clone());
+        let ready = call(deadline, client.probe(timed(ProbeRequest {}, deadline))).await?.ready;
+        if ready == Some(false) {
+            let message = "the driver answers Probe with ready: false".into();
+            return Err(Failure { code: "Unavailable", class: FailureClass::Retry, message });
+        }
+        Ok(call(deadline, client.get_plugin_info(timed(GetPluginInfoRequest {}, deadline))).await?.name)
+    }
+
+    /// What the driver can answer.
+    pub async fn capabilities(&self, deadline: Duration) -> Result<BTreeSet<Capability>, Failure> {
+        let mut client = ControllerClient::new(self.channel.clone());
+        let request = timed(ControllerGetCapabilitiesRequest {}, deadline);
+        let answer = call(deadline, client.controller_get_capabilities(request)).await?;
+        let rpcs: BTreeSet<_> = answer
+            .capabilities
+            .iter()
+            .filter_map(|capability| match &capability.r#type {
+                Some(Type::Rpc(rpc)) => Rpc::try_from(rpc.r#type).ok(),
+                None => None,
+            })
+            .map(|rpc| rpc as i32)
+            .collect();
+        let has = |rpc: Rpc| rpcs.contains(&(rpc as i32));
+        let mut capabilities = BTreeSet::new();
+        if has(Rpc::PublishUnpublishVolume) {
+            capabilities.insert(Capability::Unpublish);
+        }
+        if has(Rpc::ListVolumes) && has(Rpc::ListVolumesPublishedNodes) {
+            capabilities.insert(Capability::ListPublishedNodes);
+        }
+        if has(Rpc::GetVolume) {
+            capabilities.insert(Capability::GetPublishedNodes);
+        }
+        Ok(capabilities)
+    }
+
+    /// Takes a node's access to a volume away.
+    pub async fn unpublish(&self, request: ControllerUnpublishVolumeRequest, deadline: Duration) -> Result<(), Failure> {
+        let mut client = ControllerClient::new(self.channel.clone());
+        call(deadline, client.controller_unpublish_volume(timed(request, deadline))).await.map(drop)
+    }
+
+    /// All volumes with their published nodes, every page read. A list with a page missing or a token repeated is no
+    /// list: what is absent from it would look unpublished.
+    pub async fn list(&self, deadline: Duration) -> Result<Published, Failure> {
+        let whole = async {
+            let mut client = ControllerClient::new(self.channel.clone());
+            let mut published = Published::new();
+            let mut tokens = BTreeSet::new();
+            let mut token = String::new();
+            for _ in 0..PAGES_MAX {
+                let request = ListVolumesRequest { max_entries: 0, starting_token: token.clone() };
+                let page = call(deadline, client.list_volumes(timed(request, deadline))).await?;
+                for entry in page.entries {
+                    let nodes = entry.status.map(|status| status.published_node_ids).unwrap_or_default();
+                    if let Some(volume) = entry.volume {
+                        published.entry(volume.volume_id).or_default().extend(nodes);
+                    }
+                }
+                if page.next_token.is_empty() {
+                    return Ok(published);
+                }
+                if !tokens.insert(page.next_token.clone()) {
+                    return Err(incomplete("the driver repeats a page token"));
+                }
+                token = page.next_token;
+            }
+            Err(incomplete("the driver's list does not end"))
+        };
+        tokio::time::timeout(deadline, whole).await.unwrap_or_else(|_| Err(timed_out(deadline)))
+    }
+
+    /// Published nodes of single volumes, for drivers that do not list them.
+    pub async fn get(&self, handles: BTreeSet<String>, deadline: Duration) -> Result<Published, Failure> {
+        let mut client = ControllerClient::new(self.channel.clone());
+        let mut published = Published::new();
+        for volume_id in handles {
+            let request = timed(ControllerGetVolumeRequest { volume_id: volume_id.clone() }, deadline);
+            match call(deadline, client.controller_get_volume(request)).await {
+                Ok(answer) => {
+                    let nodes = answer.status.map(|status| status.published_node_ids).unwrap_or_default();
+                    published.entry(volume_id).or_default().extend(nodes);
+                }
+                // Not there: not listed, which is no proof.
+                Err(failure) if failure.code == "NotFound" => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(published)
+    }
+}
+
+fn incomplete(message: &str) -> Failure {
+    Failure { code: "IncompleteList", class: FailureClass::Retry, message: message.into() }
+}
+
+fn timed_out(deadline: Duration) -> Failure {
+    let message = format!("no answer within {deadline:?}");
+    Failure { code: "DeadlineExceeded", class: FailureClass::Retry, message }
+}
+
+/// The deadline travels with the call, so that the driver can give up as well.
+fn timed<T>(message: T, deadline: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(deadline);
+    request
+}
+
+async fn call<T>(
+    deadline: Duration,
+    answer: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(deadline, answer).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(classify(&status)),
+        Err(_) => Err(timed_out(deadline)),
+    }
+}
+
+/// gRPC codes that may pass are tried again; the others are an answer. (CSI spec, "Error Scheme"; a call that a
+/// crashing driver cuts off ends in Cancelled or Unknown.)
+pub fn classify(status: &Status) -> Failure {
+    use FailureClass::{Retry, Stop};
+    let (code, class) = match status.code() {
+        Code::Ok => ("OK", Retry),
+        Code::Cancelled => ("Cancelled", Retry),
+        Code::Unknown => ("Unknown", Retry),
+        Code::InvalidArgument => ("InvalidArgument", Stop),
+        Code::DeadlineExceeded => ("DeadlineExceeded", Retry),
+        Code::NotFound => ("NotFound", Stop),
+        Code::AlreadyExists => ("AlreadyExists", Stop),
+        Code::PermissionDenied => ("PermissionDenied", Stop),
+        Code::ResourceExhausted => ("ResourceExhausted", Retry),
+        Code::FailedPrecondition => ("FailedPrecondition", Stop),
+        Code::Aborted => ("Aborted", Retry),
+        Code::OutOfRange => ("OutOfRange", Stop),
+        Code::Unimplemented => ("Unimplemented", Stop),
+        Code::Internal => ("Internal", Retry),
+        Code::Unavailable => ("Unavailable", Retry),
+        Code::DataLoss => ("DataLoss", Stop),
+        Code::Unauthenticated => ("Unauthenticated", Stop),
+    };
+    Failure { code, class, message: status.message().to_owned() }
+}

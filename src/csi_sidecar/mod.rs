@@ -1,0 +1,149 @@
+//! `bulkhead-csi-sidecar`: answers FenceRequests for the CSI driver beside it. Volumes are called side by side, each
+//! with its deadline; a row is recorded as Started before its first call; one list of published nodes serves all rows
+//! of a request that wait for it.
+
+pub mod act;
+pub mod decide;
+pub mod driver;
+pub mod observe;
+pub mod report;
+pub mod status;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::{Api, ResourceExt};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::fence_request::FenceRequest;
+use crate::error::Result;
+use crate::runtime::apply::Writer;
+use crate::runtime::client::Clients;
+use crate::runtime::clock::Clock;
+use crate::runtime::events::Events;
+use crate::runtime::health::Health;
+use crate::runtime::informer::Informer;
+use crate::runtime::queue::{self, Next, Queue, QueueConfig};
+use crate::runtime::store::{ObjectKey, Store};
+use crate::runtime::telemetry::Telemetry;
+
+use decide::{Call, RowKey};
+use driver::Driver;
+
+/// Passes that may follow each other before the informer is asked again.
+const STEPS: usize = 8;
+
+/// What the sidecar works with.
+#[derive(Clone)]
+pub struct Context {
+    /// The driver beside us.
+    pub driver: Driver,
+    /// Its name, which is our fencer name.
+    pub name: String,
+    /// Clients.
+    pub clients: Clients,
+    /// Writes, each asking for leadership.
+    pub writer: Writer,
+    /// Events.
+    pub events: Events,
+    /// Metrics.
+    pub telemetry: Telemetry,
+    /// Clocks.
+    pub clock: Clock,
+}
+
+/// What this process remembers of a request: its calls. Lost on a restart, and then sent again: they are idempotent.
+#[derive(Default)]
+pub struct Memory {
+    /// Calls by row.
+    pub calls: BTreeMap<RowKey, Call>,
+    /// When it answered last.
+    pub answered_at: Option<Instant>,
+}
+
+/// Memory shared with the calls under way.
+pub type Shared = Arc<Mutex<Memory>>;
+
+struct Sidecar {
+    cx: Context,
+    store: Store<FenceRequest>,
+    queue: Queue<String>,
+    /// By request name, with the uid: memory belongs to one object of that name, not to its successor.
+    memories: Mutex<HashMap<String, (Option<String>, Shared)>>,
+}
+
+/// Serves the requests that name this driver until `cancel`.
+pub async fn run(cx: Context, health: &Health, cancel: CancellationToken) {
+    let api: Api<FenceRequest> = Api::all(cx.clients.watches.clone());
+    let informer = Informer::new(api, "fencerequests").fields(&format!("spec.fencerName={}", cx.name));
+    let store = informer.spawn(cancel.clone(), &cx.telemetry);
+    let gate = health.gate("informer fencerequests");
+    gate.close("the first list has not arrived");
+    let (queue, receiver) = queue::queue();
+    let (mut changes, adder) = (store.subscribe(), queue.clone());
+    tokio::spawn(async move {
+        while let Some(change) = changes.recv().await {
+            adder.add(change.key.name);
+        }
+    });
+    let leadership = cx.writer.leadership().clone();
+    let telemetry = cx.telemetry.clone();
+    store.wait_synced().await;
+    gate.open();
+    let sidecar = Arc::new(Sidecar { cx, store, queue, memories: Mutex::default() });
+    let config = QueueConfig { name: "fence_request", concurrency: 16, deadline: Duration::from_secs(360) };
+    let reconcile = move |name: String| {
+        let sidecar = sidecar.clone();
+        async move { sidecar.reconcile(&name).await }
+    };
+    queue::run(config, receiver, &telemetry, cancel, Some(leadership), reconcile).await;
+}
+
+impl Sidecar {
+    async fn reconcile(&self, name: &str) -> Result<Next> {
+        let Some(mut request) = self.store.get(&ObjectKey::cluster(name)) else {
+            lock(&self.memories).remove(name);
+            return Ok(Next::Await);
+        };
+        let memory = self.memory(&request);
+        for _ in 0..STEPS {
+            let now = self.cx.clock.now();
+            let mut seen = observe::observe(request.clone(), &memory, now);
+            let mut decision = decide::decide(&seen, now);
+            if decision.read {
+                seen.reading = Some(observe::read(&self.cx, &request).await);
+                decision = decide::decide(&seen, self.cx.clock.now());
+            }
+            if decision.effects.is_empty() {
+                return Ok(decision.look_again.map_or(Next::Await, Next::After));
+            }
+            let wake = {
+                let (queue, name) = (self.queue.clone(), name.to_owned());
+                move || queue.add(name.clone())
+            };
+            match act::act(&self.cx, &request, &memory, decision.effects, wake).await {
+                // What was written is newer than the store: go on with it.
+                Ok(Some(written)) => request = Arc::new(written),
+                Ok(None) => return Ok(decision.look_again.map_or(Next::Await, Next::After)),
+                Err(error) if error.is_conflict() => return Ok(Next::After(Duration::from_millis(20))),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Next::After(Duration::from_millis(10)))
+    }
+
+    fn memory(&self, request: &FenceRequest) -> Shared {
+        let mut memories = lock(&self.memories);
+        let (uid, memory) = memories.entry(request.name_any()).or_default();
+        if *uid != request.metadata.uid {
+            (*uid, *memory) = (request.metadata.uid.clone(), Shared::default());
+        }
+        memory.clone()
+    }
+}
+
+/// A lock that outlives a panic of its holder: what it guards is replaced as a whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

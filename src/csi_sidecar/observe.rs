@@ -1,0 +1,41 @@
+//! What a pass sees: the request, the calls of this process, and, where it is needed, the driver's list.
+
+use std::sync::Arc;
+
+use crate::api::driver_report::Capability;
+use crate::api::fence_request::FenceRequest;
+use crate::runtime::clock::Now;
+
+use super::decide::{Failure, FailureClass, Reading, Seen};
+use super::{Context, Shared, lock};
+
+/// What is known without asking anybody.
+pub fn observe(request: Arc<FenceRequest>, memory: &Shared, now: Now) -> Seen {
+    let memory = lock(memory);
+    Seen {
+        request,
+        calls: memory.calls.clone(),
+        reading: None,
+        answered_for: memory.answered_at.map(|at| now.mono.saturating_duration_since(at)),
+    }
+}
+
+/// Reads the published nodes: all volumes in one list, or, where the driver cannot list, those of the request.
+pub async fn read(cx: &Context, request: &FenceRequest) -> Reading {
+    let deadline = request.spec.call_timeout.get();
+    let began = cx.clock.now().mono;
+    let published = match cx.driver.capabilities(deadline).await {
+        Err(failure) => Err(failure),
+        Ok(able) if able.contains(&Capability::ListPublishedNodes) => cx.driver.list(deadline).await,
+        Ok(able) if able.contains(&Capability::GetPublishedNodes) => {
+            let handles = request.spec.volumes.iter().map(|volume| volume.volume_handle.clone()).collect();
+            cx.driver.get(handles, deadline).await
+        }
+        Ok(_) => Err(Failure {
+            code: "Unimplemented",
+            class: FailureClass::Stop,
+            message: "the driver cannot tell which nodes a volume is published to".into(),
+        }),
+    };
+    Reading { began, ended: cx.clock.now().wall, published }
+}

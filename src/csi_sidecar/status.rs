@@ -1,0 +1,77 @@
+//! What a FenceRequest reports, from its rows.
+
+use crate::api::conditions::{self, State};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceRequestStatus, FenceResult};
+use crate::api::fencing::Proof;
+use crate::api::time::Now;
+
+/// The status with these rows in place of what was there under their keys.
+pub fn compute(request: &FenceRequest, answers: Vec<FenceResult>, now: Now) -> FenceRequestStatus {
+    let mut status = request.status.clone().unwrap_or_default();
+    for answer in answers {
+        match status.volumes.iter_mut().find(|row| row.episode == answer.episode && row.name == answer.name) {
+            Some(row) => *row = answer,
+            None => status.volumes.push(answer),
+        }
+    }
+    let generation = request.metadata.generation.unwrap_or_default();
+    status.observed_generation = Some(generation);
+    let wanted = match request.spec.desired {
+        Desired::Fenced => FenceOutcome::Fenced,
+        Desired::Unfenced => FenceOutcome::Unfenced,
+    };
+    let answered: Vec<_> = request
+        .spec
+        .volumes
+        .iter()
+        .map(|volume| {
+            let row = status.volumes.iter().find(|row| row.episode == volume.episode && row.name == volume.name);
+            (volume, row.filter(|row| row.round == volume.round))
+        })
+        .collect();
+    let good = answered.iter().filter(|(volume, row)| {
+        row.is_some_and(|row| row.result == wanted && (wanted == FenceOutcome::Unfenced || row.proof >= volume.minimum_proof))
+    });
+    let done = good.count();
+    status.progress = Some(format!("{done}/{}", answered.len()));
+    status.weakest_proof = Some(answered.iter().map(|(_, row)| row.map_or(Proof::None, |row| row.proof)).min().unwrap_or(Proof::None));
+    let failing = answered.iter().filter_map(|(_, row)| *row).find(|row| {
+        row.result == FenceOutcome::Failed || row.result == FenceOutcome::Started && row.reason.is_some()
+            || row.result == FenceOutcome::Fenced && row.reason.as_deref() != Some("NotPublished") && row.reason.as_deref() != Some("Acknowledged")
+    });
+    let all = done == answered.len();
+    let (reason, message) = match (all, wanted, failing) {
+        (true, FenceOutcome::Unfenced, _) => ("Unfenced", String::new()),
+        (true, _, _) => ("Fenced", String::new()),
+        (false, FenceOutcome::Unfenced, _) => ("Unfencing", String::new()),
+        (false, _, Some(row)) => (reason_of(row), message_of(row)),
+        (false, _, None) => ("Fencing", String::new()),
+    };
+    conditions::set(&mut status.conditions, "Ready", State::from(all), reason, message.clone(), generation, now.wall);
+    if matches!(reason, "Unimplemented" | "NotPermitted") {
+        conditions::set(&mut status.conditions, "Stalled", State::True, reason, message, generation, now.wall);
+    } else {
+        conditions::remove(&mut status.conditions, "Stalled");
+    }
+    status
+}
+
+/// The documented reason for a row's own.
+fn reason_of(row: &FenceResult) -> &'static str {
+    match row.reason.as_deref() {
+        Some("Unimplemented") => "Unimplemented",
+        Some("PermissionDenied" | "Unauthenticated") => "NotPermitted",
+        Some("DeadlineExceeded") => "Timeout",
+        Some("Unavailable" | "Cancelled") => "DriverUnavailable",
+        _ => "ProofTooWeak",
+    }
+}
+
+fn message_of(row: &FenceResult) -> String {
+    format!(
+        "volume {}: {}: {}",
+        row.name,
+        row.reason.as_deref().unwrap_or_default(),
+        row.message.as_deref().unwrap_or_default()
+    )
+}

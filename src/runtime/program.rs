@@ -1,0 +1,148 @@
+//! What our long-running programs have in common: flags, logging, clients, leadership, health, and an orderly end.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Error, Result};
+
+use super::apply::Writer;
+use super::client::Clients;
+use super::events::Events;
+use super::health::{self, Health};
+use super::leader::{self, Ended, LeaseSpec, LeaseTimes};
+use super::telemetry::{self, LogFormat, Telemetry, Tracing};
+
+/// Flags of every program; each is an environment variable too.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Flags {
+    /// Kubeconfig file. Without it: KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount.
+    #[arg(long, env = "BULKHEAD_KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespace of the operator, where its Leases live.
+    #[arg(long, env = "BULKHEAD_NAMESPACE", default_value = crate::api::names::OPERATOR_NAMESPACE)]
+    pub namespace: String,
+    /// Name of this replica in the Lease and in Events; its pod's name.
+    #[arg(long, env = "BULKHEAD_IDENTITY", default_value = "bulkhead")]
+    pub identity: String,
+    /// Address of /healthz, /readyz and /metrics.
+    #[arg(long, env = "BULKHEAD_LISTEN", default_value = "0.0.0.0:8080")]
+    pub listen: SocketAddr,
+    /// What to log, for example info or bulkhead=debug,kube=warn.
+    #[arg(long, env = "BULKHEAD_LOG", default_value = "info,kube_client=warn,tower=warn,hyper=warn")]
+    pub log: String,
+    /// How logs look.
+    #[arg(long, env = "BULKHEAD_LOG_FORMAT", value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+    /// Where to send traces, as OTLP over gRPC, for example http://collector:4317. Off without it.
+    #[arg(long, env = "BULKHEAD_OTLP_ENDPOINT")]
+    pub otlp_endpoint: Option<String>,
+}
+
+/// A program that has started.
+pub struct Program {
+    /// Clients.
+    pub clients: Clients,
+    /// Metrics.
+    pub telemetry: Telemetry,
+    /// Readiness gates.
+    pub health: Health,
+    /// Writes, each asking for leadership.
+    pub writer: Writer,
+    /// Events.
+    pub events: Events,
+    /// Cancelled when the program is to end.
+    pub cancel: CancellationToken,
+    election: JoinHandle<Ended>,
+    tracing: Tracing,
+}
+
+impl Flags {
+    /// Starts logging. Call once, first.
+    pub fn start_logging(&self, service: &'static str) -> Result<Tracing> {
+        telemetry::init(service, self.log_format, &self.log, self.otlp_endpoint.as_deref())
+    }
+
+    /// Starts clients, health server, election and Events.
+    pub async fn start(&self, service: &'static str, lease: String, tracing: Tracing) -> Result<Program> {
+        let telemetry = Telemetry::new();
+        let health = Health::new();
+        let cancel = CancellationToken::new();
+        let clients = Clients::load(self.kubeconfig.as_deref(), service).await?;
+        let address = health::serve(self.listen, health.clone(), telemetry.clone(), cancel.clone()).await?;
+        tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "{service} started");
+        let spec = LeaseSpec {
+            namespace: self.namespace.clone(),
+            name: lease,
+            identity: self.identity.clone(),
+            times: LeaseTimes::default(),
+        };
+        let (leadership, election) = leader::lead(clients.leases.clone(), spec, &telemetry, cancel.clone());
+        let events = Events::spawn(
+            clients.writes.clone(),
+            service,
+            &self.identity,
+            leadership.clone(),
+            &telemetry,
+            cancel.clone(),
+        );
+        let writer = Writer::new(clients.writes.clone(), leadership, service);
+        Ok(Program { clients, telemetry, health, writer, events, cancel, election, tracing })
+    }
+}
+
+impl Program {
+    /// Runs `work` until SIGTERM, SIGINT or the loss of leadership, and ends in order: no new work, running work ends,
+    /// the Lease is released. Losing the Lease is a failure: the next process starts with empty memory.
+    pub async fn run(self, work: impl Future<Output = ()>) -> ExitCode {
+        let Self { cancel, mut election, tracing, .. } = self;
+        let guard = cancel.clone().drop_guard();
+        let stopping = async {
+            let ended = tokio::select! {
+                () = stop_signal() => None,
+                ended = &mut election => Some(ended),
+                () = cancel.cancelled() => None,
+            };
+            cancel.cancel();
+            ended
+        };
+        // Work ends by itself once it is cancelled; if it ends before, so does the program.
+        let working = async {
+            work.await;
+            drop(guard);
+        };
+        let (ended, ()) = tokio::join!(stopping, working);
+        let lost = matches!(ended, Some(Ok(Ended::Lost) | Err(_)));
+        if ended.is_none() {
+            // Released last: until here this replica may still have been writing.
+            let _ = election.await;
+        }
+        tracing.shutdown();
+        if lost {
+            tracing::error!("the Lease is lost; the process ends, the next one starts afresh");
+            return ExitCode::FAILURE;
+        }
+        ExitCode::SUCCESS
+    }
+}
+
+async fn stop_signal() {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// Prints why the program could not start, and what to do.
+pub fn failed(error: &Error) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::FAILURE
+}
