@@ -179,7 +179,7 @@ fn read(path: &Path) -> Result<Vec<DynamicObject>, ApplyError> {
     parse(path, &fs::read_to_string(path).map_err(read_error(path))?)
 }
 
-fn parse(path: &Path, text: &str) -> Result<Vec<DynamicObject>, ApplyError> {
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<DynamicObject>, ApplyError> {
     serde_saphyr::from_multiple(text).map_err(|error| ApplyError::Parse {
         path: path.to_owned(),
         message: error.to_string(),

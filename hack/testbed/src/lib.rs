@@ -13,6 +13,7 @@ pub mod apply;
 pub mod array;
 pub mod audit;
 pub mod binaries;
+pub mod cluster;
 pub mod control_plane;
 pub mod kubeconfig;
 pub mod ledger;

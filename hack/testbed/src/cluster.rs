@@ -1,0 +1,433 @@
+//! A whole cluster in one value: control plane, test array with its attacher, simulated nodes, and the operator as it is
+//! shipped (its real programs, under its real identities, with its real RBAC and admission policies).
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bulkhead::api::node_fence::NodeFence;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::array::{Array, ArrayOptions, Claim, ClaimError};
+use crate::ledger::Access;
+use crate::nodes::{KwokHeartbeat, NodeError, NodeOptions, SimulatedNode, SimulatedNodes};
+use crate::process::{Launch, Process, ProcessError};
+use crate::{AttacherOptions, Identity, KwokOptions, Testbed, TestbedError, TestbedOptions, oracle};
+
+/// How a cluster is set up. The defaults notice a dead node after 8 s instead of 50.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// Control plane.
+    pub testbed: TestbedOptions,
+    /// Heartbeats of the nodes.
+    pub kwok: KwokOptions,
+    /// One array, with its attacher and its sidecar, per CSI driver.
+    pub arrays: Vec<ArrayOptions>,
+    /// The attachers.
+    pub attacher: AttacherOptions,
+    /// How many nodes, named `node-1` and so on.
+    pub nodes: usize,
+    /// Their settings.
+    pub node: NodeOptions,
+    /// The folder with our programs; without it no operator is started.
+    pub programs: Option<PathBuf>,
+    /// Whether a sidecar is started beside each array.
+    pub sidecars: bool,
+    /// Further arguments of `bulkhead-controller`.
+    pub controller_args: Vec<String>,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> Self {
+        Self {
+            testbed: TestbedOptions::fast_nodes(),
+            kwok: KwokOptions::fast(),
+            arrays: vec![ArrayOptions::default()],
+            attacher: AttacherOptions::default(),
+            nodes: 3,
+            node: NodeOptions::default(),
+            programs: None,
+            sidecars: true,
+            controller_args: Vec::new(),
+        }
+    }
+}
+
+/// Why a cluster could not be set up or did not get where it should.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The control plane.
+    #[error(transparent)]
+    Testbed(#[from] TestbedError),
+    /// A program.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// A node.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// A volume.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// The API.
+    #[error("the API server refused a request: {0}")]
+    Api(#[from] kube::Error),
+    /// An object of ours.
+    #[error("an object is malformed: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// The machine.
+    #[error("array: {0}")]
+    Array(std::io::Error),
+    /// Waiting ended.
+    #[error("{what}: not within {limit:?}; last seen: {last}")]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        limit: Duration,
+        /// What was there instead.
+        last: String,
+    },
+}
+
+/// A running cluster. Nothing of it outlives the value.
+pub struct Cluster {
+    /// Our controllers, in the order they were started.
+    pub controllers: Vec<Process>,
+    /// Our sidecars, by driver.
+    pub sidecars: BTreeMap<String, Process>,
+    /// A client that may do everything.
+    pub client: Client,
+    /// The nodes.
+    pub nodes: SimulatedNodes,
+    /// The arrays, in the order of the options.
+    pub arrays: Vec<Arc<Array>>,
+    /// The control plane.
+    pub testbed: Arc<Testbed>,
+    options: ClusterOptions,
+    _attachers: Vec<Process>,
+    _folders: Vec<TempDir>,
+}
+
+impl Cluster {
+    /// Starts everything and returns when nodes are Ready and the operator leads.
+    pub async fn start(options: ClusterOptions) -> Result<Self, ClusterError> {
+        let testbed = Arc::new(Testbed::start(options.testbed.clone()).await?);
+        let client = testbed.client(&Identity::TestbedNodes).await?;
+        let (mut arrays, mut attachers, mut folders) = (Vec::new(), Vec::new(), Vec::new());
+        for array in &options.arrays {
+            let folder = tempfile::tempdir().map_err(ClusterError::Array)?;
+            let array = Arc::new(Array::start(folder.path(), array.clone()).map_err(ClusterError::Array)?);
+            array.install(&client).await?;
+            let name = format!("attacher-{}", array.driver_name());
+            attachers.push(testbed.start_attacher(&name, array.csi_socket(), &options.attacher)?);
+            arrays.push(array);
+            folders.push(folder);
+        }
+        let heartbeat = Arc::new(KwokHeartbeat::new(testbed.clone(), options.kwok.clone()));
+        let nodes = SimulatedNodes::new(client.clone(), arrays.clone(), heartbeat, options.node.clone());
+        for number in 1..=options.nodes {
+            nodes.add(&format!("node-{number}")).await?;
+        }
+        let mut cluster = Self {
+            controllers: Vec::new(),
+            sidecars: BTreeMap::new(),
+            client,
+            nodes,
+            arrays,
+            testbed,
+            options,
+            _attachers: attachers,
+            _folders: folders,
+        };
+        cluster.nodes_ready().await?;
+        if cluster.options.programs.is_some() {
+            cluster.install_operator().await?;
+        }
+        Ok(cluster)
+    }
+
+    /// Applies what we ship (definitions, RBAC, admission policies) and starts our programs.
+    async fn install_operator(&mut self) -> Result<(), ClusterError> {
+        let root = root();
+        self.testbed.apply_file(&root.join("config/default/namespace.yaml")).await?;
+        for folder in ["crds", "config/rbac", "config/policies"] {
+            self.testbed.apply_dir(&root.join(folder)).await?;
+        }
+        let drivers: Vec<_> = self.arrays.iter().map(|array| array.driver_name().to_owned()).collect();
+        for driver in &drivers {
+            self.testbed.apply(fencer_rbac(&self.testbed, &root, driver).await?).await?;
+            if self.options.sidecars {
+                self.start_sidecar(driver).await?;
+            }
+        }
+        self.start_controller().await?;
+        self.wait("the controller leads", Duration::from_secs(30), async || {
+            let log = self.controllers.iter().map(Process::log_tail).collect::<String>();
+            let api: Api<k8s_openapi::api::coordination::v1::Lease> =
+                Api::namespaced(self.client.clone(), bulkhead::api::names::OPERATOR_NAMESPACE);
+            let lease = api.get_opt("bulkhead-controller").await?;
+            let holder = lease.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity);
+            Ok(if holder.is_some_and(|holder| !holder.is_empty()) { Ok(()) } else { Err(log) })
+        })
+        .await
+    }
+
+    /// Starts one more `bulkhead-controller`.
+    pub async fn start_controller(&mut self) -> Result<(), ClusterError> {
+        let identity = self.testbed.kubeconfig(&Identity::OperatorController)?;
+        let name = format!("bulkhead-controller-{}", self.controllers.len());
+        let mut args = common_args(&identity, &name);
+        args.extend(self.options.controller_args.iter().map(OsString::from));
+        let process = self.launch("bulkhead-controller", &name, args)?;
+        self.controllers.push(process);
+        Ok(())
+    }
+
+    /// Starts `bulkhead-csi-sidecar` beside the array of this driver.
+    pub async fn start_sidecar(&mut self, driver: &str) -> Result<(), ClusterError> {
+        let identity = self.testbed.kubeconfig(&Identity::CsiSidecar)?;
+        let name = format!("bulkhead-csi-sidecar-{driver}");
+        let mut args = common_args(&identity, &name);
+        let socket = self.arrays.iter().find(|array| array.driver_name() == driver).map(|array| array.csi_socket());
+        args.extend(socket.iter().flat_map(|socket| [OsString::from("--csi-address"), socket.as_os_str().to_owned()]));
+        let process = self.launch("bulkhead-csi-sidecar", &name, args)?;
+        self.sidecars.insert(driver.to_owned(), process);
+        Ok(())
+    }
+
+    fn launch(&self, program: &str, name: &str, args: Vec<OsString>) -> Result<Process, ClusterError> {
+        let folder = self.options.programs.clone().unwrap_or_default();
+        let launch = Launch {
+            name: name.to_owned(),
+            program: folder.join(program),
+            args,
+            env: Vec::new(),
+            log: self.testbed.folder().join(format!("{name}.log")),
+        };
+        Ok(Process::spawn(launch)?)
+    }
+
+    /// The node of that number, from 1.
+    pub fn node(&self, name: &str) -> Result<SimulatedNode, ClusterError> {
+        let missing = || ClusterError::Timeout {
+            what: format!("node {name}"),
+            limit: Duration::ZERO,
+            last: "no such node was added".into(),
+        };
+        self.nodes.node(name).ok_or_else(missing)
+    }
+
+    /// A StatefulSet whose pods each have volumes on the arrays, protected by the first sample's label.
+    pub async fn stateful_set(&self, set: &Workload) -> Result<(), ClusterError> {
+        for replica in 0..set.replicas {
+            for (number, array) in set.volumes.iter().enumerate() {
+                let name = format!("data{number}-{}-{replica}", set.name);
+                let claim = Claim { access: set.access, ..Claim::new("default", &name) };
+                if let Some(array) = self.arrays.get(*array) {
+                    array.claim(&self.client, &claim).await?;
+                }
+            }
+        }
+        let api: Api<StatefulSet> = Api::default_namespaced(self.client.clone());
+        api.create(&PostParams::default(), &set.object()?).await?;
+        Ok(())
+    }
+
+    /// Waits until every pod of the set is Ready, and returns the node of each.
+    pub async fn pods_ready(&self, set: &Workload, limit: Duration) -> Result<BTreeMap<String, String>, ClusterError> {
+        let api: Api<Pod> = Api::default_namespaced(self.client.clone());
+        let mut placed = BTreeMap::new();
+        for replica in 0..set.replicas {
+            let name = format!("{}-{replica}", set.name);
+            let node = self
+                .wait(&format!("pod {name} Ready"), limit, async || {
+                    let pod = api.get_opt(&name).await?;
+                    Ok(pod.as_ref().and_then(ready_on).ok_or_else(|| format!("{:?}", pod.map(|pod| pod.status))))
+                })
+                .await?;
+            placed.insert(name, node);
+        }
+        Ok(placed)
+    }
+
+    /// Waits until `look` says Ok.
+    pub async fn wait<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut look: impl AsyncFnMut() -> Result<Result<T, String>, ClusterError>,
+    ) -> Result<T, ClusterError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match look().await? {
+                Ok(found) => return Ok(found),
+                Err(last) if Instant::now() >= deadline => {
+                    return Err(ClusterError::Timeout { what: what.to_owned(), limit, last });
+                }
+                // A poll with a deadline: what is looked at changes without telling.
+                Err(_) => tokio::time::sleep(Duration::from_millis(25)).await,
+            }
+        }
+    }
+
+    /// Waits until the NodeFence of a node is as `holds` wants it.
+    pub async fn fence(
+        &self,
+        node: &str,
+        what: &str,
+        limit: Duration,
+        holds: impl Fn(&NodeFence) -> bool,
+    ) -> Result<NodeFence, ClusterError> {
+        let api: Api<NodeFence> = Api::all(self.client.clone());
+        self.wait(&format!("NodeFence {node}: {what}"), limit, async || {
+            let fence = api.get_opt(node).await?;
+            Ok(match fence {
+                Some(fence) if holds(&fence) => Ok(fence),
+                other => Err(serde_json::to_string(&other)?),
+            })
+        })
+        .await
+    }
+
+    /// The verdict of every array's oracle; an error text when one found two writers.
+    pub fn judge(&self) -> Result<(), String> {
+        for array in &self.arrays {
+            let verdict = oracle::judge(array.ledger());
+            if !verdict.is_clean() {
+                return Err(format!("{}: {verdict}", array.driver_name()));
+            }
+        }
+        Ok(())
+    }
+
+    async fn nodes_ready(&self) -> Result<(), ClusterError> {
+        let api: Api<k8s_openapi::api::core::v1::Node> = Api::all(self.client.clone());
+        self.wait("all nodes Ready", Duration::from_secs(60), async || {
+            let nodes = api.list(&kube::api::ListParams::default()).await?.items;
+            let ready = nodes.iter().filter(|node| is_usable(node)).count();
+            Ok(if ready == self.options.nodes { Ok(()) } else { Err(format!("{ready} are")) })
+        })
+        .await
+    }
+}
+
+/// A StatefulSet for tests.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Its name.
+    pub name: String,
+    /// How many pods.
+    pub replicas: usize,
+    /// For each volume of a pod, the array it is on.
+    pub volumes: Vec<usize>,
+    /// Access mode of the volumes.
+    pub access: Access,
+    /// Labels of the pods besides `app`.
+    pub labels: BTreeMap<String, String>,
+    /// Only this node may run them, if set.
+    pub node: Option<String>,
+    /// Their PriorityClass, if set.
+    pub priority_class: Option<String>,
+}
+
+impl Workload {
+    /// One protected pod with one volume.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            replicas: 1,
+            volumes: vec![0],
+            access: Access::SingleWriter,
+            labels: BTreeMap::from([("bulkhead.dev/protect".to_owned(), "true".to_owned())]),
+            node: None,
+            priority_class: None,
+        }
+    }
+
+    fn object(&self) -> Result<StatefulSet, serde_json::Error> {
+        let mut labels = self.labels.clone();
+        labels.insert("app".to_owned(), self.name.clone());
+        let templates: Vec<_> = (0..self.volumes.len())
+            .map(|number| {
+                json!({
+                    "metadata": { "name": format!("data{number}") },
+                    "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+                })
+            })
+            .collect();
+        let affinity = self.node.as_ref().map(|node| {
+            json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+                "weight": 100,
+                "preference": { "matchExpressions": [
+                    { "key": "kubernetes.io/hostname", "operator": "In", "values": [node] },
+                ] },
+            }] } })
+        });
+        serde_json::from_value(json!({
+            "metadata": { "name": self.name },
+            "spec": {
+                "replicas": self.replicas,
+                "serviceName": self.name,
+                "podManagementPolicy": "Parallel",
+                "selector": { "matchLabels": { "app": self.name } },
+                "template": {
+                    "metadata": { "labels": labels },
+                    "spec": {
+                        "automountServiceAccountToken": false,
+                        "affinity": affinity,
+                        "priorityClassName": self.priority_class,
+                        "containers": [{ "name": "main", "image": "app" }],
+                    },
+                },
+                "volumeClaimTemplates": templates,
+            },
+        }))
+    }
+}
+
+fn common_args(kubeconfig: &Path, identity: &str) -> Vec<OsString> {
+    let log = "info,bulkhead=debug,kube_client=warn,tower=warn,hyper=warn,hyper_util=warn";
+    let mut args: Vec<OsString> = vec!["--kubeconfig".into(), kubeconfig.as_os_str().to_owned()];
+    args.extend(["--identity", identity, "--listen", "127.0.0.1:0", "--log", log].map(OsString::from));
+    args
+}
+
+fn is_usable(node: &k8s_openapi::api::core::v1::Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    ready && taints.count() == 0
+}
+
+fn ready_on(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let live = pod.metadata.deletion_timestamp.is_none();
+    (ready && live).then(|| pod.spec.as_ref()?.node_name.clone()).flatten()
+}
+
+/// The shipped RBAC of the test driver's fencer, for whichever driver.
+async fn fencer_rbac(
+    testbed: &Testbed,
+    root: &Path,
+    driver: &str,
+) -> Result<Vec<kube::api::DynamicObject>, ClusterError> {
+    const SHIPPED: &str = "csi.test.bulkhead.dev";
+    let folder = root.join("config/rbac/fencer-test");
+    let text = testbed.kubectl(&["kustomize", &folder.to_string_lossy()]).await?;
+    let lease = bulkhead::api::names::fencer_lease;
+    let text = text.replace(&lease(SHIPPED), &lease(driver)).replace(SHIPPED, driver);
+    Ok(crate::apply::parse(&folder, &text).map_err(TestbedError::from)?)
+}
+
+/// The root of this repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
