@@ -14,6 +14,9 @@ pub enum Error {
     /// The Kubernetes API refused a request or could not be reached.
     #[error("Kubernetes API: {}", Api(.0))]
     Api(#[source] Box<kube::Error>),
+    /// A `test` in a JSON patch failed: the object is no longer what the patch was decided on.
+    #[error("the object changed since it was read; it is read again")]
+    Stale,
     /// A CSI driver answered with a gRPC error.
     #[error("CSI driver: {code:?}: {message}")]
     Csi {
@@ -47,7 +50,7 @@ pub enum Error {
 /// The kind of an [`Error`]: a bounded set, used as metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum ErrorClass {
-    /// 409: the object changed or exists already; look again.
+    /// 409 or [`Error::Stale`]: the object changed or exists already; look again.
     Conflict,
     /// 404: the object or its kind is gone.
     NotFound,
@@ -88,6 +91,7 @@ impl Error {
                 Some(_) => ErrorClass::Rejected,
                 None => ErrorClass::Transport,
             },
+            Self::Stale => ErrorClass::Conflict,
             Self::Csi { .. } => ErrorClass::Csi,
             Self::Invalid(_) => ErrorClass::Invalid,
             Self::Deadline(_) => ErrorClass::Deadline,
@@ -118,7 +122,7 @@ impl Error {
         }
     }
 
-    /// The object changed since it was read, or exists already (HTTP 409).
+    /// The object changed since it was read, or exists already.
     pub fn is_conflict(&self) -> bool {
         self.class() == ErrorClass::Conflict
     }

@@ -84,8 +84,8 @@ impl Writer {
         self.send(self.client.request(build(request)?)).await
     }
 
-    /// Applies a JSON patch (see [`patch`](super::patch)). A failed `test` is refused with HTTP 422
-    /// (class `Rejected`), an old resourceVersion in it as well: read again.
+    /// Applies a JSON patch (see [`patch`](super::patch)); [`Error::Stale`], which
+    /// [`Error::is_conflict`], if one of its tests fails.
     pub async fn json_patch<K: Kind + DeserializeOwned>(
         &self,
         key: &ObjectKey,
@@ -93,7 +93,9 @@ impl Writer {
     ) -> Result<K> {
         let request =
             path::<K>(key).patch(&key.name, &self.patch_params(), &Patch::Json::<()>(patch));
-        self.send(self.client.request(build(request)?)).await
+        self.send(self.client.request(build(request)?))
+            .await
+            .map_err(stale)
     }
 
     /// Applies a JSON patch to the status subresource.
@@ -105,7 +107,9 @@ impl Writer {
         let patch = Patch::Json::<()>(patch);
         let request =
             path::<K>(key).patch_subresource("status", &key.name, &self.patch_params(), &patch);
-        self.send(self.client.request(build(request)?)).await
+        self.send(self.client.request(build(request)?))
+            .await
+            .map_err(stale)
     }
 
     /// Server-side apply of exactly the fields in `desired`, taking them from other managers. `None`, and no
@@ -183,6 +187,21 @@ impl Writer {
             ..Default::default()
         }
     }
+}
+
+/// A failed `test` is answered with 422 as is an invalid object, but only the latter is named.
+fn stale(error: Error) -> Error {
+    if let Error::Api(inner) = &error
+        && let kube::Error::Api(status) = inner.as_ref()
+        && status.code == 422
+        && status
+            .details
+            .as_ref()
+            .is_none_or(|details| details.name.is_empty())
+    {
+        return Error::Stale;
+    }
+    error
 }
 
 /// Requests for the collection that holds `key`.
