@@ -14,6 +14,9 @@ pub enum Error {
     /// The Kubernetes API refused a request or could not be reached.
     #[error("Kubernetes API: {}", Api(.0))]
     Api(#[source] Box<kube::Error>),
+    /// A `test` in a JSON patch failed: the object is no longer what the patch was decided on.
+    #[error("the object changed since it was read; it is read again")]
+    Stale,
     /// A CSI driver answered with a gRPC error.
     #[error("CSI driver: {code:?}: {message}")]
     Csi {
@@ -47,7 +50,7 @@ pub enum Error {
 /// The kind of an [`Error`]: a bounded set, used as metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum ErrorClass {
-    /// 409: the object changed or exists already; look again.
+    /// 409 or [`Error::Stale`]: the object changed or exists already; look again.
     Conflict,
     /// 404: the object or its kind is gone.
     NotFound,
@@ -88,6 +91,7 @@ impl Error {
                 Some(_) => ErrorClass::Rejected,
                 None => ErrorClass::Transport,
             },
+            Self::Stale => ErrorClass::Conflict,
             Self::Csi { .. } => ErrorClass::Csi,
             Self::Invalid(_) => ErrorClass::Invalid,
             Self::Deadline(_) => ErrorClass::Deadline,
@@ -107,15 +111,18 @@ impl Error {
             ErrorClass::Transport | ErrorClass::Server | ErrorClass::Csi | ErrorClass::Deadline => {
                 Duration::from_millis(500)
             }
-            ErrorClass::NotFound | ErrorClass::Throttled | ErrorClass::NotLeader | ErrorClass::Io => {
-                Duration::from_secs(1)
+            ErrorClass::NotFound
+            | ErrorClass::Throttled
+            | ErrorClass::NotLeader
+            | ErrorClass::Io => Duration::from_secs(1),
+            ErrorClass::Panic | ErrorClass::Forbidden | ErrorClass::Rejected => {
+                Duration::from_secs(5)
             }
-            ErrorClass::Panic | ErrorClass::Forbidden | ErrorClass::Rejected => Duration::from_secs(5),
             ErrorClass::Invalid => Duration::from_secs(30),
         }
     }
 
-    /// The object changed since it was read, or exists already (HTTP 409).
+    /// The object changed since it was read, or exists already.
     pub fn is_conflict(&self) -> bool {
         self.class() == ErrorClass::Conflict
     }
@@ -152,7 +159,10 @@ impl From<kube::Error> for Error {
 
 impl From<tonic::Status> for Error {
     fn from(status: tonic::Status) -> Self {
-        Self::Csi { code: status.code(), message: status.message().to_owned() }
+        Self::Csi {
+            code: status.code(),
+            message: status.message().to_owned(),
+        }
     }
 }
 

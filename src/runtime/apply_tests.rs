@@ -234,3 +234,37 @@ async fn a_json_patch_is_sent_as_one() {
     assert_eq!(call.content_type, "application/json-patch+json");
     assert_eq!(call.body[0]["op"], "test");
 }
+
+#[tokio::test]
+async fn a_failed_test_is_a_conflict_and_an_invalid_object_is_not() {
+    let key = ObjectKey::from(&sample());
+    let patch = || patch::add_finalizer(&sample().metadata, "bulkhead.dev/x").unwrap();
+    // As kube-apiserver 1.36 answers a failed test: `details` is there but names nothing.
+    let (failed, _) = writer(Leadership::always(), |_| refuse_with(json!({})));
+    assert!(
+        failed
+            .json_patch::<ConfigMap>(&key, patch())
+            .await
+            .unwrap_err()
+            .is_conflict()
+    );
+    assert!(
+        failed
+            .json_patch_status::<ConfigMap>(&key, patch())
+            .await
+            .unwrap_err()
+            .is_conflict()
+    );
+    let (invalid, _) = writer(Leadership::always(), |_| {
+        refuse_with(json!({ "name": "a" }))
+    });
+    let error = invalid
+        .json_patch::<ConfigMap>(&key, patch())
+        .await
+        .unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Rejected);
+}
+
+fn refuse_with(details: Value) -> Reply {
+    fake_api::refuse_with(422, "Invalid", details)
+}

@@ -77,9 +77,14 @@ pub(crate) fn ok(body: Value) -> Reply {
 
 /// A refusal.
 pub(crate) fn refuse(code: u16, reason: &str) -> Reply {
+    refuse_with(code, reason, json!({}))
+}
+
+/// A refusal with details.
+pub(crate) fn refuse_with(code: u16, reason: &str, details: Value) -> Reply {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure",
-        "code": code, "reason": reason, "message": format!("refused: {reason}"),
+        "code": code, "reason": reason, "message": format!("refused: {reason}"), "details": details,
     });
     respond(StatusCode::from_u16(code).unwrap(), status.to_string())
 }

@@ -190,35 +190,38 @@ fn conflict() -> Error {
 
 #[tokio::test(start_paused = true)]
 async fn failures_are_repeated_at_growing_intervals_until_success() {
-    let left = Arc::new(AtomicUsize::new(5));
+    // Five failures, a success, two failures, a success.
+    let outcomes = Arc::new(Mutex::new(vec![
+        true, false, false, true, false, false, false, false, false,
+    ]));
     let bench = Bench::new(None, move |_| {
-        let left = left.clone();
+        let succeed = outcomes.lock().unwrap().pop().unwrap();
         async move {
-            let failing =
-                left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |it| it.checked_sub(1));
-            if failing.is_ok() {
-                Err(conflict())
-            } else {
+            if succeed {
                 Ok(Next::Await)
+            } else {
+                Err(conflict())
             }
         }
     });
     bench.add("a");
     sleep(Duration::from_secs(600)).await;
-    let times = bench.times("a");
-    assert_eq!(times.len(), 6);
-    for (count, pair) in times.windows(2).enumerate() {
-        let base = Duration::from_millis(200 << count);
-        let pause = pair[1] - pair[0];
-        assert!(
-            pause >= base && pause <= base.mul_f64(1.26) + Duration::from_millis(5),
-            "{count}: {pause:?}"
-        );
-    }
-    // Success made it forget: the next failure starts small again.
+    assert_eq!(bench.runs("a"), 6);
     bench.add("a");
-    settle().await;
-    assert_eq!(bench.runs("a"), 7);
+    sleep(Duration::from_secs(600)).await;
+    let times = bench.times("a");
+    assert_eq!(times.len(), 9);
+    // After a success the count starts again.
+    for (pair, doublings) in times
+        .windows(2)
+        .zip([0, 1, 2, 3, 4, 99, 0, 1])
+        .filter(|(_, it)| *it < 99)
+    {
+        let base = Duration::from_millis(200 << doublings);
+        let pause = pair[1] - pair[0];
+        let longest = base.mul_f64(1.26) + Duration::from_millis(5);
+        assert!(pause >= base && pause <= longest, "{doublings}: {pause:?}");
+    }
 }
 
 #[test]

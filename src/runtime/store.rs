@@ -26,19 +26,28 @@ pub struct ObjectKey {
 impl ObjectKey {
     /// Key of a cluster-scoped object.
     pub fn cluster(name: impl Into<String>) -> Self {
-        Self { namespace: None, name: name.into() }
+        Self {
+            namespace: None,
+            name: name.into(),
+        }
     }
 
     /// Key of a namespaced object.
     pub fn namespaced(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { namespace: Some(namespace.into()), name: name.into() }
+        Self {
+            namespace: Some(namespace.into()),
+            name: name.into(),
+        }
     }
 }
 
 impl<K: Resource> From<&K> for ObjectKey {
     fn from(object: &K) -> Self {
         let meta = object.meta();
-        Self { namespace: meta.namespace.clone(), name: meta.name.clone().unwrap_or_default() }
+        Self {
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone().unwrap_or_default(),
+        }
     }
 }
 
@@ -65,7 +74,11 @@ pub struct Change<K> {
 
 impl<K> Clone for Change<K> {
     fn clone(&self) -> Self {
-        Self { key: self.key.clone(), old: self.old.clone(), new: self.new.clone() }
+        Self {
+            key: self.key.clone(),
+            old: self.old.clone(),
+            new: self.new.clone(),
+        }
     }
 }
 
@@ -83,7 +96,10 @@ pub struct Store<K> {
 
 impl<K> Clone for Store<K> {
     fn clone(&self) -> Self {
-        Self { state: self.state.clone(), synced: self.synced.clone() }
+        Self {
+            state: self.state.clone(),
+            synced: self.synced.clone(),
+        }
     }
 }
 
@@ -103,7 +119,10 @@ impl<K> Store<K> {
     /// An empty store with the given indexes, not yet synced.
     pub fn new_detached(indexers: Vec<(&'static str, IndexFn<K>)>) -> Self {
         let state = State {
-            indexes: indexers.iter().map(|(name, _)| (*name, HashMap::new())).collect(),
+            indexes: indexers
+                .iter()
+                .map(|(name, _)| (*name, HashMap::new()))
+                .collect(),
             indexers,
             objects: HashMap::new(),
             subscribers: Vec::new(),
@@ -111,7 +130,10 @@ impl<K> Store<K> {
             relists: 0,
             progress: monotonic(),
         };
-        Self { state: Arc::new(RwLock::new(state)), synced: Arc::new(watch::Sender::new(false)) }
+        Self {
+            state: Arc::new(RwLock::new(state)),
+            synced: Arc::new(watch::Sender::new(false)),
+        }
     }
 
     /// The object with this key.
@@ -127,8 +149,14 @@ impl<K> Store<K> {
     /// The objects under `value` in `index`, ordered by key. An index that was not declared is empty.
     pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
         let state = self.read();
-        let keys = state.indexes.get(index).and_then(|values| values.get(value));
-        keys.into_iter().flatten().filter_map(|key| state.objects.get(key).cloned()).collect()
+        let keys = state
+            .indexes
+            .get(index)
+            .and_then(|values| values.get(value));
+        keys.into_iter()
+            .flatten()
+            .filter_map(|key| state.objects.get(key).cloned())
+            .collect()
     }
 
     /// How many objects are kept.
@@ -169,7 +197,11 @@ impl<K> Store<K> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut state = self.write();
         for (key, object) in &state.objects {
-            let change = Change { key: key.clone(), old: None, new: Some(object.clone()) };
+            let change = Change {
+                key: key.clone(),
+                old: None,
+                new: Some(object.clone()),
+            };
             // Cannot fail: the receiver is in our hands.
             let _ = sender.send(change);
         }
@@ -220,7 +252,12 @@ impl<K: Resource> Store<K> {
         let mut state = self.write();
         state.progress = monotonic();
         let listed = state.listing.take().unwrap_or_default();
-        let vanished: Vec<_> = state.objects.keys().filter(|key| !listed.contains(key)).cloned().collect();
+        let vanished: Vec<_> = state
+            .objects
+            .keys()
+            .filter(|key| !listed.contains(key))
+            .cloned()
+            .collect();
         for key in vanished {
             state.drop_key(&key);
         }
@@ -240,7 +277,10 @@ impl<K: Resource> State<K> {
 
     fn put(&mut self, key: ObjectKey, object: K) {
         let old = self.objects.get(&key).cloned();
-        if old.as_ref().is_some_and(|old| same_version(&**old, &object)) {
+        if old
+            .as_ref()
+            .is_some_and(|old| same_version(&**old, &object))
+        {
             return;
         }
         let new = Arc::new(object);
@@ -249,13 +289,21 @@ impl<K: Resource> State<K> {
         }
         self.index(&key, &new);
         self.objects.insert(key.clone(), new.clone());
-        self.tell(Change { key, old, new: Some(new) });
+        self.tell(Change {
+            key,
+            old,
+            new: Some(new),
+        });
     }
 
     fn drop_key(&mut self, key: &ObjectKey) {
         if let Some(old) = self.objects.remove(key) {
             self.unindex(key, &old);
-            self.tell(Change { key: key.clone(), old: Some(old), new: None });
+            self.tell(Change {
+                key: key.clone(),
+                old: Some(old),
+                new: None,
+            });
         }
     }
 
@@ -287,148 +335,19 @@ impl<K: Resource> State<K> {
 
     /// Hands a change to all who listen; those who stopped are forgotten.
     fn tell(&mut self, change: Change<K>) {
-        self.subscribers.retain(|subscriber| subscriber.send(change.clone()).is_ok());
+        self.subscribers
+            .retain(|subscriber| subscriber.send(change.clone()).is_ok());
     }
 }
 
 /// Whether both are the same version of the same object, so that nothing changed.
 fn same_version<K: Resource>(old: &K, new: &K) -> bool {
     let (old, new) = (old.meta(), new.meta());
-    new.resource_version.is_some() && old.resource_version == new.resource_version && old.uid == new.uid
+    new.resource_version.is_some()
+        && old.resource_version == new.resource_version
+        && old.uid == new.uid
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use k8s_openapi::api::core::v1::ConfigMap;
-    use kube::api::ObjectMeta;
-
-    fn object(name: &str, version: &str, node: &str) -> ConfigMap {
-        let meta = ObjectMeta {
-            namespace: Some("ns".into()),
-            name: Some(name.into()),
-            uid: Some(format!("uid-{name}")),
-            resource_version: Some(version.into()),
-            labels: Some([("node".to_owned(), node.to_owned())].into()),
-            ..Default::default()
-        };
-        ConfigMap { metadata: meta, ..Default::default() }
-    }
-
-    fn store() -> Store<ConfigMap> {
-        Store::new_detached(vec![("node", |object: &ConfigMap| {
-            object.metadata.labels.iter().flatten().map(|(_, node)| node.clone()).collect()
-        })])
-    }
-
-    fn key(name: &str) -> ObjectKey {
-        ObjectKey::namespaced("ns", name)
-    }
-
-    /// Short form of all changes that are waiting.
-    fn drain(changes: &mut mpsc::UnboundedReceiver<Change<ConfigMap>>) -> Vec<String> {
-        let version = |object: &Option<Arc<ConfigMap>>| {
-            object.as_ref().map_or("-".to_owned(), |it| it.metadata.resource_version.clone().unwrap())
-        };
-        let mut seen = Vec::new();
-        while let Ok(change) = changes.try_recv() {
-            seen.push(format!("{} {}>{}", change.key, version(&change.old), version(&change.new)));
-        }
-        seen.sort();
-        seen
-    }
-
-    #[test]
-    fn an_index_follows_an_object_that_moves_and_goes() {
-        let store = store();
-        store.insert(object("a", "1", "n1"));
-        store.insert(object("a", "2", "n2"));
-        assert!(store.by_index("node", "n1").is_empty());
-        assert_eq!(store.by_index("node", "n2").len(), 1);
-        store.remove(&key("a"));
-        assert!(store.by_index("node", "n2").is_empty() && store.is_empty());
-        assert!(store.read().indexes["node"].is_empty(), "empty values must not pile up");
-    }
-
-    #[test]
-    fn deletes_and_updates_reach_the_subscriber_with_old_and_new() {
-        let store = store();
-        let mut changes = store.subscribe();
-        store.insert(object("a", "1", "n1"));
-        store.insert(object("a", "2", "n1"));
-        store.insert(object("a", "2", "n1"));
-        store.remove(&key("a"));
-        assert_eq!(drain(&mut changes), ["ns/a ->1", "ns/a 1>2", "ns/a 2>-"]);
-    }
-
-    #[test]
-    fn what_a_relist_no_longer_holds_is_delivered_as_deleted() {
-        let store = store();
-        store.list_begins();
-        store.insert(object("stays", "1", "n1"));
-        store.insert(object("vanishes", "1", "n1"));
-        store.list_done();
-        let mut changes = store.subscribe();
-        drain(&mut changes);
-
-        store.list_begins();
-        store.insert(object("stays", "1", "n1"));
-        assert!(drain(&mut changes).is_empty(), "an unchanged object is no change");
-        store.list_done();
-        assert_eq!(drain(&mut changes), ["ns/vanishes 1>-"]);
-        assert_eq!(store.relists(), 2);
-    }
-
-    #[test]
-    fn a_list_that_starts_over_forgets_only_what_the_last_one_misses() {
-        let store = store();
-        store.list_begins();
-        store.insert(object("a", "1", "n1"));
-        store.list_begins();
-        store.insert(object("b", "1", "n1"));
-        store.list_done();
-        assert_eq!(store.get(&key("a")), None);
-        assert!(store.get(&key("b")).is_some());
-    }
-
-    #[test]
-    fn an_object_that_cannot_be_read_is_not_a_deleted_one() {
-        let store = store();
-        store.insert(object("a", "1", "n1"));
-        store.list_begins();
-        store.keep(&key("a"));
-        store.list_done();
-        assert!(store.get(&key("a")).is_some());
-    }
-
-    #[test]
-    fn a_late_subscriber_gets_what_is_there_first() {
-        let store = store();
-        store.insert(object("a", "1", "n1"));
-        let mut changes = store.subscribe();
-        store.insert(object("b", "1", "n1"));
-        assert_eq!(drain(&mut changes), ["ns/a ->1", "ns/b ->1"]);
-    }
-
-    #[test]
-    fn a_subscriber_that_left_is_forgotten() {
-        let store = store();
-        drop(store.subscribe());
-        store.insert(object("a", "1", "n1"));
-        assert!(store.read().subscribers.is_empty());
-    }
-
-    #[tokio::test]
-    async fn synced_only_after_the_first_complete_list() {
-        let store = store();
-        store.list_begins();
-        store.insert(object("a", "1", "n1"));
-        assert!(!store.synced());
-        let waiting = tokio::spawn({
-            let store = store.clone();
-            async move { store.wait_synced().await }
-        });
-        store.list_done();
-        waiting.await.unwrap();
-    }
-}
+#[path = "store_tests.rs"]
+mod tests;

@@ -1,0 +1,154 @@
+use super::*;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::ObjectMeta;
+
+fn object(name: &str, version: &str, node: &str) -> ConfigMap {
+    let meta = ObjectMeta {
+        namespace: Some("ns".into()),
+        name: Some(name.into()),
+        uid: Some(format!("uid-{name}")),
+        resource_version: Some(version.into()),
+        labels: Some([("node".to_owned(), node.to_owned())].into()),
+        ..Default::default()
+    };
+    ConfigMap {
+        metadata: meta,
+        ..Default::default()
+    }
+}
+
+fn store() -> Store<ConfigMap> {
+    Store::new_detached(vec![("node", |object: &ConfigMap| {
+        object
+            .metadata
+            .labels
+            .iter()
+            .flatten()
+            .map(|(_, node)| node.clone())
+            .collect()
+    })])
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::namespaced("ns", name)
+}
+
+/// Short form of all changes that are waiting.
+fn drain(changes: &mut mpsc::UnboundedReceiver<Change<ConfigMap>>) -> Vec<String> {
+    let version = |object: &Option<Arc<ConfigMap>>| {
+        object.as_ref().map_or("-".to_owned(), |it| {
+            it.metadata.resource_version.clone().unwrap()
+        })
+    };
+    let mut seen = Vec::new();
+    while let Ok(change) = changes.try_recv() {
+        seen.push(format!(
+            "{} {}>{}",
+            change.key,
+            version(&change.old),
+            version(&change.new)
+        ));
+    }
+    seen.sort();
+    seen
+}
+
+#[test]
+fn an_index_follows_an_object_that_moves_and_goes() {
+    let store = store();
+    store.insert(object("a", "1", "n1"));
+    store.insert(object("a", "2", "n2"));
+    assert!(store.by_index("node", "n1").is_empty());
+    assert_eq!(store.by_index("node", "n2").len(), 1);
+    store.remove(&key("a"));
+    assert!(store.by_index("node", "n2").is_empty() && store.is_empty());
+    assert!(
+        store.read().indexes["node"].is_empty(),
+        "empty values must not pile up"
+    );
+}
+
+#[test]
+fn deletes_and_updates_reach_the_subscriber_with_old_and_new() {
+    let store = store();
+    let mut changes = store.subscribe();
+    store.insert(object("a", "1", "n1"));
+    store.insert(object("a", "2", "n1"));
+    store.insert(object("a", "2", "n1"));
+    store.remove(&key("a"));
+    assert_eq!(drain(&mut changes), ["ns/a ->1", "ns/a 1>2", "ns/a 2>-"]);
+}
+
+#[test]
+fn what_a_relist_no_longer_holds_is_delivered_as_deleted() {
+    let store = store();
+    store.list_begins();
+    store.insert(object("stays", "1", "n1"));
+    store.insert(object("vanishes", "1", "n1"));
+    store.list_done();
+    let mut changes = store.subscribe();
+    drain(&mut changes);
+
+    store.list_begins();
+    store.insert(object("stays", "1", "n1"));
+    assert!(
+        drain(&mut changes).is_empty(),
+        "an unchanged object is no change"
+    );
+    store.list_done();
+    assert_eq!(drain(&mut changes), ["ns/vanishes 1>-"]);
+    assert_eq!(store.relists(), 2);
+}
+
+#[test]
+fn a_list_that_starts_over_forgets_only_what_the_last_one_misses() {
+    let store = store();
+    store.list_begins();
+    store.insert(object("a", "1", "n1"));
+    store.list_begins();
+    store.insert(object("b", "1", "n1"));
+    store.list_done();
+    assert_eq!(store.get(&key("a")), None);
+    assert!(store.get(&key("b")).is_some());
+}
+
+#[test]
+fn an_object_that_cannot_be_read_is_not_a_deleted_one() {
+    let store = store();
+    store.insert(object("a", "1", "n1"));
+    store.list_begins();
+    store.keep(&key("a"));
+    store.list_done();
+    assert!(store.get(&key("a")).is_some());
+}
+
+#[test]
+fn a_late_subscriber_gets_what_is_there_first() {
+    let store = store();
+    store.insert(object("a", "1", "n1"));
+    let mut changes = store.subscribe();
+    store.insert(object("b", "1", "n1"));
+    assert_eq!(drain(&mut changes), ["ns/a ->1", "ns/b ->1"]);
+}
+
+#[test]
+fn a_subscriber_that_left_is_forgotten() {
+    let store = store();
+    drop(store.subscribe());
+    store.insert(object("a", "1", "n1"));
+    assert!(store.read().subscribers.is_empty());
+}
+
+#[tokio::test]
+async fn synced_only_after_the_first_complete_list() {
+    let store = store();
+    store.list_begins();
+    store.insert(object("a", "1", "n1"));
+    assert!(!store.synced());
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move { store.wait_synced().await }
+    });
+    store.list_done();
+    waiting.await.unwrap();
+}
