@@ -7,11 +7,9 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::ObjectReference;
-pub use kube::runtime::events::EventType;
-use kube::{
-    Client,
-    runtime::events::{Event, Recorder, Reporter},
-};
+use kube::Client;
+pub use kube_runtime::events::EventType;
+use kube_runtime::events::{Event, Recorder, Reporter};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 

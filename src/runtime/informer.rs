@@ -4,10 +4,8 @@
 use std::fmt;
 
 use futures::{StreamExt as _, pin_mut};
-use kube::{
-    Api, Resource,
-    runtime::watcher::{self, DefaultBackoff, Event},
-};
+use kube::{Api, Resource};
+use kube_runtime::watcher::{self, DefaultBackoff, Event};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use futures::{StreamExt as _, channel::mpsc as stream};
-use kube::runtime::scheduler::{ScheduleRequest, Scheduler, scheduler};
+use kube_runtime::scheduler::{ScheduleRequest, Scheduler, scheduler};
 use tokio::{
     sync::mpsc,
     task::{Id, JoinError, JoinSet},
