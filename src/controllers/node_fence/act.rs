@@ -142,13 +142,17 @@ async fn fail(cx: &Context, pod: &PodView) -> Result<()> {
     let add = |path: &[&str], value: serde_json::Value| {
         PatchOperation::Add(AddOperation { path: PointerBuf::from_tokens(path.iter().copied()), value })
     };
-    let patch = Patch(vec![
+    let mut operations = vec![
         test(&["metadata", "uid"], json!(meta.uid)),
         test(&["metadata", "resourceVersion"], json!(meta.resource_version)),
         add(&["status", "phase"], json!("Failed")),
-        add(&["status", "conditions", "-"], condition),
-    ]);
-    cx.writer.json_patch_status::<Pod>(&ObjectKey::from(pod.pod.as_ref()), patch).await?;
+    ];
+    match (pod.pod.status.conditions.is_empty(), pod.pod.condition("DisruptionTarget")) {
+        (_, Some(_)) => {}
+        (true, None) => operations.push(add(&["status", "conditions"], json!([condition]))),
+        (false, None) => operations.push(add(&["status", "conditions", "-"], condition)),
+    }
+    cx.writer.json_patch_status::<Pod>(&ObjectKey::from(pod.pod.as_ref()), Patch(operations)).await?;
     Ok(())
 }
 

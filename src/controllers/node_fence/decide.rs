@@ -192,7 +192,7 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     let recorded = seen.fence.status.clone().unwrap_or_default();
     match rows.change_from(&recorded) {
         Change::None => {}
-        change => return record(seen, change, wanted),
+        change => return record(seen, &rows, change, wanted),
     }
     let mut decision = match step {
         Some(step) => finish(seen, step),
@@ -206,11 +206,12 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
 }
 
 /// Rows are recorded before anything rests on them. Mere progress (a pod or an attachment that has gone) is recorded
-/// at most twice a second: one write for a hundred pods instead of a hundred.
-fn record(seen: &Seen, change: Change, wanted: NodeFenceStatus) -> Decision {
+/// at most twice a second, and when it is complete: a few writes for a hundred pods instead of a hundred.
+fn record(seen: &Seen, rows: &Rows, change: Change, wanted: NodeFenceStatus) -> Decision {
     const PACE: Duration = Duration::from_millis(500);
+    let complete = rows.pods.iter().all(|row| is_settled(row.state));
     let wait = PACE.saturating_sub(seen.recorded_for.unwrap_or(PACE));
-    if change == Change::Progress && !wait.is_zero() {
+    if change == Change::Progress && !complete && !wait.is_zero() {
         return Decision { reason: "Recording", look_again: Some(wait), ..Decision::default() };
     }
     let effects = vec![Effect::Record(Box::new(wanted))];
@@ -225,8 +226,8 @@ fn finish(seen: &Seen, step: Step) -> Decision {
 }
 
 fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
-    let busy = rows.node == NodeState::Back || seen.phase() != Some(Phase::Detached);
-    Some(if busy { Duration::from_secs(1) } else { Duration::from_secs(30) })
+    let watches_only = matches!(seen.phase(), Some(Phase::Detached | Phase::Cleaning)) && !rows.is_over();
+    Some(if watches_only { Duration::from_secs(30) } else { Duration::from_secs(1) })
 }
 
 fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {

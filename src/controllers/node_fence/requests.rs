@@ -71,17 +71,17 @@ fn ask_fencer(seen: &Seen, rows: &Rows, driver: &str, wanted: &[&VolumeRow], now
     };
     let mut next = FenceRequest::clone(request);
     next.status = None;
-    let mut changed = false;
-    // A new episode, or a node that failed again after its request was withdrawn.
-    if next.spec.episode != seen.fence.spec.episode || next.spec.desired != Desired::Fenced {
+    // A new episode, or a node that failed again while its request was being withdrawn: everything is asked anew.
+    let anew = next.spec.episode != seen.fence.spec.episode || next.spec.desired != Desired::Fenced;
+    if anew {
         if wanted.is_empty() {
             return None;
         }
         next.spec.episode = seen.fence.spec.episode;
         next.spec.node = seen.fence.spec.node.clone();
         next.spec.desired = Desired::Fenced;
-        changed = true;
     }
+    let mut changed = anew;
     for row in wanted {
         let known = next.spec.volumes.iter_mut().find(|v| v.episode == row.plan.episode && v.name == row.plan.name);
         match known {
@@ -89,7 +89,7 @@ fn ask_fencer(seen: &Seen, rows: &Rows, driver: &str, wanted: &[&VolumeRow], now
                 next.spec.volumes.extend(requested(row, 1));
                 changed = true;
             }
-            Some(volume) if changed || needs_new_round(seen, rows, row, volume.round, now) => {
+            Some(volume) if anew || needs_new_round(seen, rows, row, volume.round, now) => {
                 volume.round += 1;
                 changed = true;
             }

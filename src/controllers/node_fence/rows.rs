@@ -86,7 +86,8 @@ impl Rows {
             need_live: false,
             ambiguous: None,
         };
-        rows.need_live = node == NodeState::Back && !rows.is_over();
+        let known = recorded.timeline.as_ref().is_some_and(|timeline| timeline.returned_at.is_some());
+        rows.need_live = node == NodeState::Back && !known && !rows.is_over();
         pods::observe_departures(seen, &mut rows, now);
         pods::find_blocked(seen, &mut rows);
         rows.mark_needed(seen);

@@ -124,11 +124,11 @@ impl PolicyBrakes {
         }
     }
 
-    fn held_by(&self) -> Option<&'static str> {
+    fn held_by(&self, counted_already: bool) -> Option<&'static str> {
         match &self.outage {
             Some(restraint) if restraint.type_ == RestraintType::CorrelatedOutage => Some("CorrelatedOutage"),
             Some(_) => Some("Cooldown"),
-            None if self.acted_on >= self.limit => Some("BudgetExhausted"),
+            None if !counted_already && self.acted_on >= self.limit => Some("BudgetExhausted"),
             None => None,
         }
     }
@@ -203,7 +203,9 @@ fn consider(
         return;
     }
     // Growing the plan of a node that is acted on already is no further node; a new episode is.
-    if begins && let Some(held) = held(name, pods, brakes) {
+    // A node that was acted on within the window and fails again is no further node either.
+    let counted = |policy: &ResiliencyPolicy| fence.is_some_and(|fence| brakes::counts(policy, fence, now.wall));
+    if begins && let Some(held) = held(name, pods, brakes, counted) {
         decision.restrained.push(held);
         return;
     }
@@ -221,18 +223,19 @@ fn consider(
         Some(fence) => grow(seen, fence, live, now),
     };
     if let Some(effect) = effect {
-        let policies: BTreeSet<_> = pods
-            .iter()
-            .flat_map(|(_, effective)| effective.policies())
-            .collect::<Vec<_>>()
-            .into_iter()
-            .filter_map(|policy| policy.metadata.name.as_deref())
-            .collect();
-        for (_, brake) in brakes.iter_mut().filter(|(policy, _)| begins && policies.contains(*policy)) {
-            brake.acted_on += 1;
+        for (policy, object) in policies_of(pods) {
+            if let Some(brake) = brakes.get_mut(policy).filter(|_| begins && !counted(object)) {
+                brake.acted_on += 1;
+            }
         }
         decision.effects.push(effect);
     }
+}
+
+/// The policies of these pods, each once.
+fn policies_of<'a>(pods: &[(&PodView, Effective<'a>)]) -> BTreeMap<&'a str, &'a ResiliencyPolicy> {
+    let policies = pods.iter().flat_map(|(_, effective)| effective.policies().iter().copied());
+    policies.filter_map(|policy| Some((policy.metadata.name.as_deref()?, policy))).collect()
 }
 
 /// Whether the plan of an open NodeFence lacks one of these pods.
@@ -241,12 +244,15 @@ fn lacks(fence: Option<&Arc<NodeFence>>, pods: &[(&PodView, Effective)]) -> bool
     pods.iter().any(|(pod, _)| !fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid()))
 }
 
-fn held(name: &str, pods: &[(&PodView, Effective)], brakes: &mut BTreeMap<&str, PolicyBrakes>) -> Option<Restrained> {
-    let policies: BTreeSet<_> =
-        pods.iter().flat_map(|(_, e)| e.policies().to_vec()).filter_map(|p| p.metadata.name.as_deref()).collect();
-    for policy in policies {
+fn held(
+    name: &str,
+    pods: &[(&PodView, Effective)],
+    brakes: &mut BTreeMap<&str, PolicyBrakes>,
+    counted: impl Fn(&ResiliencyPolicy) -> bool,
+) -> Option<Restrained> {
+    for (policy, object) in policies_of(pods) {
         let Some(brake) = brakes.get_mut(policy) else { continue };
-        if let Some(held_by) = brake.held_by() {
+        if let Some(held_by) = brake.held_by(counted(object)) {
             brake.exhausted |= held_by == "BudgetExhausted";
             return Some(Restrained { node: name.into(), policy: policy.into(), brake: held_by });
         }
