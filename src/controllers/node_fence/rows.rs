@@ -31,8 +31,16 @@ pub struct Rows {
     pub ambiguous: Option<String>,
 }
 
+fn change(same: bool, gone: bool) -> Change {
+    match (same, gone) {
+        (true, _) => Change::None,
+        (false, true) => Change::Progress,
+        (false, false) => Change::Intent,
+    }
+}
+
 /// How the rows differ from what is recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
     /// Not at all.
     None,
@@ -142,21 +150,19 @@ impl Rows {
         releasing || self.volumes.iter().filter(|row| !row.is_cut_off()).any(near)
     }
 
-    /// What must be recorded.
+    /// What must be recorded. A row that nothing has happened to needs no record of its own.
     pub fn change_from(&self, recorded: &NodeFenceStatus) -> Change {
-        let volumes_same = recorded.volumes.iter().eq(self.volumes.iter().map(|row| &row.status));
-        if volumes_same && recorded.pods == self.pods {
-            return Change::None;
-        }
-        let known_volumes: BTreeMap<_, _> =
-            recorded.volumes.iter().map(|row| ((row.episode, &row.name), row)).collect();
-        let known_pods: BTreeMap<_, _> = recorded.pods.iter().map(|row| (&row.uid, row)).collect();
-        let volumes = self.volumes.iter().map(|row| &row.status).all(|row| {
-            known_volumes.get(&(row.episode, &row.name)) == Some(&row) || row.state == VolumeStatusState::Detached
+        let volumes = self.volumes.iter().map(|row| &row.status).map(|row| {
+            let known = recorded.volumes.iter().find(|known| known.episode == row.episode && known.name == row.name);
+            let untouched = known.is_none() && row.state == VolumeStatusState::Pending;
+            change(known == Some(row) || untouched, row.state == VolumeStatusState::Detached)
         });
-        let pods =
-            self.pods.iter().all(|row| known_pods.get(&row.uid) == Some(&row) || row.state == PodStatusState::Released);
-        if volumes && pods { Change::Progress } else { Change::Intent }
+        let pods = self.pods.iter().map(|row| {
+            let known = recorded.pods.iter().find(|known| known.episode == row.episode && known.uid == row.uid);
+            let untouched = known.is_none() && matches!(row.state, PodStatusState::Pending | PodStatusState::Kept);
+            change(known == Some(row) || untouched, row.state == PodStatusState::Released)
+        });
+        volumes.chain(pods).max().unwrap_or(Change::None)
     }
 
     fn mark_needed(&mut self, seen: &Seen) {

@@ -267,6 +267,11 @@ fn open(seen: &Seen, name: &str, live: &LiveNode, now: Now) -> Option<Effect> {
         NodeFenceSpec { episode: 1, node: plan::identity(&live.node), policies: draft.policies, plan: draft.plan },
     );
     fence.metadata.finalizers = Some(vec![names::NODE_CLEAN_FINALIZER.into()]);
+    // The label comes before the taint, and with the plan it costs no write. An incident that will be held for its
+    // identity is not active.
+    if fence.spec.plan.volumes.iter().all(|volume| volume.node_id.is_some() || volume.methods.is_empty()) {
+        fence.metadata.labels = Some(BTreeMap::from([(names::ACTIVE_LABEL.into(), "true".into())]));
+    }
     Some(Effect::Open(Box::new(fence)))
 }
 
