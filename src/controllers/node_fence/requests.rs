@@ -166,6 +166,20 @@ fn new_request(seen: &Seen, driver: &str, volumes: Vec<RequestedVolume>) -> Fenc
     request
 }
 
+/// Whether the fencer may yet begin with a row. A request that this process sent and cannot see yet is on its way:
+/// the write may take as long as the API server gives it.
+pub fn may_be_started(seen: &Seen, row: &VolumeRow, now: Now) -> bool {
+    const ON_ITS_WAY: Duration = Duration::from_secs(60);
+    let Some(request) = row.plan.driver.as_deref().and_then(|driver| seen.request(driver)) else {
+        let asked = seen.asked.get(&row.key());
+        return asked.is_some_and(|asked| now.mono.saturating_duration_since(asked.at) < ON_ITS_WAY);
+    };
+    let asked =
+        request.spec.volumes.iter().any(|asked| asked.episode == row.plan.episode && asked.name == row.plan.name);
+    let answered = rows::result(seen, row).is_some_and(|result| result.result != FenceOutcome::Started);
+    request.spec.desired == Desired::Fenced && asked && !answered
+}
+
 /// Whether nothing was sent for any row, and something still may be.
 pub fn may_be_undone(request: &FenceRequest) -> bool {
     let results = request.status.iter().flat_map(|status| &status.volumes);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::conditions;
-use crate::api::fence_request::{Desired, FenceOutcome, FenceResult};
+use crate::api::fence_request::{FenceOutcome, FenceResult};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{
     Channel, NodeFenceStatus, PlannedVolume, PodStatus, PodStatusState, VolumeStatus, VolumeStatusState,
@@ -96,8 +96,8 @@ impl Rows {
                 advance_volume(seen, row, now);
             }
         }
-        pods::advance(seen, &mut rows);
-        rows.close(seen);
+        pods::advance(seen, &mut rows, now);
+        rows.close(seen, now);
         rows
     }
 
@@ -173,7 +173,7 @@ impl Rows {
     }
 
     /// Closes volume rows: undone where nothing was sent, clean where the node has rebooted or is gone.
-    fn close(&mut self, seen: &Seen) {
+    fn close(&mut self, seen: &Seen, now: Now) {
         let attached = |row: &VolumeRow| seen.attachments_of(&row.plan.name).next().is_some();
         let gone_but_attached = self.node == NodeState::Gone && self.volumes.iter().any(attached);
         let pods_done = self.pods.iter().all(|row| is_settled(row.state));
@@ -182,22 +182,13 @@ impl Rows {
         }
         let clean = is_clean(seen);
         for row in self.volumes.iter_mut().filter(|row| !is_closed(row.status.state)) {
-            if !row.is_committed() && !may_be_started(seen, row) {
+            if !row.is_committed() && !requests::may_be_started(seen, row, now) {
                 row.status.state = VolumeStatusState::Undone;
             } else if row.is_committed() && clean && seen.attachments_of(&row.plan.name).next().is_none() {
                 row.status.state = VolumeStatusState::Clean;
             }
         }
     }
-}
-
-/// Whether the fencer may yet begin with a row.
-fn may_be_started(seen: &Seen, row: &VolumeRow) -> bool {
-    let Some(request) = row.plan.driver.as_deref().and_then(|driver| seen.request(driver)) else { return false };
-    let asked =
-        request.spec.volumes.iter().any(|asked| asked.episode == row.plan.episode && asked.name == row.plan.name);
-    let answered = result(seen, row).is_some_and(|result| result.result != FenceOutcome::Started);
-    request.spec.desired == Desired::Fenced && asked && !answered
 }
 
 fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus) -> VolumeRow {
