@@ -110,7 +110,7 @@ fn needs_new_round(seen: &Seen, rows: &Rows, row: &VolumeRow, round: i32, now: N
         FenceOutcome::Started => false,
         _ if strong => {
             // The pods it was for may all be on their way; then nobody waits for a new proof.
-            let waited_for = rows.pods.iter().zip(&seen.fence.spec.plan.pods).any(|(pod, planned)| {
+            let waited_for = !row.is_cut_off() || rows.pods.iter().zip(&seen.fence.spec.plan.pods).any(|(pod, planned)| {
                 matches!(pod.state, PodStatusState::Pending | PodStatusState::Waiting | PodStatusState::Releasing)
                     && planned.volumes.contains(&row.plan.name)
             });
@@ -214,13 +214,18 @@ pub fn withdraw(seen: &Seen) -> Option<Step> {
 
 /// Method Detach: the deletion is the fence call, right after plan and taint. It is recorded first (`committedAt`).
 pub fn detach_as_fence(seen: &Seen, rows: &Rows) -> Option<Step> {
+    // A kubelet that is back unmounts first; then attach/detach detaches.
+    if rows.node == NodeState::Back {
+        return None;
+    }
     let committed =
         |row: &&VolumeRow| row.needed && row.is_committed() && row.status.method == Some(FenceMethodType::Detach);
     let effects: Vec<_> = rows
         .volumes
         .iter()
         .filter(committed)
-        .flat_map(|row| seen.attachments_of(&row.plan.name).filter(|a| a.metadata.uid == row.plan.attachment_uid))
+        .flat_map(|row| seen.attachments_of(&row.plan.name))
+        .filter(|attachment| attachment.status.attached && attachment.has_attacher_finalizer())
         .filter(|attachment| attachment.metadata.deletion_timestamp.is_none())
         .map(|attachment| Effect::DeleteAttachment(attachment.clone()))
         .collect();

@@ -168,7 +168,11 @@ impl Rows {
         }
         let episode = seen.fence.spec.episode;
         for row in &mut self.volumes {
-            row.needed = row.plan.episode == episode && needed.contains_key(&row.plan.name);
+            reopen_if_attached_again(seen, row);
+            // A fence that was begun is brought to its end, whoever removed the pods meanwhile.
+            let begun = row.is_committed() && !is_closed(row.status.state) && !row.is_cut_off();
+            let wanted = needed.contains_key(&row.plan.name) || begun && !pods::is_in_use(seen, &row.plan.name);
+            row.needed = row.plan.episode == episode && wanted;
         }
     }
 
@@ -259,7 +263,6 @@ fn advance_volume(seen: &Seen, row: &mut VolumeRow, now: Now) {
     if is_closed(row.status.state) {
         return;
     }
-    reopen_if_attached_again(seen, row);
     commit_detach(seen, row, now);
     if row.status.method == Some(FenceMethodType::Detach) {
         advance_detach(seen, row, now);
@@ -307,13 +310,21 @@ pub fn result(seen: &Seen, row: &VolumeRow) -> Option<FenceResult> {
     results.iter().find(|result| result.episode == row.plan.episode && result.name == row.plan.name).cloned()
 }
 
-/// What comes back after its detach is fenced again, and reported.
+/// What is attached again after its detach, or after its proof, is fenced again, and reported.
 fn reopen_if_attached_again(seen: &Seen, row: &mut VolumeRow) {
-    if row.status.state != VolumeStatusState::Detached {
-        return;
-    }
-    let again = seen.attachments_of(&row.plan.name).find(|a| a.metadata.uid != row.plan.attachment_uid);
-    if again.is_some_and(|attachment| attachment.metadata.deletion_timestamp.is_none()) {
+    let since = match row.status.state {
+        VolumeStatusState::Detached => None,
+        VolumeStatusState::Fenced => row.status.proved_at,
+        _ => return,
+    };
+    let is_new = |attachment: &&Arc<VolumeAttachment>| {
+        let created = attachment.metadata.creation_timestamp.as_ref().map(time::from_k8s);
+        attachment.metadata.uid != row.plan.attachment_uid
+            && attachment.metadata.deletion_timestamp.is_none()
+            && since.is_none_or(|since| created.is_some_and(|created| created > since))
+    };
+    let again = seen.attachments_of(&row.plan.name).any(|attachment| is_new(&attachment));
+    if again {
         row.status.state = VolumeStatusState::Fencing;
         row.status.proof = Proof::None;
         row.status.reason = Some("Reattached".into());
