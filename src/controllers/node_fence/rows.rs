@@ -352,7 +352,8 @@ fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now
             attachment.status.attached && seen.attached_since.get(uid).is_some_and(|since| *since <= asked.at)
         })
     });
-    let strong = result.result == FenceOutcome::Fenced && result.proof >= row.minimum;
+    // A fencer that did not write Started first passed no point of no return: that is no answer.
+    let strong = result.result == FenceOutcome::Fenced && result.proof >= row.minimum && row.is_committed();
     row.fresh = strong && in_time && settled;
     let open =
         matches!(row.status.state, VolumeStatusState::Pending | VolumeStatusState::Fencing | VolumeStatusState::Failed);
@@ -362,11 +363,17 @@ fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now
         row.status.proved_at = Some(result.read_back_at.unwrap_or(time::stamp(now.wall)));
         row.status.reason.clone_from(&result.reason);
         row.status.message = None;
-    } else if open && !strong {
+    } else if !strong && (open || is_taken_back(row, result)) {
         tell_failure(row, result);
     } else if open && strong && !settled {
         row.status.reason = Some("AttachInFlight".into());
     }
+}
+
+/// Whether a later round says that the proof of an earlier one holds no more.
+fn is_taken_back(row: &VolumeRow, result: &FenceResult) -> bool {
+    row.status.state == VolumeStatusState::Fenced
+        && matches!(result.result, FenceOutcome::Failed | FenceOutcome::Fenced)
 }
 
 fn tell_failure(row: &mut VolumeRow, result: &FenceResult) {
