@@ -114,7 +114,11 @@ fn needs_new_round(seen: &Seen, rows: &Rows, row: &VolumeRow, round: i32, now: N
                 matches!(pod.state, PodStatusState::Pending | PodStatusState::Waiting | PodStatusState::Releasing)
                     && planned.volumes.contains(&row.plan.name)
             });
-            waited_for && !row.fresh && passed.is_none_or(|passed| passed > PROOF_LIFETIME || is_unsettled(row))
+            let in_flight = seen.attachments_of(&row.plan.name).any(|attachment| !attachment.status.attached);
+            waited_for
+                && !row.fresh
+                && !in_flight
+                && passed.is_none_or(|passed| passed > PROOF_LIFETIME || is_unsettled(row))
         }
         _ => passed.is_none_or(|passed| passed >= backoff(round)),
     }
