@@ -52,16 +52,18 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
     match method {
         FenceMethodType::Unpublish => {
             let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
-            let refused =
-                rows::result(seen, row).is_some_and(|result| result.reason.as_deref() == Some("Unimplemented"));
             let able = report.is_some_and(|report| report.unpublish_proof() >= row.minimum.max(Proof::Acknowledged));
-            able && !refused
+            able && !is_refused(seen, row)
         }
         FenceMethodType::Detach => {
             row.status.method == Some(FenceMethodType::Detach)
                 || seen.attachments_of(&row.plan.name).any(|a| a.status.attached && a.has_attacher_finalizer())
         }
     }
+}
+
+fn is_refused(seen: &Seen, row: &VolumeRow) -> bool {
+    rows::result(seen, row).is_some_and(|result| result.reason.as_deref() == Some("Unimplemented"))
 }
 
 fn ask_fencer(seen: &Seen, rows: &Rows, driver: &str, wanted: &[&VolumeRow], now: Now) -> Option<Effect> {
@@ -244,6 +246,7 @@ pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
         return ("ProofTooWeak", format!("no method of the policy can give driver {driver} proof {:?}", row.minimum));
     }
     match seen.reports.get(driver) {
+        _ if is_refused(seen, row) => ("Unimplemented", format!("the sidecar of driver {driver} refused for good")),
         None => ("FencerMissing", format!("run bulkhead-csi-sidecar beside the controller of driver {driver}")),
         Some(report) if report.unpublish_proof() == Proof::None => {
             ("Unimplemented", format!("driver {driver} does not unpublish; see kubectl get driverreport {driver}"))
