@@ -279,9 +279,15 @@ fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> 
     Step::new("RemovingOutOfService", vec![Effect::RemoveTaint { taint: taint.clone(), node: node.clone() }])
 }
 
-/// The node came back before any fence call could have been sent: nothing happened, so nothing may remain.
+/// The node came back, or is gone with its pods, before any fence call could have been sent: nothing happened, so
+/// nothing may remain.
 fn undo(seen: &Seen, rows: &Rows) -> Option<Step> {
-    if rows.node != NodeState::Back {
+    let unwanted = match rows.node {
+        NodeState::Back => true,
+        NodeState::Gone => rows.pods.iter().all(|row| is_settled(row.state)),
+        NodeState::Away => false,
+    };
+    if !unwanted {
         return None;
     }
     let open = seen.requests.iter().filter(|request| requests::may_be_undone(request));
