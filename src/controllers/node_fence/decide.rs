@@ -230,13 +230,13 @@ fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
 }
 
 fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    if rows.is_held() {
-        return None;
-    }
-    take_out_of_service_back(seen, rows, now)
+    let taken_back = take_out_of_service_back(seen, rows, now)
         .or_else(|| undo(seen, rows))
-        .or_else(|| give_back(seen, rows))
-        .or_else(|| mark_active(seen, rows))
+        .or_else(|| give_back(seen, rows));
+    if taken_back.is_some() || rows.is_held() {
+        return taken_back;
+    }
+    mark_active(seen, rows)
         .or_else(|| taint(seen, rows))
         .or_else(|| requests::ask(seen, rows, now))
         .or_else(|| requests::detach_as_fence(seen, rows))

@@ -91,10 +91,9 @@ impl Rows {
         pods::find_blocked(seen, &mut rows);
         rows.mark_needed(seen);
         rows.ambiguous = rows.volumes.iter().find(|row| is_ambiguous(row)).map(|row| row.plan.name.clone());
-        for index in 0..rows.volumes.len() {
-            if let Some(row) = rows.volumes.get_mut(index) {
-                advance_volume(seen, row, now);
-            }
+        let held = rows.is_held();
+        for row in &mut rows.volumes {
+            advance_volume(seen, row, held, now);
         }
         pods::advance(seen, &mut rows, now);
         rows.close(seen, now);
@@ -259,11 +258,13 @@ pub fn is_clean(seen: &Seen) -> bool {
     !boot_id.is_empty() && before.is_some_and(|before| before != boot_id)
 }
 
-fn advance_volume(seen: &Seen, row: &mut VolumeRow, now: Now) {
+fn advance_volume(seen: &Seen, row: &mut VolumeRow, held: bool, now: Now) {
     if is_closed(row.status.state) {
         return;
     }
-    commit_detach(seen, row, now);
+    if !held {
+        commit_detach(seen, row, now);
+    }
     if row.status.method == Some(FenceMethodType::Detach) {
         advance_detach(seen, row, now);
     } else if let Some(result) = result(seen, row) {
