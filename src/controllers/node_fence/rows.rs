@@ -132,12 +132,11 @@ impl Rows {
 
     /// Whether the last proofs that the out-of-service taint waits for can still be expected soon.
     pub fn proofs_are_near(&self, seen: &Seen, now: Now, patience: Duration) -> bool {
-        let releasing = self.pods.iter().any(|row| row.state == PodStatusState::Releasing);
         let near = |row: &VolumeRow| {
             let asked = seen.asked.get(&row.key()).map(|asked| now.mono.saturating_duration_since(asked.at));
             row.needed && row.status.state != VolumeStatusState::Failed && asked.is_some_and(|passed| passed < patience)
         };
-        releasing || self.volumes.iter().filter(|row| !row.is_cut_off()).any(near)
+        self.volumes.iter().any(near)
     }
 
     /// What must be recorded.
