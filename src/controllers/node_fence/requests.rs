@@ -79,7 +79,8 @@ fn ask_fencer(seen: &Seen, rows: &Rows, driver: &str, wanted: &[&VolumeRow], now
         if wanted.is_empty() {
             return None;
         }
-        next.spec.episode = seen.fence.spec.episode;
+        // It only rises by one: a driver that an episode did not need is two behind.
+        next.spec.episode = seen.fence.spec.episode.min(next.spec.episode + 1);
         next.spec.node = seen.fence.spec.node.clone();
         next.spec.desired = Desired::Fenced;
         changed = true;
