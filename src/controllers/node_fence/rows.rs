@@ -105,6 +105,14 @@ impl Rows {
         self.volumes.iter().filter(|row| row.plan.name == name).max_by_key(|row| row.plan.episode)
     }
 
+    /// The rows that say how a volume stands now: none that a later episode has planned again.
+    pub fn current(&self) -> impl Iterator<Item = &VolumeRow> {
+        let replaced = |row: &VolumeRow| {
+            self.volumes.iter().any(|it| it.plan.episode > row.plan.episode && it.plan.name == row.plan.name)
+        };
+        self.volumes.iter().filter(move |row| !replaced(row))
+    }
+
     /// Whether the whole incident waits.
     pub fn is_held(&self) -> bool {
         self.ambiguous.is_some()
@@ -125,7 +133,7 @@ impl Rows {
     /// Attachments of volumes that are cut off and whose pods have ended: to be removed.
     pub fn attachments_to_remove(&self, seen: &Seen) -> Vec<Arc<VolumeAttachment>> {
         let proved = |row: &&VolumeRow| row.is_cut_off() && row.status.proof >= row.minimum;
-        let rows = self.volumes.iter().filter(|row| proved(row) || row.minimum == Proof::None);
+        let rows = self.current().filter(|row| proved(row) || row.minimum == Proof::None);
         let free = rows.filter(|row| !pods::is_in_use(seen, &row.plan.name));
         free.flat_map(|row| seen.attachments_of(&row.plan.name).cloned()).collect()
     }
