@@ -184,12 +184,14 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         return finish(seen, step);
     }
     let rows = Rows::advance(seen, now);
-    if rows.need_live && !seen.live {
+    let step = next(seen, &rows, now);
+    let recorded = seen.fence.status.clone().unwrap_or_default();
+    let changes = rows.change_from(&recorded) != Change::None || step.is_some();
+    // That a node is back is believed of the API only; while nothing depends on it nobody asks.
+    if !seen.live && (rows.need_live || rows.node == NodeState::Back && changes) {
         return Decision { reason: "Looking", look_live: true, ..Decision::default() };
     }
-    let step = next(seen, &rows, now);
     let wanted = status::compute(seen, &rows, step.as_ref(), now);
-    let recorded = seen.fence.status.clone().unwrap_or_default();
     match rows.change_from(&recorded) {
         Change::None => {}
         change => return record(seen, change, wanted),

@@ -86,7 +86,6 @@ impl Rows {
             need_live: false,
             ambiguous: None,
         };
-        rows.need_live = node == NodeState::Back && !rows.is_over();
         pods::observe_departures(seen, &mut rows, now);
         pods::find_blocked(seen, &mut rows);
         rows.mark_needed(seen);
