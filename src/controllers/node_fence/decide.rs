@@ -18,7 +18,7 @@ use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 
 use super::rows::{Change, Rows};
-use super::{guard, pods, requests, status};
+use super::{guard, pods, requests, rows, status};
 
 /// A row of the plan: episode and volume name.
 pub type RowKey = (i64, String);
@@ -251,7 +251,7 @@ fn after_recovery(seen: &Seen, now: Now) -> Option<Step> {
     let status = seen.fence.status.as_ref()?;
     let begun = seen.fence.spec.plan.decided_at;
     let current = status.timeline.as_ref().and_then(|timeline| timeline.decided_at) == Some(begun);
-    if status.phase != Some(Phase::Recovered) || !current {
+    if status.phase != Some(Phase::Recovered) || !current || rows::is_back_uncleaned(seen) {
         return None;
     }
     let guarded = seen.fence.metadata.finalizers.iter().flatten().any(|f| f == names::NODE_CLEAN_FINALIZER);

@@ -200,6 +200,15 @@ impl Rows {
     }
 }
 
+/// Whether a Node that was deleted, and its volumes with it held for clean, came back under the same boot id: what ran
+/// there may run still.
+pub fn is_back_uncleaned(seen: &Seen) -> bool {
+    let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str());
+    let same = boot_id.is_some_and(|id| Some(id) == seen.fence.spec.node.boot_id.as_deref());
+    let rows = seen.fence.status.iter().flat_map(|status| &status.volumes);
+    same && rows.into_iter().any(|row| row.state == VolumeStatusState::Clean)
+}
+
 fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus) -> VolumeRow {
     let known = recorded.volumes.iter().find(|row| row.episode == plan.episode && row.name == plan.name);
     let fresh = || VolumeStatus {
@@ -214,9 +223,13 @@ fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus
         message: None,
         refences: None,
     };
+    let mut status = known.cloned().unwrap_or_else(fresh);
+    if status.state == VolumeStatusState::Clean && is_back_uncleaned(seen) {
+        status.state = VolumeStatusState::Detached;
+    }
     VolumeRow {
         plan: plan.clone(),
-        status: known.cloned().unwrap_or_else(fresh),
+        status,
         minimum: minimum(seen, plan),
         needed: false,
         fresh: false,
