@@ -137,7 +137,9 @@ impl World {
         let attached = self.seen.attachments.len();
         if self.attacher {
             let in_use: Vec<String> = self.volumes_in_use();
-            let by_taint = self.seen.our_out_of_service().is_some();
+            // Attach/detach detaches what no pod uses: at once under the taint, and of a node that is back.
+            let back = self.seen.node.as_ref().is_some_and(|node| node.ready() == "True");
+            let by_taint = self.seen.our_out_of_service().is_some() || back;
             self.seen.attachments.retain(|attachment| {
                 let deleted = attachment.metadata.deletion_timestamp.is_some();
                 !deleted && !(by_taint && !in_use.iter().any(|name| name == attachment.volume()))
