@@ -41,7 +41,15 @@ pub fn acted_on(policy: &ResiliencyPolicy, fences: &[impl AsRef<NodeFence>], now
 
 /// Whether the NodeFence is not Recovered.
 pub fn in_progress(fence: &NodeFence) -> bool {
-    fence.status.as_ref().and_then(|status| status.phase) != Some(Phase::Recovered)
+    phase(fence) != Phase::Recovered
+}
+
+/// The phase of the episode that is planned. A status that still tells of the one before says nothing about it.
+pub fn phase(fence: &NodeFence) -> Phase {
+    let status = fence.status.as_ref();
+    let decided = status.and_then(|status| status.timeline.as_ref()).and_then(|timeline| timeline.decided_at);
+    let phase = status.and_then(|status| status.phase).filter(|_| decided == Some(fence.spec.plan.decided_at));
+    phase.unwrap_or(Phase::Planned)
 }
 
 /// Whether so many nodes are suspected that the observer or the network must be at fault. All nodes at once always

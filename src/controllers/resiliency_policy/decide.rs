@@ -197,8 +197,7 @@ fn consider(
     now: Now,
 ) {
     let fence = seen.fences.iter().find(|fence| fence.metadata.name.as_deref() == Some(name));
-    let phase = fence.and_then(|fence| fence.status.as_ref()).and_then(|status| status.phase);
-    let begins = fence.is_none() || matches!(phase, Some(Phase::Recovered | Phase::Cleaning));
+    let begins = fence.is_none_or(|fence| matches!(brakes::phase(fence), Phase::Recovered | Phase::Cleaning));
     if fence.is_some() && !begins && !lacks(fence, pods) {
         return;
     }
