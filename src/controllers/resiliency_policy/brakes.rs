@@ -28,19 +28,30 @@ pub fn acted_on(policy: &ResiliencyPolicy, fences: &[impl AsRef<NodeFence>], now
     fences.iter().filter(|fence| counts(policy, fence.as_ref(), now)).count()
 }
 
-/// Whether a node counts against the limit: in progress, or declared within the window.
+/// Whether the node of that NodeFence counts against the policy's limit already: another episode of it is no further
+/// node.
 pub fn counts(policy: &ResiliencyPolicy, fence: &NodeFence, now: DateTime<Utc>) -> bool {
     let name = policy.metadata.name.as_deref().unwrap_or_default();
     let window = TimeDelta::from_std(policy.spec.limits.window.get()).unwrap_or(TimeDelta::MAX);
     let recent = |at: DateTime<Utc>| now.signed_duration_since(at) < window;
     let mut history = fence.status.iter().flat_map(|status| &status.history);
-    let named = fence.spec.policies.iter().any(|p| p.name == name);
-    named && (in_progress(fence) || recent(fence.spec.plan.decided_at) || history.any(|past| recent(past.decided_at)))
+    fence.spec.policies.iter().any(|p| p.name == name)
+        && (in_progress(fence)
+            || recent(fence.spec.plan.decided_at)
+            || history.any(|past| recent(past.decided_at)))
 }
 
 /// Whether the NodeFence is not Recovered.
 pub fn in_progress(fence: &NodeFence) -> bool {
-    fence.status.as_ref().and_then(|status| status.phase) != Some(Phase::Recovered)
+    phase(fence) != Phase::Recovered
+}
+
+/// The phase of the episode that is planned. A status that still tells of the one before says nothing about it.
+pub fn phase(fence: &NodeFence) -> Phase {
+    let status = fence.status.as_ref();
+    let decided = status.and_then(|status| status.timeline.as_ref()).and_then(|timeline| timeline.decided_at);
+    let phase = status.and_then(|status| status.phase).filter(|_| decided == Some(fence.spec.plan.decided_at));
+    phase.unwrap_or(Phase::Planned)
 }
 
 /// Whether so many nodes are suspected that the observer or the network must be at fault. All nodes at once always

@@ -124,11 +124,12 @@ impl PolicyBrakes {
         }
     }
 
-    fn held_by(&self, counted_already: bool) -> Option<&'static str> {
+    /// The brake that holds a node; one that counts already needs no further budget.
+    fn held_by(&self, is_counted: bool) -> Option<&'static str> {
         match &self.outage {
             Some(restraint) if restraint.type_ == RestraintType::CorrelatedOutage => Some("CorrelatedOutage"),
             Some(_) => Some("Cooldown"),
-            None if !counted_already && self.acted_on >= self.limit => Some("BudgetExhausted"),
+            None if !is_counted && self.acted_on >= self.limit => Some("BudgetExhausted"),
             None => None,
         }
     }
@@ -197,15 +198,12 @@ fn consider(
     now: Now,
 ) {
     let fence = seen.fences.iter().find(|fence| fence.metadata.name.as_deref() == Some(name));
-    let phase = fence.and_then(|fence| fence.status.as_ref()).and_then(|status| status.phase);
-    let begins = fence.is_none() || matches!(phase, Some(Phase::Recovered | Phase::Cleaning));
+    let begins = fence.is_none_or(|fence| matches!(brakes::phase(fence), Phase::Recovered | Phase::Cleaning));
     if fence.is_some() && !begins && !lacks(fence, pods) {
         return;
     }
-    // Growing the plan of a node that is acted on already is no further node; a new episode is.
-    // A node that was acted on within the window and fails again is no further node either.
-    let counted = |policy: &ResiliencyPolicy| fence.is_some_and(|fence| brakes::counts(policy, fence, now.wall));
-    if begins && let Some(held) = held(name, pods, brakes, counted) {
+    // Growing the plan of a node that is acted on already begins nothing.
+    if begins && let Some(held) = held(name, fence.map(Arc::as_ref), pods, brakes, now) {
         decision.restrained.push(held);
         return;
     }
@@ -223,19 +221,14 @@ fn consider(
         Some(fence) => grow(seen, fence, live, now),
     };
     if let Some(effect) = effect {
-        for (policy, object) in policies_of(pods) {
-            if let Some(brake) = brakes.get_mut(policy).filter(|_| begins && !counted(object)) {
+        for (policy_name, policy) in acting(pods) {
+            let is_counted = fence.is_some_and(|fence| brakes::counts(policy, fence, now.wall));
+            if let Some(brake) = brakes.get_mut(policy_name).filter(|_| begins && !is_counted) {
                 brake.acted_on += 1;
             }
         }
         decision.effects.push(effect);
     }
-}
-
-/// The policies of these pods, each once.
-fn policies_of<'a>(pods: &[(&PodView, Effective<'a>)]) -> BTreeMap<&'a str, &'a ResiliencyPolicy> {
-    let policies = pods.iter().flat_map(|(_, effective)| effective.policies().iter().copied());
-    policies.filter_map(|policy| Some((policy.metadata.name.as_deref()?, policy))).collect()
 }
 
 /// Whether the plan of an open NodeFence lacks one of these pods.
@@ -244,17 +237,25 @@ fn lacks(fence: Option<&Arc<NodeFence>>, pods: &[(&PodView, Effective)]) -> bool
     pods.iter().any(|(pod, _)| !fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid()))
 }
 
+/// The policies that would act, each once.
+fn acting<'a>(pods: &[(&PodView, Effective<'a>)]) -> BTreeMap<&'a str, &'a ResiliencyPolicy> {
+    let policies = pods.iter().flat_map(|(_, effective)| effective.policies().to_vec());
+    policies.filter_map(|policy| Some((policy.metadata.name.as_deref()?, policy))).collect()
+}
+
 fn held(
     name: &str,
+    fence: Option<&NodeFence>,
     pods: &[(&PodView, Effective)],
     brakes: &mut BTreeMap<&str, PolicyBrakes>,
-    counted: impl Fn(&ResiliencyPolicy) -> bool,
+    now: Now,
 ) -> Option<Restrained> {
-    for (policy, object) in policies_of(pods) {
-        let Some(brake) = brakes.get_mut(policy) else { continue };
-        if let Some(held_by) = brake.held_by(counted(object)) {
+    for (policy_name, policy) in acting(pods) {
+        let Some(brake) = brakes.get_mut(policy_name) else { continue };
+        let is_counted = fence.is_some_and(|fence| brakes::counts(policy, fence, now.wall));
+        if let Some(held_by) = brake.held_by(is_counted) {
             brake.exhausted |= held_by == "BudgetExhausted";
-            return Some(Restrained { node: name.into(), policy: policy.into(), brake: held_by });
+            return Some(Restrained { node: name.into(), policy: policy_name.into(), brake: held_by });
         }
     }
     None
