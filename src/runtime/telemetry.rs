@@ -211,7 +211,10 @@ pub fn init(service: &'static str, format: LogFormat, filter: &str, otlp_endpoin
     let filter = EnvFilter::try_new(filter)
         .map_err(|error| Error::Invalid(format!("log filter {filter:?}: {error}; use for example info")))?;
     let logs = match format {
-        LogFormat::Text => tracing_subscriber::fmt::layer().with_writer(std::io::stderr).boxed(),
+        LogFormat::Text => {
+            let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+            tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours).boxed()
+        }
         LogFormat::Json => tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).boxed(),
     };
     let provider = otlp_endpoint.map(|endpoint| exporter(service, endpoint)).transpose()?;

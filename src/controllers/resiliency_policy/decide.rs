@@ -313,8 +313,7 @@ fn grow(seen: &Seen, fence: &NodeFence, live: &LiveNode, now: Now) -> Option<Eff
 
 fn guard_policies(seen: &Seen, decision: &mut Decision) {
     for policy in &seen.policies {
-        let finalizers = policy.metadata.finalizers.as_deref().unwrap_or_default();
-        let guarded = finalizers.iter().any(|finalizer| finalizer == names::POLICY_FINALIZER);
+        let guarded = is_guarded(policy);
         let deleted = policy.metadata.deletion_timestamp.is_some();
         if !deleted && !guarded {
             decision.effects.insert(0, Effect::Guard(policy.clone()));
@@ -324,8 +323,13 @@ fn guard_policies(seen: &Seen, decision: &mut Decision) {
     }
 }
 
+fn is_guarded(policy: &ResiliencyPolicy) -> bool {
+    policy.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == names::POLICY_FINALIZER)
+}
+
 fn record_policies(seen: &Seen, brakes: BTreeMap<&str, PolicyBrakes>, decision: &mut Decision, now: Now) {
-    for policy in &seen.policies {
+    // A policy that gets its finalizer in this pass is another version afterwards: its status comes with the next.
+    for policy in seen.policies.iter().filter(|policy| is_guarded(policy)) {
         let Some(brake) = policy.metadata.name.as_deref().and_then(|name| brakes.get(name)) else { continue };
         let facts = status::Facts {
             protected: protected(seen, policy),
