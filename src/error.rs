@@ -111,13 +111,10 @@ impl Error {
             ErrorClass::Transport | ErrorClass::Server | ErrorClass::Csi | ErrorClass::Deadline => {
                 Duration::from_millis(500)
             }
-            ErrorClass::NotFound
-            | ErrorClass::Throttled
-            | ErrorClass::NotLeader
-            | ErrorClass::Io => Duration::from_secs(1),
-            ErrorClass::Panic | ErrorClass::Forbidden | ErrorClass::Rejected => {
-                Duration::from_secs(5)
+            ErrorClass::NotFound | ErrorClass::Throttled | ErrorClass::NotLeader | ErrorClass::Io => {
+                Duration::from_secs(1)
             }
+            ErrorClass::Panic | ErrorClass::Forbidden | ErrorClass::Rejected => Duration::from_secs(5),
             ErrorClass::Invalid => Duration::from_secs(30),
         }
     }
@@ -159,10 +156,7 @@ impl From<kube::Error> for Error {
 
 impl From<tonic::Status> for Error {
     fn from(status: tonic::Status) -> Self {
-        Self::Csi {
-            code: status.code(),
-            message: status.message().to_owned(),
-        }
+        Self::Csi { code: status.code(), message: status.message().to_owned() }
     }
 }
 

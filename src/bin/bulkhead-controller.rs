@@ -46,10 +46,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     };
     let cancel = program.cancel.clone();
     let work = async move {
-        tokio::join!(
-            resiliency_policy::run(cx.clone(), cancel.clone()),
-            node_fence::run(cx, settings, cancel),
-        );
+        tokio::join!(resiliency_policy::run(cx.clone(), cancel.clone()), node_fence::run(cx, settings, cancel),);
     };
     Ok(program.run(work).await)
 }

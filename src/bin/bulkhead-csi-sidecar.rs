@@ -59,7 +59,9 @@ async fn wait_for(driver: &Driver) -> String {
         retry.tick().await;
         match driver.name(Duration::from_secs(5)).await {
             Ok(name) => return name,
-            Err(failure) => tracing::info!(code = failure.code, message = failure.message, "waiting for the CSI driver"),
+            Err(failure) => {
+                tracing::info!(code = failure.code, message = failure.message, "waiting for the CSI driver")
+            }
         }
     }
 }

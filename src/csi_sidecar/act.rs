@@ -42,10 +42,17 @@ async fn answer(cx: &Context, request: &FenceRequest, memory: &Shared, rows: Vec
     let mut next = request.clone();
     next.status = Some(status::compute(request, rows.clone(), cx.clock.now()));
     let written = cx.writer.replace_status(&next).await?;
-    lock(memory).answered_at = Some(cx.clock.now().mono);
+    let mut memory = lock(memory);
+    memory.answered_at = Some(cx.clock.now().mono);
     for row in rows {
+        // A row that begins, or that is given back, is a new story: an OK of the last one says nothing about it.
+        let begins = row.result == FenceOutcome::Started && row.reason.is_none();
+        if begins || row.result == FenceOutcome::Unfenced {
+            memory.calls.remove(&(row.episode, row.name.clone()));
+        }
         tell(cx, &written, &row);
     }
+    drop(memory);
     Ok(written)
 }
 
@@ -84,7 +91,7 @@ fn send(cx: &Context, request: &FenceRequest, memory: &Shared, volume: Requested
         let outcome = called.unwrap_or_else(|panic| Err(internal(panic.to_string())));
         let at = cx.clock.now().mono;
         let call = match outcome {
-            Ok(()) => Call::Acknowledged { at },
+            Ok(()) => Call::Acknowledged { at, round },
             Err(failure) => Call::Failed { failure, attempts: attempts + 1, at, round },
         };
         lock(&memory).calls.insert(row, call);

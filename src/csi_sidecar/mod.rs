@@ -8,6 +8,8 @@ pub mod driver;
 pub mod observe;
 pub mod report;
 pub mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -36,11 +36,7 @@ impl Writer {
     /// `client` must not retry ([`Clients::writes`](super::client::Clients)): a retry may write after we
     /// stopped leading.
     pub fn new(client: Client, leadership: Leadership, manager: &'static str) -> Self {
-        Self {
-            client,
-            leadership,
-            manager,
-        }
+        Self { client, leadership, manager }
     }
 
     /// The leadership that guards these writes.
@@ -51,10 +47,7 @@ impl Writer {
     /// The same writes under another field manager.
     #[must_use]
     pub fn with_manager(&self, manager: &'static str) -> Self {
-        Self {
-            manager,
-            ..self.clone()
-        }
+        Self { manager, ..self.clone() }
     }
 
     /// Creates an object; [`Error::is_conflict`] if it exists already.
@@ -74,42 +67,24 @@ impl Writer {
 
     /// Replaces the status, under the rules of [`Writer::replace`]. What `object` carries outside of status
     /// and metadata is ignored by the server.
-    pub async fn replace_status<K: Kind + Serialize + DeserializeOwned>(
-        &self,
-        object: &K,
-    ) -> Result<K> {
+    pub async fn replace_status<K: Kind + Serialize + DeserializeOwned>(&self, object: &K) -> Result<K> {
         let key = versioned(object)?;
-        let request =
-            path::<K>(&key).replace_subresource("status", &key.name, &self.post(), body(object)?);
+        let request = path::<K>(&key).replace_subresource("status", &key.name, &self.post(), body(object)?);
         self.send(self.client.request(build(request)?)).await
     }
 
     /// Applies a JSON patch (see [`patch`](super::patch)); [`Error::Stale`], which
     /// [`Error::is_conflict`], if one of its tests fails.
-    pub async fn json_patch<K: Kind + DeserializeOwned>(
-        &self,
-        key: &ObjectKey,
-        patch: JsonPatch,
-    ) -> Result<K> {
-        let request =
-            path::<K>(key).patch(&key.name, &self.patch_params(), &Patch::Json::<()>(patch));
-        self.send(self.client.request(build(request)?))
-            .await
-            .map_err(stale)
+    pub async fn json_patch<K: Kind + DeserializeOwned>(&self, key: &ObjectKey, patch: JsonPatch) -> Result<K> {
+        let request = path::<K>(key).patch(&key.name, &self.patch_params(), &Patch::Json::<()>(patch));
+        self.send(self.client.request(build(request)?)).await.map_err(stale)
     }
 
     /// Applies a JSON patch to the status subresource.
-    pub async fn json_patch_status<K: Kind + DeserializeOwned>(
-        &self,
-        key: &ObjectKey,
-        patch: JsonPatch,
-    ) -> Result<K> {
+    pub async fn json_patch_status<K: Kind + DeserializeOwned>(&self, key: &ObjectKey, patch: JsonPatch) -> Result<K> {
         let patch = Patch::Json::<()>(patch);
-        let request =
-            path::<K>(key).patch_subresource("status", &key.name, &self.patch_params(), &patch);
-        self.send(self.client.request(build(request)?))
-            .await
-            .map_err(stale)
+        let request = path::<K>(key).patch_subresource("status", &key.name, &self.patch_params(), &patch);
+        self.send(self.client.request(build(request)?)).await.map_err(stale)
     }
 
     /// Server-side apply of exactly the fields in `desired`, taking them from other managers. `None`, and no
@@ -129,14 +104,9 @@ impl Writer {
             return Ok(None);
         }
         let key = ObjectKey::from(desired);
-        let params = PatchParams {
-            force: true,
-            ..self.patch_params()
-        };
+        let params = PatchParams { force: true, ..self.patch_params() };
         let request = path::<K>(&key).patch(&key.name, &params, &Patch::Apply(&intent));
-        self.send(self.client.request(build(request)?))
-            .await
-            .map(Some)
+        self.send(self.client.request(build(request)?)).await.map(Some)
     }
 
     /// Deletes the object with this uid (and resourceVersion, if given). `Ok` if it is gone already;
@@ -149,10 +119,8 @@ impl Writer {
         resource_version: Option<&str>,
         grace_seconds: Option<u32>,
     ) -> Result<()> {
-        let preconditions = Preconditions {
-            uid: Some(uid.to_owned()),
-            resource_version: resource_version.map(str::to_owned),
-        };
+        let preconditions =
+            Preconditions { uid: Some(uid.to_owned()), resource_version: resource_version.map(str::to_owned) };
         let params = DeleteParams {
             grace_period_seconds: grace_seconds,
             preconditions: Some(preconditions),
@@ -169,23 +137,15 @@ impl Writer {
     /// of leadership be asked before the request leaves.
     async fn send<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T> {
         let limit = self.leadership.require()?.min(WRITE);
-        Ok(tokio::time::timeout(limit, request)
-            .await
-            .map_err(|_| Error::Deadline(limit))??)
+        Ok(tokio::time::timeout(limit, request).await.map_err(|_| Error::Deadline(limit))??)
     }
 
     fn post(&self) -> PostParams {
-        PostParams {
-            field_manager: Some(self.manager.to_owned()),
-            ..Default::default()
-        }
+        PostParams { field_manager: Some(self.manager.to_owned()), ..Default::default() }
     }
 
     fn patch_params(&self) -> PatchParams {
-        PatchParams {
-            field_manager: Some(self.manager.to_owned()),
-            ..Default::default()
-        }
+        PatchParams { field_manager: Some(self.manager.to_owned()), ..Default::default() }
     }
 }
 
@@ -194,10 +154,7 @@ fn stale(error: Error) -> Error {
     if let Error::Api(inner) = &error
         && let kube::Error::Api(status) = inner.as_ref()
         && status.code == 422
-        && status
-            .details
-            .as_ref()
-            .is_none_or(|details| details.name.is_empty())
+        && status.details.as_ref().is_none_or(|details| details.name.is_empty())
     {
         return Error::Stale;
     }
@@ -209,9 +166,7 @@ fn path<K: Kind>(key: &ObjectKey) -> Request {
     Request::new(K::url_path(&(), key.namespace.as_deref()))
 }
 
-fn build(
-    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-) -> Result<http::Request<Vec<u8>>> {
+fn build(request: Result<http::Request<Vec<u8>>, kube::core::request::Error>) -> Result<http::Request<Vec<u8>>> {
     request.map_err(|error| kube::Error::BuildRequest(error).into())
 }
 
@@ -251,9 +206,7 @@ fn holds(live: &Value, desired: &Value) -> bool {
     match (live, desired) {
         (Value::Object(live), Value::Object(desired)) => desired.iter().all(|(name, value)| {
             matches!(name.as_str(), "apiVersion" | "kind")
-                || live
-                    .get(name)
-                    .map_or(is_empty(value), |found| holds(found, value))
+                || live.get(name).map_or(is_empty(value), |found| holds(found, value))
         }),
         _ => live == desired,
     }

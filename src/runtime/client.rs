@@ -48,21 +48,9 @@ impl Clients {
         let user_agent = HeaderValue::from_str(user_agent)
             .map_err(|error| Error::Invalid(format!("user agent {user_agent:?}: {error}")))?;
         config.headers.push((USER_AGENT, user_agent));
-        let reads = Patience {
-            answer: READ,
-            silence: READ,
-            repeat: true,
-        };
-        let writes = Patience {
-            answer: WRITE,
-            silence: WRITE,
-            repeat: false,
-        };
-        let watches = Patience {
-            answer: READ,
-            silence: WATCH_SILENCE,
-            repeat: false,
-        };
+        let reads = Patience { answer: READ, silence: READ, repeat: true };
+        let writes = Patience { answer: WRITE, silence: WRITE, repeat: false };
+        let watches = Patience { answer: READ, silence: WATCH_SILENCE, repeat: false };
         Ok(Self {
             reads: client(&config, reads, CONCURRENCY)?,
             writes: client(&config, writes, CONCURRENCY)?,
@@ -75,16 +63,12 @@ impl Clients {
 async fn config(kubeconfig: Option<&Path>) -> Result<Config> {
     let Some(path) = kubeconfig else {
         return Config::infer().await.map_err(|error| {
-            Error::Invalid(format!(
-                "no cluster: {error}; give --kubeconfig or run inside a cluster"
-            ))
+            Error::Invalid(format!("no cluster: {error}; give --kubeconfig or run inside a cluster"))
         });
     };
     let invalid = |error| Error::Invalid(format!("kubeconfig {}: {error}", path.display()));
     let file = Kubeconfig::read_from(path).map_err(invalid)?;
-    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-        .await
-        .map_err(invalid)
+    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(invalid)
 }
 
 /// How long a client waits.

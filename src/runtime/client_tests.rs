@@ -38,41 +38,22 @@ impl Mute {
                     connections.fetch_add(1, Ordering::SeqCst);
                     let mut buffer = vec![0; 8192];
                     let length = stream.read(&mut buffer).await.unwrap();
-                    *request.lock().unwrap() =
-                        String::from_utf8_lossy(&buffer[..length]).into_owned();
+                    *request.lock().unwrap() = String::from_utf8_lossy(&buffer[..length]).into_owned();
                     stream.write_all(answer.as_bytes()).await.unwrap();
                     open.push(stream);
                 }
             }
         });
-        Self {
-            config: Config::new(url.parse().unwrap()),
-            connections,
-            request,
-        }
+        Self { config: Config::new(url.parse().unwrap()), connections, request }
     }
 
     /// Asks for a node; returns the class of the error and how long it took.
     async fn ask(&self, repeat: bool) -> (ErrorClass, Duration) {
         let limit = Duration::from_millis(300);
-        let client = client(
-            &self.config,
-            Patience {
-                answer: limit,
-                silence: limit,
-                repeat,
-            },
-            4,
-        )
-        .unwrap();
+        let client = client(&self.config, Patience { answer: limit, silence: limit, repeat }, 4).unwrap();
         let started = Instant::now();
-        let asked =
-            tokio::time::timeout(Duration::from_secs(20), Api::<Node>::all(client).get("n1")).await;
-        let error = Error::from(
-            asked
-                .expect("a request without an answer must end")
-                .unwrap_err(),
-        );
+        let asked = tokio::time::timeout(Duration::from_secs(20), Api::<Node>::all(client).get("n1")).await;
+        let error = Error::from(asked.expect("a request without an answer must end").unwrap_err());
         (error.class(), started.elapsed())
     }
 }
@@ -83,10 +64,7 @@ async fn a_server_that_never_answers_is_given_up() {
     for repeat in [false, true] {
         let (class, took) = server.ask(repeat).await;
         assert_eq!(class, ErrorClass::Transport);
-        assert!(
-            took >= Duration::from_millis(250) && took < Duration::from_secs(5),
-            "{took:?}"
-        );
+        assert!(took >= Duration::from_millis(250) && took < Duration::from_secs(5), "{took:?}");
     }
 }
 
@@ -100,8 +78,7 @@ async fn an_answer_that_stops_in_its_middle_is_given_up() {
 
 #[tokio::test]
 async fn only_reads_are_repeated() {
-    let answer =
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    let answer = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
     let server = Mute::new(answer).await;
     server.ask(false).await;
     assert_eq!(server.connections.load(Ordering::SeqCst), 1);
@@ -114,26 +91,14 @@ async fn the_user_agent_names_us() {
     let answer = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
     let server = Mute::new(answer).await;
     let clients = Clients::from_config(server.config.clone(), "bulkhead-controller/1.2.3").unwrap();
-    Api::<Node>::all(clients.writes)
-        .get("n1")
-        .await
-        .unwrap_err();
+    Api::<Node>::all(clients.writes).get("n1").await.unwrap_err();
     let request = server.request.lock().unwrap().to_lowercase();
-    assert!(
-        request.contains("user-agent: bulkhead-controller/1.2.3"),
-        "{request}"
-    );
+    assert!(request.contains("user-agent: bulkhead-controller/1.2.3"), "{request}");
     assert!(Clients::from_config(server.config.clone(), "line\nbreak").is_err());
 }
 
 #[tokio::test]
 async fn a_missing_kubeconfig_is_named() {
-    let error = Clients::load(Some(Path::new("/nonexistent/kubeconfig")), "test")
-        .await
-        .err()
-        .unwrap();
-    assert!(
-        error.to_string().contains("/nonexistent/kubeconfig"),
-        "{error}"
-    );
+    let error = Clients::load(Some(Path::new("/nonexistent/kubeconfig")), "test").await.err().unwrap();
+    assert!(error.to_string().contains("/nonexistent/kubeconfig"), "{error}");
 }

@@ -72,13 +72,7 @@ pub(crate) struct Candidate {
 
 impl Candidate {
     pub(crate) fn new(me: String, times: LeaseTimes) -> Self {
-        Self {
-            me,
-            times,
-            seen: None,
-            renewed: None,
-            failed: None,
-        }
+        Self { me, times, seen: None, renewed: None, failed: None }
     }
 
     /// Until when we lead; past once a renewal is overdue.
@@ -91,16 +85,8 @@ impl Candidate {
         if !self.is_me(record.as_ref()) {
             self.renewed = None;
         }
-        let since = self
-            .seen
-            .as_ref()
-            .filter(|seen| seen.record == record)
-            .map_or(now, |seen| seen.since);
-        self.seen = Some(Seen {
-            record,
-            since,
-            read: now,
-        });
+        let since = self.seen.as_ref().filter(|seen| seen.record == record).map_or(now, |seen| seen.since);
+        self.seen = Some(Seen { record, since, read: now });
     }
 
     /// A claim that was sent at `sent` was written as `record`.
@@ -131,11 +117,8 @@ impl Candidate {
         if let Some(renewed) = self.renewed {
             return left(renewed + self.times.renew, now).map_or(Step::Claim, Step::Wait);
         }
-        let held_by_other = seen
-            .record
-            .as_ref()
-            .is_some_and(|record| record.holder.is_some())
-            && !self.is_me(seen.record.as_ref());
+        let held_by_other =
+            seen.record.as_ref().is_some_and(|record| record.holder.is_some()) && !self.is_me(seen.record.as_ref());
         if held_by_other && left(seen.since + self.times.lease, now).is_some() {
             return left(seen.read + self.times.retry, now).map_or(Step::Read, Step::Wait);
         }
@@ -149,9 +132,7 @@ impl Candidate {
 
 /// The time from `now` to `until`; `None` when it has come.
 fn left(until: Instant, now: Instant) -> Option<Duration> {
-    until
-        .checked_duration_since(now)
-        .filter(|left| !left.is_zero())
+    until.checked_duration_since(now).filter(|left| !left.is_zero())
 }
 
 #[cfg(test)]

@@ -12,10 +12,7 @@ fn ms(millis: Millis) -> Duration {
 }
 
 fn record(holder: &str, version: u32) -> Option<Record> {
-    Some(Record {
-        holder: Some(holder.to_owned()),
-        version: version.to_string(),
-    })
+    Some(Record { holder: Some(holder.to_owned()), version: version.to_string() })
 }
 
 fn candidate(me: &str) -> Candidate {
@@ -29,13 +26,7 @@ fn a_missing_or_released_lease_is_claimed_at_once() {
     assert_eq!(me.step(now), Step::Read);
     me.saw(None, now);
     assert_eq!(me.step(now), Step::Claim);
-    me.saw(
-        Some(Record {
-            holder: None,
-            version: "2".into(),
-        }),
-        now,
-    );
+    me.saw(Some(Record { holder: None, version: "2".into() }), now);
     assert_eq!(me.step(now), Step::Claim);
 }
 
@@ -99,15 +90,13 @@ fn luck() -> impl Strategy<Value = Luck> {
     let delay = || prop_oneof![6 => 0..200u64, 2 => 0..3_000u64, 1 => 0..12_000u64];
     let pause = prop_oneof![8 => Just(0u64), 1 => 0..3_000u64, 1 => 0..20_000u64];
     let rarely = || prop::bool::weighted(0.08);
-    (delay(), delay(), rarely(), rarely(), pause).prop_map(
-        |(there, back, request_lost, answer_lost, pause)| Luck {
-            there,
-            back,
-            request_lost,
-            answer_lost,
-            pause,
-        },
-    )
+    (delay(), delay(), rarely(), rarely(), pause).prop_map(|(there, back, request_lost, answer_lost, pause)| Luck {
+        there,
+        back,
+        request_lost,
+        answer_lost,
+        pause,
+    })
 }
 
 /// One candidate with a clock of its own: any offset, up to 10 % fast or slow.
@@ -123,9 +112,7 @@ impl Player {
     }
 
     fn leads(&self, at: Millis) -> bool {
-        self.candidate
-            .leads_until()
-            .is_some_and(|until| until > self.clock(at))
+        self.candidate.leads_until().is_some_and(|until| until > self.clock(at))
     }
 }
 
@@ -133,19 +120,9 @@ impl Player {
 #[derive(Clone, Debug)]
 enum Happening {
     Wake,
-    ArrivesRead {
-        sent: Millis,
-        luck: Luck,
-    },
-    ArrivesClaim {
-        sent: Millis,
-        expected: Option<String>,
-        luck: Luck,
-    },
-    Answer {
-        sent: Millis,
-        answer: Answer,
-    },
+    ArrivesRead { sent: Millis, luck: Luck },
+    ArrivesClaim { sent: Millis, expected: Option<String>, luck: Luck },
+    Answer { sent: Millis, answer: Answer },
 }
 
 #[derive(Clone, Debug)]
@@ -178,15 +155,7 @@ impl World {
                 rate,
             })
             .collect();
-        let mut world = Self {
-            lease: None,
-            version: 0,
-            players,
-            agenda: Vec::new(),
-            order: 0,
-            luck,
-            terms: 0,
-        };
+        let mut world = Self { lease: None, version: 0, players, agenda: Vec::new(), order: 0, luck, terms: 0 };
         for who in 0..world.players.len() {
             world.plan(0, who, Happening::Wake);
         }
@@ -196,17 +165,14 @@ impl World {
     fn plan(&mut self, at: Millis, who: usize, what: Happening) {
         self.order += 1;
         self.agenda.push((at, self.order, who, what));
-        self.agenda
-            .sort_by_key(|(at, order, ..)| std::cmp::Reverse((*at, *order)));
+        self.agenda.sort_by_key(|(at, order, ..)| std::cmp::Reverse((*at, *order)));
     }
 
     /// Runs to the end; panics when two lead at once.
     fn run(&mut self) {
         while let Some((at, _, who, what)) = self.agenda.pop().filter(|(at, ..)| *at < END) {
             self.happen(at, who, what);
-            let leaders: Vec<_> = (0..self.players.len())
-                .filter(|&it| self.players[it].leads(at))
-                .collect();
+            let leaders: Vec<_> = (0..self.players.len()).filter(|&it| self.players[it].leads(at)).collect();
             assert!(leaders.len() <= 1, "at {at} ms these lead: {leaders:?}");
         }
     }
@@ -218,18 +184,11 @@ impl World {
                 let answer = Answer::Read(self.lease.clone());
                 self.answer(at, who, sent, luck, answer);
             }
-            Happening::ArrivesClaim {
-                sent,
-                expected,
-                luck,
-            } => {
+            Happening::ArrivesClaim { sent, expected, luck } => {
                 let unchanged = self.lease.as_ref().map(|lease| lease.version.clone()) == expected;
                 let answer = if unchanged {
                     self.version += 1;
-                    let record = Record {
-                        holder: Some(format!("candidate-{who}")),
-                        version: self.version.to_string(),
-                    };
+                    let record = Record { holder: Some(format!("candidate-{who}")), version: self.version.to_string() };
                     self.lease = Some(record.clone());
                     Answer::Claimed(record)
                 } else {
@@ -256,14 +215,7 @@ impl World {
         if !luck.answer_lost && back <= sent + CALL {
             self.plan(back + luck.pause, who, Happening::Answer { sent, answer });
         } else {
-            self.plan(
-                (sent + CALL).max(at) + luck.pause,
-                who,
-                Happening::Answer {
-                    sent,
-                    answer: Answer::Failed,
-                },
-            );
+            self.plan((sent + CALL).max(at) + luck.pause, who, Happening::Answer { sent, answer: Answer::Failed });
         }
     }
 
@@ -277,40 +229,19 @@ impl World {
             }
             Step::Read => Happening::ArrivesRead { sent: at, luck },
             Step::Claim => {
-                let seen = player
-                    .candidate
-                    .seen
-                    .as_ref()
-                    .and_then(|seen| seen.record.clone());
-                Happening::ArrivesClaim {
-                    sent: at,
-                    expected: seen.map(|record| record.version),
-                    luck,
-                }
+                let seen = player.candidate.seen.as_ref().and_then(|seen| seen.record.clone());
+                Happening::ArrivesClaim { sent: at, expected: seen.map(|record| record.version), luck }
             }
         };
         if luck.request_lost {
-            self.plan(
-                at + CALL,
-                who,
-                Happening::Answer {
-                    sent: at,
-                    answer: Answer::Failed,
-                },
-            );
+            self.plan(at + CALL, who, Happening::Answer { sent: at, answer: Answer::Failed });
         } else {
             self.plan(at + luck.there, who, request);
         }
     }
 }
 
-const LUCKY: Luck = Luck {
-    there: 20,
-    back: 20,
-    request_lost: false,
-    answer_lost: false,
-    pause: 0,
-};
+const LUCKY: Luck = Luck { there: 20, back: 20, request_lost: false, answer_lost: false, pause: 0 };
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
@@ -330,12 +261,7 @@ fn on_a_good_day_one_leads_and_stays() {
     let mut world = World::new(&[(0, 1.0), (50_000, 1.05), (3, 0.95)], vec![LUCKY]);
     world.run();
     assert_eq!(world.terms, 1);
-    assert_eq!(
-        (0..3)
-            .filter(|&it| world.players[it].leads(END - 1))
-            .count(),
-        1
-    );
+    assert_eq!((0..3).filter(|&it| world.players[it].leads(END - 1)).count(), 1);
 }
 
 #[test]

@@ -7,11 +7,9 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::ObjectReference;
-pub use kube::runtime::events::EventType;
-use kube::{
-    Client,
-    runtime::events::{Event, Recorder, Reporter},
-};
+use kube::Client;
+pub use kube_runtime::events::EventType;
+use kube_runtime::events::{Event, Recorder, Reporter};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -61,17 +59,8 @@ impl Events {
     ) -> Self {
         let (queue, pending) = mpsc::channel(QUEUE);
         let metrics = telemetry.runtime.clone();
-        let reporter = Reporter {
-            controller: controller.to_owned(),
-            instance: Some(instance.to_owned()),
-        };
-        let sender = Sender {
-            client,
-            reporter,
-            leadership,
-            metrics: metrics.clone(),
-            filter: Filter::default(),
-        };
+        let reporter = Reporter { controller: controller.to_owned(), instance: Some(instance.to_owned()) };
+        let sender = Sender { client, reporter, leadership, metrics: metrics.clone(), filter: Filter::default() };
         tokio::spawn(async move { cancel.run_until_cancelled(sender.run(pending)).await });
         Self { queue, metrics }
     }
@@ -86,17 +75,7 @@ impl Events {
         action: &'static str,
         note: String,
     ) {
-        if self
-            .queue
-            .try_send(Pending {
-                regarding,
-                kind,
-                reason,
-                action,
-                note,
-            })
-            .is_err()
-        {
+        if self.queue.try_send(Pending { regarding, kind, reason, action, note }).is_err() {
             self.metrics.event(EventResult::DroppedFull);
         }
     }
@@ -126,13 +105,7 @@ impl Sender {
         if let Err(dropped) = self.filter.admit(&event, monotonic()) {
             return dropped;
         }
-        let Pending {
-            regarding,
-            kind,
-            reason,
-            action,
-            note,
-        } = event;
+        let Pending { regarding, kind, reason, action, note } = event;
         let event = Event {
             type_: kind,
             reason: reason.to_owned(),
@@ -188,8 +161,7 @@ impl Filter {
         self.sent.retain(|_, since| young(*since, REPEAT));
         if self.cleaned.is_none_or(|cleaned| !young(cleaned, REPEAT)) {
             self.cleaned = Some(now);
-            self.budget
-                .retain(|_, (_, since)| young(*since, REFILL.mul_f64(BURST)));
+            self.budget.retain(|_, (_, since)| young(*since, REFILL.mul_f64(BURST)));
         }
     }
 }
@@ -199,12 +171,7 @@ fn object_id(object: &ObjectReference) -> String {
     let text = |part: &Option<String>| part.clone().unwrap_or_default();
     match &object.uid {
         Some(uid) => uid.clone(),
-        None => format!(
-            "{}/{}/{}",
-            text(&object.kind),
-            text(&object.namespace),
-            text(&object.name)
-        ),
+        None => format!("{}/{}/{}", text(&object.kind), text(&object.namespace), text(&object.name)),
     }
 }
 
@@ -212,10 +179,7 @@ fn object_id(object: &ObjectReference) -> String {
 fn shortened(mut note: String) -> String {
     if note.len() > NOTE_MAX {
         let mark = "…";
-        let end = (0..=NOTE_MAX - mark.len())
-            .rev()
-            .find(|&at| note.is_char_boundary(at))
-            .unwrap_or_default();
+        let end = (0..=NOTE_MAX - mark.len()).rev().find(|&at| note.is_char_boundary(at)).unwrap_or_default();
         note.truncate(end);
         note.push_str(mark);
     }

@@ -19,42 +19,22 @@ fn events(leadership: Leadership) -> (Events, Arc<Mutex<Vec<Value>>>, Telemetry)
             ok(call.body)
         }
     });
-    let events = Events::spawn(
-        client,
-        "bulkhead",
-        "pod-0",
-        leadership,
-        &telemetry,
-        CancellationToken::new(),
-    );
+    let events = Events::spawn(client, "bulkhead", "pod-0", leadership, &telemetry, CancellationToken::new());
     (events, bodies, telemetry)
 }
 
 fn about(uid: &str) -> ObjectReference {
-    ObjectReference {
-        kind: Some("Node".into()),
-        name: Some("n1".into()),
-        uid: Some(uid.into()),
-        ..Default::default()
-    }
+    ObjectReference { kind: Some("Node".into()), name: Some("n1".into()), uid: Some(uid.into()), ..Default::default() }
 }
 
 fn publish(events: &Events, uid: &str, note: &str) {
-    events.publish(
-        about(uid),
-        EventType::Warning,
-        "Held",
-        "Decide",
-        note.to_owned(),
-    );
+    events.publish(about(uid), EventType::Warning, "Held", "Decide", note.to_owned());
 }
 
 fn count(telemetry: &Telemetry, result: &str) -> usize {
     let text = telemetry.encode().unwrap();
     let start = format!("bulkhead_events_total{{result=\"{result}\"}} ");
-    text.lines()
-        .find_map(|line| line.strip_prefix(&start))
-        .map_or(0, |count| count.parse().unwrap())
+    text.lines().find_map(|line| line.strip_prefix(&start)).map_or(0, |count| count.parse().unwrap())
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,20 +44,9 @@ async fn a_repetition_is_dropped_but_another_note_is_news() {
         publish(&events, "u1", note);
     }
     sleep(Duration::from_secs(1)).await;
-    let notes: Vec<_> = bodies
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|it| it["note"].as_str().unwrap().to_owned())
-        .collect();
+    let notes: Vec<_> = bodies.lock().unwrap().iter().map(|it| it["note"].as_str().unwrap().to_owned()).collect();
     assert_eq!(notes, ["first", "second"]);
-    assert_eq!(
-        (
-            count(&telemetry, "Published"),
-            count(&telemetry, "DroppedRepeated")
-        ),
-        (2, 1)
-    );
+    assert_eq!((count(&telemetry, "Published"), count(&telemetry, "DroppedRepeated")), (2, 1));
     let body = bodies.lock().unwrap()[0].clone();
     assert_eq!(
         (&body["reason"], &body["type"], &body["reportingInstance"]),
@@ -87,11 +56,7 @@ async fn a_repetition_is_dropped_but_another_note_is_news() {
     sleep(REPEAT).await;
     publish(&events, "u1", "first");
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(
-        count(&telemetry, "Published"),
-        3,
-        "after a while it may be said again"
-    );
+    assert_eq!(count(&telemetry, "Published"), 3, "after a while it may be said again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,10 +68,7 @@ async fn one_object_cannot_flood_and_does_not_silence_others() {
     publish(&events, "quiet", "once");
     sleep(Duration::from_secs(1)).await;
     assert_eq!(
-        (
-            count(&telemetry, "Published"),
-            count(&telemetry, "DroppedRate")
-        ),
+        (count(&telemetry, "Published"), count(&telemetry, "DroppedRate")),
         (BURST as usize + 1, 40 - BURST as usize)
     );
     sleep(REFILL).await;
@@ -119,14 +81,7 @@ async fn one_object_cannot_flood_and_does_not_silence_others() {
 async fn a_full_queue_drops_and_counts_and_never_waits() {
     let telemetry = Telemetry::new();
     let client = fake_api::client(|_| silence());
-    let events = Events::spawn(
-        client,
-        "b",
-        "p",
-        Leadership::always(),
-        &telemetry,
-        CancellationToken::new(),
-    );
+    let events = Events::spawn(client, "b", "p", Leadership::always(), &telemetry, CancellationToken::new());
     for number in 0..QUEUE + 10 {
         publish(&events, &number.to_string(), "x");
     }
@@ -143,14 +98,7 @@ async fn followers_send_none_and_a_refused_one_is_counted() {
     assert_eq!(count(&telemetry, "DroppedNotLeader"), 1);
 
     let client = fake_api::client(|_| refuse(403, "Forbidden"));
-    let events = Events::spawn(
-        client,
-        "b",
-        "p",
-        Leadership::always(),
-        &telemetry,
-        CancellationToken::new(),
-    );
+    let events = Events::spawn(client, "b", "p", Leadership::always(), &telemetry, CancellationToken::new());
     publish(&events, "u1", "x");
     sleep(Duration::from_secs(1)).await;
     assert_eq!(count(&telemetry, "Failed"), 1);
@@ -159,11 +107,7 @@ async fn followers_send_none_and_a_refused_one_is_counted() {
 #[test]
 fn a_long_note_is_cut_between_characters() {
     let note = shortened("é".repeat(600));
-    assert!(
-        note.len() <= NOTE_MAX && note.ends_with('…'),
-        "{}",
-        note.len()
-    );
+    assert!(note.len() <= NOTE_MAX && note.ends_with('…'), "{}", note.len());
     assert_eq!(shortened("short".into()), "short");
 }
 

@@ -45,9 +45,7 @@ pub(crate) fn client(answer: impl Fn(Call) -> Reply + Send + Sync + 'static) -> 
 
 async fn call(request: Request<kube::client::Body>) -> Call {
     let (parts, body) = request.into_parts();
-    let body = axum::body::to_bytes(Body::new(body), usize::MAX)
-        .await
-        .unwrap();
+    let body = axum::body::to_bytes(Body::new(body), usize::MAX).await.unwrap();
     let query = parts.uri.query().unwrap_or_default();
     Call {
         method: parts.method,
@@ -62,11 +60,7 @@ async fn call(request: Request<kube::client::Body>) -> Call {
             .get("content-type")
             .map(|value| value.to_str().unwrap().to_owned())
             .unwrap_or_default(),
-        body: if body.is_empty() {
-            Value::Null
-        } else {
-            serde_json::from_slice(&body).unwrap()
-        },
+        body: if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() },
     }
 }
 
@@ -91,10 +85,7 @@ pub(crate) fn refuse_with(code: u16, reason: &str, details: Value) -> Reply {
 
 /// A watch that sends these events and ends.
 pub(crate) fn watch(events: &[Value]) -> Reply {
-    respond(
-        StatusCode::OK,
-        events.iter().map(|event| format!("{event}\n")).collect(),
-    )
+    respond(StatusCode::OK, events.iter().map(|event| format!("{event}\n")).collect())
 }
 
 /// No answer, ever.
@@ -103,10 +94,7 @@ pub(crate) fn silence() -> Reply {
 }
 
 fn respond(code: StatusCode, body: String) -> Reply {
-    let response = Response::builder()
-        .status(code)
-        .header("content-type", "application/json")
-        .body(Body::from(body))
-        .unwrap();
+    let response =
+        Response::builder().status(code).header("content-type", "application/json").body(Body::from(body)).unwrap();
     std::future::ready(response).boxed()
 }

@@ -16,19 +16,13 @@ pub(crate) enum Guarded<K> {
     /// It fits its type.
     Readable(Box<K>),
     /// It does not; `error` says why.
-    Unreadable {
-        meta: Box<ObjectMeta>,
-        error: String,
-    },
+    Unreadable { meta: Box<ObjectMeta>, error: String },
 }
 
 impl<K: Resource> Guarded<K> {
     pub(crate) fn key(&self) -> ObjectKey {
         let meta = self.meta();
-        ObjectKey {
-            namespace: meta.namespace.clone(),
-            name: meta.name.clone().unwrap_or_default(),
-        }
+        ObjectKey { namespace: meta.namespace.clone(), name: meta.name.clone().unwrap_or_default() }
     }
 }
 
@@ -43,10 +37,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
             Ok(object) => Ok(Self::Readable(Box::new(object))),
             Err(error) => {
                 let Named { metadata } = Named::deserialize(&value).map_err(D::Error::custom)?;
-                Ok(Self::Unreadable {
-                    meta: Box::new(metadata),
-                    error: error.to_string(),
-                })
+                Ok(Self::Unreadable { meta: Box::new(metadata), error: error.to_string() })
             }
         }
     }

@@ -45,10 +45,7 @@ impl Health {
 
     /// Adds a gate, closed as "starting".
     pub fn gate(&self, name: impl Into<String>) -> Gate {
-        let gate = Gate {
-            health: self.clone(),
-            name: name.into(),
-        };
+        let gate = Gate { health: self.clone(), name: name.into() };
         gate.close("starting");
         gate
     }
@@ -56,10 +53,7 @@ impl Health {
     /// The closed gates and why.
     pub fn closed(&self) -> Vec<(String, String)> {
         let gates = self.lock();
-        gates
-            .iter()
-            .filter_map(|(name, why)| Some((name.clone(), why.clone()?)))
-            .collect()
+        gates.iter().filter_map(|(name, why)| Some((name.clone(), why.clone()?))).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Option<String>>> {
@@ -75,9 +69,7 @@ impl Gate {
 
     /// It does not, and this is why.
     pub fn close(&self, reason: impl Into<String>) {
-        self.health
-            .lock()
-            .insert(self.name.clone(), Some(reason.into()));
+        self.health.lock().insert(self.name.clone(), Some(reason.into()));
     }
 }
 
@@ -88,10 +80,7 @@ pub async fn serve(
     telemetry: Telemetry,
     cancel: CancellationToken,
 ) -> Result<SocketAddr> {
-    let failed = |source| Error::Io {
-        context: format!("health and metrics on {address}"),
-        source,
-    };
+    let failed = |source| Error::Io { context: format!("health and metrics on {address}"), source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let local = listener.local_addr().map_err(failed)?;
     let router = Router::new()
@@ -101,9 +90,7 @@ pub async fn serve(
         .with_state((health, telemetry));
     tokio::spawn(async move {
         // Not graceful: a scraper that keeps its connection must not delay the exit.
-        let served = cancel
-            .run_until_cancelled(axum::serve(listener, router).into_future())
-            .await;
+        let served = cancel.run_until_cancelled(axum::serve(listener, router).into_future()).await;
         if let Some(Err(error)) = served {
             tracing::error!(%error, "health and metrics are no longer served");
         }
@@ -116,21 +103,14 @@ async fn ready(State((health, _)): State<(Health, Telemetry)>) -> impl IntoRespo
     if closed.is_empty() {
         return (StatusCode::OK, "ok\n".to_owned());
     }
-    let lines = closed
-        .into_iter()
-        .map(|(name, why)| format!("{name}: {why}\n"))
-        .collect();
+    let lines = closed.into_iter().map(|(name, why)| format!("{name}: {why}\n")).collect();
     (StatusCode::SERVICE_UNAVAILABLE, lines)
 }
 
 async fn metrics(State((_, telemetry)): State<(Health, Telemetry)>) -> impl IntoResponse {
     match telemetry.encode() {
         Ok(text) => (StatusCode::OK, [(CONTENT_TYPE, OPEN_METRICS)], text),
-        Err(error) => (
-            StatusCode::INTERNAL_SERVER_ERROR,
-            [(CONTENT_TYPE, "text/plain")],
-            error.to_string(),
-        ),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, "text/plain")], error.to_string()),
     }
 }
 

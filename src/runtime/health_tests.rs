@@ -19,28 +19,20 @@ async fn readiness_says_which_gate_is_closed() {
     let nodes = health.gate("informer nodes");
     let crds = health.gate("definitions");
     let address = SocketAddr::from(([127, 0, 0, 1], 0));
-    let address = serve(address, health.clone(), telemetry, cancel.clone())
-        .await
-        .unwrap();
+    let address = serve(address, health.clone(), telemetry, cancel.clone()).await.unwrap();
 
     nodes.open();
     crds.close("NodeFence is missing");
     let answer = get(address, "/readyz").await;
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
-    assert!(
-        answer.contains("definitions: NodeFence is missing"),
-        "{answer}"
-    );
+    assert!(answer.contains("definitions: NodeFence is missing"), "{answer}");
     assert!(!answer.contains("informer nodes"), "{answer}");
     assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
 
     crds.open();
     assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
     let metrics = get(address, "/metrics").await;
-    assert!(
-        metrics.contains("openmetrics-text") && metrics.contains("bulkhead_leader 0"),
-        "{metrics}"
-    );
+    assert!(metrics.contains("openmetrics-text") && metrics.contains("bulkhead_leader 0"), "{metrics}");
 
     cancel.cancel();
     for _ in 0..100 {
@@ -56,17 +48,6 @@ async fn readiness_says_which_gate_is_closed() {
 async fn an_address_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
-    let served = serve(
-        address,
-        Health::new(),
-        Telemetry::new(),
-        CancellationToken::new(),
-    )
-    .await;
-    assert!(
-        served
-            .unwrap_err()
-            .to_string()
-            .contains(&address.to_string())
-    );
+    let served = serve(address, Health::new(), Telemetry::new(), CancellationToken::new()).await;
+    assert!(served.unwrap_err().to_string().contains(&address.to_string()));
 }

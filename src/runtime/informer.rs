@@ -4,10 +4,8 @@
 use std::fmt;
 
 use futures::{StreamExt as _, pin_mut};
-use kube::{
-    Api, Resource,
-    runtime::watcher::{self, DefaultBackoff, Event},
-};
+use kube::{Api, Resource};
+use kube_runtime::watcher::{self, DefaultBackoff, Event};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
@@ -45,20 +43,10 @@ where
     /// Watches everything `api` reaches; `name` is the label of its metrics. Give it a client made for
     /// watches ([`Clients::watches`](super::client::Clients)).
     pub fn new(api: Api<K>, name: &'static str) -> Self {
-        let jitter = name.bytes().fold(0u32, |sum, byte| {
-            sum.wrapping_mul(31).wrapping_add(u32::from(byte))
-        });
+        let jitter = name.bytes().fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
         let timeout = WATCH_TIMEOUT + jitter % (TIMEOUT_JITTER + 1);
-        let config = watcher::Config::default()
-            .streaming_lists()
-            .timeout(timeout);
-        Self {
-            api,
-            name,
-            config,
-            indexers: Vec::new(),
-            keep: Box::new(|_| true),
-        }
+        let config = watcher::Config::default().streaming_lists().timeout(timeout);
+        Self { api, name, config, indexers: Vec::new(), keep: Box::new(|_| true) }
     }
 
     /// Adds an index: `values` gives the values under which [`Store::by_index`] finds an object.
@@ -93,32 +81,17 @@ where
     /// Starts watching in a task that ends with `cancel`.
     pub fn spawn(self, cancel: CancellationToken, telemetry: &Telemetry) -> Store<K> {
         let store = Store::new_detached(self.indexers.clone());
-        let label = InformerLabel {
-            informer: self.name,
-        };
+        let label = InformerLabel { informer: self.name };
         let metrics = telemetry.runtime.clone();
         telemetry.before_scrape({
             let (store, metrics, label) = (store.clone(), metrics.clone(), label.clone());
             move || {
-                let idle = monotonic()
-                    .saturating_duration_since(store.last_progress())
-                    .as_secs();
-                metrics
-                    .informer_idle
-                    .get_or_create(&label)
-                    .set(i64::try_from(idle).unwrap_or(i64::MAX));
-                metrics
-                    .informer_objects
-                    .get_or_create(&label)
-                    .set(i64::try_from(store.len()).unwrap_or(i64::MAX));
+                let idle = monotonic().saturating_duration_since(store.last_progress()).as_secs();
+                metrics.informer_idle.get_or_create(&label).set(i64::try_from(idle).unwrap_or(i64::MAX));
+                metrics.informer_objects.get_or_create(&label).set(i64::try_from(store.len()).unwrap_or(i64::MAX));
             }
         });
-        let feed = Feed {
-            store: store.clone(),
-            keep: self.keep,
-            label,
-            metrics,
-        };
+        let feed = Feed { store: store.clone(), keep: self.keep, label, metrics };
         let watch = watch_for_ever(guarded(self.api), self.config, feed);
         tokio::spawn(async move { cancel.run_until_cancelled(watch).await });
         store
@@ -149,10 +122,7 @@ where
                 "watch cannot be resumed (HTTP 410 at its start): listing again"
             ),
             Restart::NoStreamingLists => {
-                tracing::info!(
-                    informer = feed.label.informer,
-                    "the server has no streaming lists: listing in pages"
-                );
+                tracing::info!(informer = feed.label.informer, "the server has no streaming lists: listing in pages");
                 config.initial_list_strategy = watcher::InitialListStrategy::ListWatch;
             }
         }
@@ -230,10 +200,7 @@ impl<K: Resource> Feed<K> {
             Event::Delete(object) => self.store.remove(&object.key()),
             Event::InitDone => {
                 self.store.list_done();
-                self.metrics
-                    .informer_relists
-                    .get_or_create(&self.label)
-                    .inc();
+                self.metrics.informer_relists.get_or_create(&self.label).inc();
             }
         }
     }
@@ -244,10 +211,7 @@ impl<K: Resource> Feed<K> {
             Guarded::Readable(object) if (self.keep)(&object) => self.store.insert(*object),
             Guarded::Readable(_) => self.store.remove(&key),
             Guarded::Unreadable { error, .. } => {
-                self.metrics
-                    .informer_undecodable
-                    .get_or_create(&self.label)
-                    .inc();
+                self.metrics.informer_undecodable.get_or_create(&self.label).inc();
                 let informer = self.label.informer;
                 tracing::warn!(informer, object = %key, error, "object cannot be read; what was known of it is kept");
                 self.store.keep(&key);
@@ -256,10 +220,7 @@ impl<K: Resource> Feed<K> {
     }
 
     fn failed(&self, error: &watcher::Error) {
-        self.metrics
-            .informer_errors
-            .get_or_create(&self.label)
-            .inc();
+        self.metrics.informer_errors.get_or_create(&self.label).inc();
         tracing::debug!(informer = self.label.informer, %error, "list or watch failed; it is tried again");
     }
 }

@@ -49,10 +49,7 @@ fn event(kind: &str, object: Value) -> Value {
 fn list_end(version: u32) -> Value {
     let annotations = json!({ "k8s.io/initial-events-end": "true" });
     let metadata = json!({ "resourceVersion": version.to_string(), "annotations": annotations });
-    event(
-        "BOOKMARK",
-        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata }),
-    )
+    event("BOOKMARK", json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata }))
 }
 
 /// A server whose answers depend on how many streaming lists it was asked for; it remembers all calls.
@@ -74,33 +71,21 @@ impl Server {
                 answer(&call, calls.iter().filter(|it| lists(it)).count())
             }
         });
-        Self {
-            calls,
-            client,
-            telemetry: Telemetry::new(),
-        }
+        Self { calls, client, telemetry: Telemetry::new() }
     }
 
     fn informer(&self) -> Informer<SlimPod> {
         Informer::new(Api::all(self.client.clone()), "pods")
     }
 
-    fn start(
-        &self,
-        informer: Informer<SlimPod>,
-    ) -> (Store<SlimPod>, UnboundedReceiver<Change<SlimPod>>) {
+    fn start(&self, informer: Informer<SlimPod>) -> (Store<SlimPod>, UnboundedReceiver<Change<SlimPod>>) {
         let store = informer.spawn(CancellationToken::new(), &self.telemetry);
         let changes = store.subscribe();
         (store, changes)
     }
 
     fn count(&self, which: fn(&Call) -> bool) -> usize {
-        self.calls
-            .lock()
-            .unwrap()
-            .iter()
-            .filter(|call| which(call))
-            .count()
+        self.calls.lock().unwrap().iter().filter(|call| which(call)).count()
     }
 }
 
@@ -109,14 +94,8 @@ fn lists(call: &Call) -> bool {
 }
 
 async fn next(changes: &mut UnboundedReceiver<Change<SlimPod>>) -> String {
-    let change = tokio::time::timeout(Duration::from_secs(600), changes.recv())
-        .await
-        .unwrap()
-        .unwrap();
-    let node = |pod: &Option<Arc<SlimPod>>| {
-        pod.as_ref()
-            .map_or("-".to_owned(), |pod| pod.spec.node_name.clone())
-    };
+    let change = tokio::time::timeout(Duration::from_secs(600), changes.recv()).await.unwrap().unwrap();
+    let node = |pod: &Option<Arc<SlimPod>>| pod.as_ref().map_or("-".to_owned(), |pod| pod.spec.node_name.clone());
     format!("{} {}>{}", change.key, node(&change.old), node(&change.new))
 }
 
@@ -132,9 +111,7 @@ async fn a_slim_kind_is_cached_indexed_and_followed() {
         ]),
         false => silence(),
     });
-    let informer = server
-        .informer()
-        .index("node", |pod| vec![pod.spec.node_name.clone()]);
+    let informer = server.informer().index("node", |pod| vec![pod.spec.node_name.clone()]);
     let (store, mut changes) = server.start(informer);
     let mut seen = Vec::new();
     for _ in 0..4 {
@@ -142,14 +119,7 @@ async fn a_slim_kind_is_cached_indexed_and_followed() {
     }
     assert_eq!(seen, ["ns/a ->n1", "ns/b ->n1", "ns/a n1>n2", "ns/b n1>-"]);
     assert!(store.synced());
-    assert_eq!(
-        (
-            store.len(),
-            store.by_index("node", "n2").len(),
-            store.relists()
-        ),
-        (1, 1, 1)
-    );
+    assert_eq!((store.len(), store.by_index("node", "n2").len(), store.relists()), (1, 1, 1));
     assert_eq!(server.calls.lock().unwrap()[0].path, "/api/v1/pods");
 }
 
@@ -162,22 +132,10 @@ async fn http_410_at_watch_starts_leads_to_a_new_list() {
     });
     let (_store, mut changes) = server.start(server.informer());
     assert_eq!(next(&mut changes).await, "ns/a ->n1");
-    assert_eq!(
-        next(&mut changes).await,
-        "ns/b ->n1",
-        "without a new list this never comes"
-    );
+    assert_eq!(next(&mut changes).await, "ns/b ->n1", "without a new list this never comes");
     let calls: Vec<_> = server.calls.lock().unwrap().iter().map(lists).collect();
-    assert_eq!(
-        calls[..5],
-        [true, false, false, false, true],
-        "lists and watch starts in order"
-    );
-    assert_eq!(
-        next(&mut changes).await,
-        "ns/a n1>-",
-        "what the new list lacks is gone"
-    );
+    assert_eq!(calls[..5], [true, false, false, false, true], "lists and watch starts in order");
+    assert_eq!(next(&mut changes).await, "ns/a n1>-", "what the new list lacks is gone");
     // A server that never stops answering 410 is not hammered.
     let (before, wait) = (server.calls.lock().unwrap().len(), Duration::from_secs(600));
     sleep(wait).await;
@@ -188,17 +146,11 @@ async fn http_410_at_watch_starts_leads_to_a_new_list() {
 #[tokio::test(start_paused = true)]
 async fn a_gone_event_inside_the_stream_leads_to_a_new_list() {
     let gone = json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old" });
-    let server = Server::new(
-        move |call, lists_so_far| match (lists(call), lists_so_far) {
-            (false, _) => silence(),
-            (true, 1) => watch(&[
-                event("ADDED", pod("a", 1, "n1")),
-                list_end(1),
-                event("ERROR", gone.clone()),
-            ]),
-            (true, _) => watch(&[list_end(9)]),
-        },
-    );
+    let server = Server::new(move |call, lists_so_far| match (lists(call), lists_so_far) {
+        (false, _) => silence(),
+        (true, 1) => watch(&[event("ADDED", pod("a", 1, "n1")), list_end(1), event("ERROR", gone.clone())]),
+        (true, _) => watch(&[list_end(9)]),
+    });
     let (store, mut changes) = server.start(server.informer());
     assert_eq!(next(&mut changes).await, "ns/a ->n1");
     assert_eq!(next(&mut changes).await, "ns/a n1>-");
@@ -207,16 +159,14 @@ async fn a_gone_event_inside_the_stream_leads_to_a_new_list() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_without_streaming_lists_is_listed_in_pages() {
-    let server = Server::new(
-        |call, _| match (call.is_streaming_list(), call.is_watch()) {
-            (true, _) => refuse(422, "Invalid"),
-            (false, true) => silence(),
-            (false, false) => ok(json!({
-                "kind": "PodList", "apiVersion": "v1", "metadata": { "resourceVersion": "5" },
-                "items": [pod("a", 1, "n1")],
-            })),
-        },
-    );
+    let server = Server::new(|call, _| match (call.is_streaming_list(), call.is_watch()) {
+        (true, _) => refuse(422, "Invalid"),
+        (false, true) => silence(),
+        (false, false) => ok(json!({
+            "kind": "PodList", "apiVersion": "v1", "metadata": { "resourceVersion": "5" },
+            "items": [pod("a", 1, "n1")],
+        })),
+    });
     let (store, mut changes) = server.start(server.informer());
     assert_eq!(next(&mut changes).await, "ns/a ->n1");
     store.wait_synced().await;
@@ -230,46 +180,27 @@ async fn one_unreadable_object_does_not_stop_the_kind_and_is_not_forgotten() {
         pod["spec"] = json!("not an object");
         pod
     };
-    let server = Server::new(
-        move |call, lists_so_far| match (lists(call), lists_so_far) {
-            (false, _) => refuse(410, "Expired"),
-            (true, 1) => watch(&[
-                event("ADDED", pod("a", 1, "n1")),
-                list_end(1),
-                event("MODIFIED", broken(2)),
-                event("ADDED", pod("b", 3, "n1")),
-            ]),
-            (true, 2) => watch(&[
-                event("ADDED", broken(2)),
-                event("ADDED", pod("c", 4, "n1")),
-                list_end(4),
-            ]),
-            (true, _) => silence(),
-        },
-    );
+    let server = Server::new(move |call, lists_so_far| match (lists(call), lists_so_far) {
+        (false, _) => refuse(410, "Expired"),
+        (true, 1) => watch(&[
+            event("ADDED", pod("a", 1, "n1")),
+            list_end(1),
+            event("MODIFIED", broken(2)),
+            event("ADDED", pod("b", 3, "n1")),
+        ]),
+        (true, 2) => watch(&[event("ADDED", broken(2)), event("ADDED", pod("c", 4, "n1")), list_end(4)]),
+        (true, _) => silence(),
+    });
     let (store, mut changes) = server.start(server.informer());
     assert_eq!(next(&mut changes).await, "ns/a ->n1");
     assert_eq!(next(&mut changes).await, "ns/b ->n1");
     assert_eq!(next(&mut changes).await, "ns/c ->n1");
-    assert_eq!(
-        next(&mut changes).await,
-        "ns/b n1>-",
-        "b vanished; a is only unreadable"
-    );
+    assert_eq!(next(&mut changes).await, "ns/b n1>-", "b vanished; a is only unreadable");
     assert!(store.get(&ObjectKey::namespaced("ns", "a")).is_some());
     let text = server.telemetry.encode().unwrap();
-    assert!(
-        text.contains("bulkhead_informer_undecodable_total{informer=\"pods\"} 2"),
-        "{text}"
-    );
-    assert!(
-        text.contains("bulkhead_informer_relists_total{informer=\"pods\"} 2"),
-        "{text}"
-    );
-    assert!(
-        text.contains("bulkhead_informer_objects{informer=\"pods\"} 2"),
-        "{text}"
-    );
+    assert!(text.contains("bulkhead_informer_undecodable_total{informer=\"pods\"} 2"), "{text}");
+    assert!(text.contains("bulkhead_informer_relists_total{informer=\"pods\"} 2"), "{text}");
+    assert!(text.contains("bulkhead_informer_objects{informer=\"pods\"} 2"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -283,14 +214,9 @@ async fn what_is_not_kept_does_not_exist() {
         ]),
         false => silence(),
     });
-    let (store, mut changes) =
-        server.start(server.informer().keep(|pod| pod.spec.node_name == "n1"));
+    let (store, mut changes) = server.start(server.informer().keep(|pod| pod.spec.node_name == "n1"));
     assert_eq!(next(&mut changes).await, "ns/a ->n1");
-    assert_eq!(
-        next(&mut changes).await,
-        "ns/a n1>-",
-        "it left what is kept"
-    );
+    assert_eq!(next(&mut changes).await, "ns/a n1>-", "it left what is kept");
     assert!(store.is_empty());
 }
 
@@ -298,9 +224,7 @@ async fn what_is_not_kept_does_not_exist() {
 async fn selectors_and_namespace_reach_the_server_and_the_watch_is_short() {
     let server = Server::new(|_, _| silence());
     let api: Api<SlimPod> = Api::namespaced(server.client.clone(), "apps");
-    let informer = Informer::new(api, "pods")
-        .labels("app=db")
-        .fields("spec.nodeName=n1");
+    let informer = Informer::new(api, "pods").labels("app=db").fields("spec.nodeName=n1");
     let _store = server.start(informer);
     sleep(Duration::from_millis(1)).await;
     let call = server.calls.lock().unwrap()[0].clone();
@@ -308,10 +232,7 @@ async fn selectors_and_namespace_reach_the_server_and_the_watch_is_short() {
     assert_eq!(call.query["labelSelector"], "app%3Ddb");
     assert_eq!(call.query["fieldSelector"], "spec.nodeName%3Dn1");
     let timeout: u32 = call.query["timeoutSeconds"].parse().unwrap();
-    assert!(
-        (WATCH_TIMEOUT..=WATCH_TIMEOUT + TIMEOUT_JITTER).contains(&timeout),
-        "{timeout}"
-    );
+    assert!((WATCH_TIMEOUT..=WATCH_TIMEOUT + TIMEOUT_JITTER).contains(&timeout), "{timeout}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -84,9 +84,7 @@ impl Leadership {
             return Some(Duration::MAX);
         };
         let until = state.borrow().until?;
-        until
-            .checked_duration_since(monotonic())
-            .filter(|left| !left.is_zero())
+        until.checked_duration_since(monotonic()).filter(|left| !left.is_zero())
     }
 
     /// Like [`Leadership::remaining`], as a condition: [`Error::NotLeader`] unless we lead.
@@ -157,10 +155,7 @@ pub fn lead(
         state,
         gauge: telemetry.runtime.leader.clone(),
     };
-    (
-        Leadership(Some(watched)),
-        tokio::spawn(election.run(cancel)),
-    )
+    (Leadership(Some(watched)), tokio::spawn(election.run(cancel)))
 }
 
 /// The running election: carries out what [`Candidate`] decides.
@@ -195,8 +190,7 @@ impl Election {
                 return Ended::Lost;
             }
             // Never sleep or call beyond the end of our own term.
-            let term_left =
-                until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
+            let term_left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
             match self.candidate.step(now) {
                 Step::Wait(wait) => tokio::time::sleep(wait.min(term_left)).await,
                 Step::Read => self.read(call_time(term_left)).await,
@@ -224,13 +218,7 @@ impl Election {
         let parameters = PostParams::default();
         let written = match &self.lease {
             None => within(limit, self.api.create(&parameters, &desired)).await,
-            Some(_) => {
-                within(
-                    limit,
-                    self.api.replace(&self.spec.name, &parameters, &desired),
-                )
-                .await
-            }
+            Some(_) => within(limit, self.api.replace(&self.spec.name, &parameters, &desired)).await,
         };
         match written {
             Ok(lease) => {
@@ -249,10 +237,7 @@ impl Election {
     /// compare-and-swap.
     fn claimed_lease(&self) -> Lease {
         let mut lease = self.lease.clone().unwrap_or_else(|| Lease {
-            metadata: ObjectMeta {
-                name: Some(self.spec.name.clone()),
-                ..Default::default()
-            },
+            metadata: ObjectMeta { name: Some(self.spec.name.clone()), ..Default::default() },
             ..Default::default()
         });
         let now = MicroTime(Timestamp::now());
@@ -260,16 +245,10 @@ impl Election {
         if fields.holder_identity.as_ref() != Some(&self.me) {
             fields.holder_identity = Some(self.me.clone());
             fields.acquire_time = Some(now.clone());
-            fields.lease_transitions = Some(
-                fields
-                    .lease_transitions
-                    .unwrap_or_default()
-                    .saturating_add(1),
-            );
+            fields.lease_transitions = Some(fields.lease_transitions.unwrap_or_default().saturating_add(1));
         }
         fields.renew_time = Some(now);
-        fields.lease_duration_seconds =
-            Some(i32::try_from(self.spec.times.lease.as_secs()).unwrap_or(i32::MAX));
+        fields.lease_duration_seconds = Some(i32::try_from(self.spec.times.lease.as_secs()).unwrap_or(i32::MAX));
         lease
     }
 
@@ -287,13 +266,7 @@ impl Election {
             }
             fields.holder_identity = None;
             fields.lease_duration_seconds = Some(1);
-            within(
-                RELEASE,
-                self.api
-                    .replace(&self.spec.name, &PostParams::default(), &lease),
-            )
-            .await
-            .map(drop)
+            within(RELEASE, self.api.replace(&self.spec.name, &PostParams::default(), &lease)).await.map(drop)
         };
         match released.await {
             Ok(()) => tracing::info!(lease = self.spec.name, "the Lease is released"),
@@ -324,21 +297,15 @@ impl Election {
 
 /// How long a call may take: half of what is left of our term, so that a hanging one can be repeated.
 fn call_time(term_left: Duration) -> Duration {
-    CALL.min(term_left / 2)
-        .max(Duration::from_millis(500).min(term_left))
+    CALL.min(term_left / 2).max(Duration::from_millis(500).min(term_left))
 }
 
 async fn within<T>(limit: Duration, call: impl Future<Output = kube::Result<T>>) -> Result<T> {
-    Ok(tokio::time::timeout(limit, call)
-        .await
-        .map_err(|_| Error::Deadline(limit))??)
+    Ok(tokio::time::timeout(limit, call).await.map_err(|_| Error::Deadline(limit))??)
 }
 
 fn record(lease: &Lease) -> Record {
-    let holder = lease
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.holder_identity.clone());
+    let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
     Record {
         holder: holder.filter(|holder| !holder.is_empty()),
         version: lease.metadata.resource_version.clone().unwrap_or_default(),

@@ -51,17 +51,11 @@ impl Server {
             return silence();
         }
         let mut lease = self.lease.lock().unwrap();
-        let version = |lease: &Option<Value>| {
-            lease
-                .as_ref()
-                .map(|it| it["metadata"]["resourceVersion"].clone())
-        };
+        let version = |lease: &Option<Value>| lease.as_ref().map(|it| it["metadata"]["resourceVersion"].clone());
         match call.method {
             Method::GET => lease.clone().map_or_else(|| refuse(404, "NotFound"), ok),
             Method::POST if lease.is_some() => refuse(409, "AlreadyExists"),
-            Method::PUT
-                if version(&lease) != Some(call.body["metadata"]["resourceVersion"].clone()) =>
-            {
+            Method::PUT if version(&lease) != Some(call.body["metadata"]["resourceVersion"].clone()) => {
                 refuse(409, "Conflict")
             }
             _ => {
@@ -77,11 +71,7 @@ impl Server {
 
     fn holder(&self) -> String {
         let lease = self.lease.lock().unwrap();
-        lease
-            .as_ref()
-            .and_then(|it| it["spec"]["holderIdentity"].as_str())
-            .unwrap_or_default()
-            .to_owned()
+        lease.as_ref().and_then(|it| it["spec"]["holderIdentity"].as_str()).unwrap_or_default().to_owned()
     }
 
     fn candidate(&self, identity: &str) -> (Leadership, JoinHandle<Ended>, CancellationToken) {
@@ -103,19 +93,9 @@ async fn a_leader_writes_at_most_once_in_five_seconds() {
     let (leadership, _ended, _cancel) = server.candidate("a");
     leadership.acquired().await;
     sleep(Duration::from_secs(60)).await;
-    let writes: Vec<_> = server
-        .writes
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|(at, _)| *at)
-        .collect();
+    let writes: Vec<_> = server.writes.lock().unwrap().iter().map(|(at, _)| *at).collect();
     assert!((12..=13).contains(&writes.len()), "{} writes", writes.len());
-    assert!(
-        writes
-            .windows(2)
-            .all(|pair| pair[1] - pair[0] >= Duration::from_secs(5))
-    );
+    assert!(writes.windows(2).all(|pair| pair[1] - pair[0] >= Duration::from_secs(5)));
     assert!(leadership.remaining().unwrap() > Duration::from_secs(4));
 }
 
@@ -135,14 +115,9 @@ async fn the_lease_is_released_on_cancel_and_the_next_takes_it_at_once() {
     assert_eq!(first.remaining(), None);
     let released = TokioInstant::now();
     second.acquired().await;
-    assert!(
-        released.elapsed() <= Duration::from_secs(3),
-        "{:?}",
-        released.elapsed()
-    );
+    assert!(released.elapsed() <= Duration::from_secs(3), "{:?}", released.elapsed());
     assert!(server.holder().starts_with("b_"));
-    let transitions =
-        server.lease.lock().unwrap().clone().unwrap()["spec"]["leaseTransitions"].clone();
+    let transitions = server.lease.lock().unwrap().clone().unwrap()["spec"]["leaseTransitions"].clone();
     assert_eq!(transitions, 2);
 }
 
@@ -156,11 +131,7 @@ async fn a_leader_that_cannot_renew_stops_before_anyone_may_take_over() {
     leadership.lost().await;
     assert_eq!(leadership.remaining(), None);
     assert!(leadership.require().is_err());
-    assert!(
-        led.elapsed() <= Duration::from_secs(10),
-        "{:?}",
-        led.elapsed()
-    );
+    assert!(led.elapsed() <= Duration::from_secs(10), "{:?}", led.elapsed());
     assert_eq!(ended.await.unwrap(), Ended::Lost);
 }
 
@@ -189,10 +160,7 @@ async fn a_dead_leader_is_followed_after_the_lease_and_not_earlier() {
     let died = TokioInstant::now();
     second.acquired().await;
     let gap = died.elapsed();
-    assert!(
-        gap >= Duration::from_secs(13) && gap <= Duration::from_secs(18),
-        "{gap:?}"
-    );
+    assert!(gap >= Duration::from_secs(13) && gap <= Duration::from_secs(18), "{gap:?}");
 }
 
 #[tokio::test(start_paused = true)]

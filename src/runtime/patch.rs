@@ -23,10 +23,7 @@ pub struct NodeIdentity<'a> {
 impl NodeIdentity<'_> {
     fn tests(&self) -> Vec<PatchOperation> {
         let mut tests = vec![test(["metadata", "uid"], self.uid)];
-        tests.extend(
-            self.boot_id
-                .map(|boot_id| test(["status", "nodeInfo", "bootID"], boot_id)),
-        );
+        tests.extend(self.boot_id.map(|boot_id| test(["status", "nodeInfo", "bootID"], boot_id)));
         tests
     }
 }
@@ -34,13 +31,8 @@ impl NodeIdentity<'_> {
 /// Adds `taint` to a node whose taints are exactly `present`; `None` if it is there (same key, value, effect).
 /// One with the same key and effect but another value is replaced, since the API allows only one.
 pub fn add_taint(node: NodeIdentity<'_>, present: &[Taint], taint: &Taint) -> Option<Patch> {
-    let same = present
-        .iter()
-        .position(|it| it.key == taint.key && it.effect == taint.effect);
-    if same
-        .and_then(|index| present.get(index))
-        .is_some_and(|it| it.value == taint.value)
-    {
+    let same = present.iter().position(|it| it.key == taint.key && it.effect == taint.effect);
+    if same.and_then(|index| present.get(index)).is_some_and(|it| it.value == taint.value) {
         return None;
     }
     let mut operations = node.tests();
@@ -57,15 +49,8 @@ pub fn add_taint(node: NodeIdentity<'_>, present: &[Taint], taint: &Taint) -> Op
 
 /// Removes the taint with this key and effect from a node whose taints are exactly `present`; `None` if it is
 /// not there.
-pub fn remove_taint(
-    node: NodeIdentity<'_>,
-    present: &[Taint],
-    key: &str,
-    effect: &str,
-) -> Option<Patch> {
-    let index = present
-        .iter()
-        .position(|it| it.key == key && it.effect == effect)?;
+pub fn remove_taint(node: NodeIdentity<'_>, present: &[Taint], key: &str, effect: &str) -> Option<Patch> {
+    let index = present.iter().position(|it| it.key == key && it.effect == effect)?;
     let mut operations = node.tests();
     operations.push(test_list(TAINTS, present));
     operations.push(remove_item(TAINTS, index));
@@ -97,10 +82,7 @@ pub fn remove_finalizer(meta: &ObjectMeta, finalizer: &str) -> Option<Patch> {
 /// Sets a label on exactly this version of the object; `None` if it has that value.
 pub fn set_label(meta: &ObjectMeta, key: &str, value: &str) -> Option<Patch> {
     let labels = meta.labels.as_ref();
-    if labels
-        .and_then(|labels| labels.get(key))
-        .is_some_and(|present| present == value)
-    {
+    if labels.and_then(|labels| labels.get(key)).is_some_and(|present| present == value) {
         return None;
     }
     let mut operations = version_tests(meta);
@@ -125,29 +107,18 @@ const TAINTS: &[&str] = &["spec", "taints"];
 const FINALIZERS: &[&str] = &["metadata", "finalizers"];
 
 fn uid_test(meta: &ObjectMeta) -> Vec<PatchOperation> {
-    meta.uid
-        .iter()
-        .map(|uid| test(["metadata", "uid"], uid))
-        .collect()
+    meta.uid.iter().map(|uid| test(["metadata", "uid"], uid)).collect()
 }
 
 fn version_tests(meta: &ObjectMeta) -> Vec<PatchOperation> {
     let mut tests = uid_test(meta);
-    tests.extend(
-        meta.resource_version
-            .iter()
-            .map(|version| test(["metadata", "resourceVersion"], version)),
-    );
+    tests.extend(meta.resource_version.iter().map(|version| test(["metadata", "resourceVersion"], version)));
     tests
 }
 
 /// Tests a whole list. The API leaves an empty one out, and a missing path equals `null`.
 fn test_list(path: &[&str], present: &[impl Serialize]) -> PatchOperation {
-    let value = if present.is_empty() {
-        Value::Null
-    } else {
-        json!(present)
-    };
+    let value = if present.is_empty() { Value::Null } else { json!(present) };
     test(path.iter().copied(), value)
 }
 
@@ -165,23 +136,15 @@ fn remove_item(path: &[&str], index: usize) -> PatchOperation {
 }
 
 fn test<'a>(path: impl IntoIterator<Item = &'a str>, value: impl Serialize) -> PatchOperation {
-    PatchOperation::Test(TestOperation {
-        path: pointer(path),
-        value: json!(value),
-    })
+    PatchOperation::Test(TestOperation { path: pointer(path), value: json!(value) })
 }
 
 fn add<'a>(path: impl IntoIterator<Item = &'a str>, value: impl Serialize) -> PatchOperation {
-    PatchOperation::Add(AddOperation {
-        path: pointer(path),
-        value: json!(value),
-    })
+    PatchOperation::Add(AddOperation { path: pointer(path), value: json!(value) })
 }
 
 fn remove<'a>(path: impl IntoIterator<Item = &'a str>) -> PatchOperation {
-    PatchOperation::Remove(RemoveOperation {
-        path: pointer(path),
-    })
+    PatchOperation::Remove(RemoveOperation { path: pointer(path) })
 }
 
 /// Joins names into a JSON pointer, escaping `/` and `~` (RFC 6901): label keys contain slashes.

@@ -1,17 +1,9 @@
 use super::*;
 
-const NODE: NodeIdentity<'_> = NodeIdentity {
-    uid: "uid-1",
-    boot_id: Some("boot-1"),
-};
+const NODE: NodeIdentity<'_> = NodeIdentity { uid: "uid-1", boot_id: Some("boot-1") };
 
 fn taint(key: &str, value: &str, effect: &str) -> Taint {
-    Taint {
-        key: key.into(),
-        value: (!value.is_empty()).then(|| value.into()),
-        effect: effect.into(),
-        time_added: None,
-    }
+    Taint { key: key.into(), value: (!value.is_empty()).then(|| value.into()), effect: effect.into(), time_added: None }
 }
 
 fn node(taints: &[Taint]) -> Value {
@@ -64,10 +56,7 @@ fn a_taint_patch_fails_on_another_list_node_or_boot() {
 
 #[test]
 fn the_first_taint_tests_that_there_is_no_list() {
-    let node = NodeIdentity {
-        uid: "uid-1",
-        boot_id: None,
-    };
+    let node = NodeIdentity { uid: "uid-1", boot_id: None };
     assert_eq!(
         text(add_taint(node, &[], &taint("ours", "", "NoSchedule"))),
         json!([
@@ -81,10 +70,7 @@ fn the_first_taint_tests_that_there_is_no_list() {
 #[test]
 fn a_taint_that_is_there_or_not_there_needs_no_patch() {
     let present = [taint("ours", "v", "NoSchedule")];
-    assert_eq!(
-        add_taint(NODE, &present, &taint("ours", "v", "NoSchedule")),
-        None
-    );
+    assert_eq!(add_taint(NODE, &present, &taint("ours", "v", "NoSchedule")), None);
     assert_eq!(remove_taint(NODE, &present, "ours", "NoExecute"), None);
     assert_eq!(remove_taint(NODE, &present, "other", "NoSchedule"), None);
 }
@@ -93,21 +79,14 @@ fn a_taint_that_is_there_or_not_there_needs_no_patch() {
 fn another_value_of_a_taint_is_replaced_not_doubled() {
     let present = [taint("ours", "old", "NoSchedule")];
     let patch = add_taint(NODE, &present, &taint("ours", "new", "NoSchedule")).unwrap();
-    assert_eq!(
-        patched(node(&present), &patch).unwrap(),
-        node(&[taint("ours", "new", "NoSchedule")])
-    );
+    assert_eq!(patched(node(&present), &patch).unwrap(), node(&[taint("ours", "new", "NoSchedule")]));
 }
 
 #[test]
 fn a_finalizer_is_added_and_removed_beside_others() {
     let with = |finalizers: Value| json!({ "metadata": { "uid": "u", "finalizers": finalizers } });
     let before = meta(json!({ "uid": "u", "finalizers": ["other"] }));
-    let added = patched(
-        with(json!(["other"])),
-        &add_finalizer(&before, "bulkhead.dev/x").unwrap(),
-    )
-    .unwrap();
+    let added = patched(with(json!(["other"])), &add_finalizer(&before, "bulkhead.dev/x").unwrap()).unwrap();
     assert_eq!(added, with(json!(["other", "bulkhead.dev/x"])));
     let after = meta(added["metadata"].clone());
     assert_eq!(add_finalizer(&after, "bulkhead.dev/x"), None);
@@ -115,13 +94,7 @@ fn a_finalizer_is_added_and_removed_beside_others() {
     assert_eq!(removed, with(json!(["other"])));
     assert_eq!(remove_finalizer(&before, "bulkhead.dev/x"), None);
     // Somebody else's finalizer came or went meanwhile: read again.
-    assert!(
-        patched(
-            with(json!(["x", "y"])),
-            &remove_finalizer(&after, "bulkhead.dev/x").unwrap()
-        )
-        .is_err()
-    );
+    assert!(patched(with(json!(["x", "y"])), &remove_finalizer(&after, "bulkhead.dev/x").unwrap()).is_err());
 }
 
 #[test]
@@ -136,15 +109,9 @@ fn label_keys_are_escaped() {
         ])
     );
     let document = |labels: Value| json!({ "metadata": { "uid": "u", "resourceVersion": "7", "labels": labels } });
-    let set = patched(
-        document(json!({ "a~b/c": "old" })),
-        &set_label(&object, "a~b/c", "new").unwrap(),
-    );
+    let set = patched(document(json!({ "a~b/c": "old" })), &set_label(&object, "a~b/c", "new").unwrap());
     assert_eq!(set.unwrap(), document(json!({ "a~b/c": "new" })));
-    let removed = patched(
-        document(json!({ "a~b/c": "old" })),
-        &remove_label(&object, "a~b/c").unwrap(),
-    );
+    let removed = patched(document(json!({ "a~b/c": "old" })), &remove_label(&object, "a~b/c").unwrap());
     assert_eq!(removed.unwrap(), document(json!({})));
     assert_eq!(set_label(&object, "a~b/c", "old"), None);
     assert_eq!(remove_label(&object, "absent"), None);
@@ -158,8 +125,5 @@ fn the_first_label_brings_the_map() {
     assert_eq!(labelled["metadata"]["labels"], json!({ "k/x": "v" }));
     let mut newer = document;
     newer["metadata"]["resourceVersion"] = json!("8");
-    assert!(
-        patched(newer, &set_label(&bare, "k/x", "v").unwrap()).is_err(),
-        "another version"
-    );
+    assert!(patched(newer, &set_label(&bare, "k/x", "v").unwrap()).is_err(), "another version");
 }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use futures::{StreamExt as _, channel::mpsc as stream};
-use kube::runtime::scheduler::{ScheduleRequest, Scheduler, scheduler};
+use kube_runtime::scheduler::{ScheduleRequest, Scheduler, scheduler};
 use tokio::{
     sync::mpsc,
     task::{Id, JoinError, JoinSet},
@@ -98,10 +98,7 @@ impl<K> Queue<K> {
 
     /// Looks at this key after `delay` at the latest. Does not cut a backoff short.
     pub fn add_after(&self, key: K, delay: Duration) {
-        let _ = self.0.send(Request {
-            key,
-            after: Some(delay),
-        });
+        let _ = self.0.send(Request { key, after: Some(delay) });
     }
 }
 
@@ -140,10 +137,7 @@ pub async fn run<K, F, Fut>(
     }
     let drained = async { while runner.tasks.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN, drained).await.is_err() {
-        tracing::warn!(
-            queue = config.name,
-            "reconciles still ran at shutdown; they are stopped"
-        );
+        tracing::warn!(queue = config.name, "reconciles still ran at shutdown; they are stopped");
     }
 }
 
@@ -218,9 +212,7 @@ impl<K: Key> Runner<K> {
 
     fn schedule_at(&self, message: K, run_at: Instant) {
         // Cannot fail: the receiving end is in `self.due`.
-        let _ = self
-            .schedule
-            .unbounded_send(ScheduleRequest { message, run_at });
+        let _ = self.schedule.unbounded_send(ScheduleRequest { message, run_at });
     }
 
     /// The time of a key has come.
@@ -246,19 +238,11 @@ impl<K: Key> Runner<K> {
             let (key, reconcile) = (key.clone(), reconcile.clone());
             async move {
                 let work = async { reconcile(key).await };
-                tokio::time::timeout(deadline, work)
-                    .await
-                    .unwrap_or(Err(Error::Deadline(deadline)))
+                tokio::time::timeout(deadline, work).await.unwrap_or(Err(Error::Deadline(deadline)))
             }
         };
         let id = self.tasks.spawn(work.instrument(span)).id();
-        self.running.insert(
-            id,
-            Running {
-                key,
-                since: Instant::now(),
-            },
-        );
+        self.running.insert(id, Running { key, since: Instant::now() });
     }
 
     fn finished(&mut self, done: std::result::Result<(Id, Result<Next>), JoinError>) {
@@ -270,11 +254,8 @@ impl<K: Key> Runner<K> {
             return;
         };
         let again = self.again.remove(&key).unwrap_or_default();
-        let outcome = result
-            .as_ref()
-            .map_or_else(|error| Outcome::Failed(error.class()), |_| Outcome::Ok);
-        self.metrics
-            .reconciled(self.config.name, outcome, since.elapsed());
+        let outcome = result.as_ref().map_or_else(|error| Outcome::Failed(error.class()), |_| Outcome::Ok);
+        self.metrics.reconciled(self.config.name, outcome, since.elapsed());
         match result {
             Ok(next) => self.succeeded(key, next, again),
             Err(error) => self.failed(key, &error, again),
@@ -305,14 +286,7 @@ impl<K: Key> Runner<K> {
         let now = Instant::now();
         let floor = now + (pause / 4).clamp(FLOOR.0, FLOOR.1);
         let not_before = now + pause;
-        self.failures.insert(
-            key.clone(),
-            Failure {
-                count,
-                not_before,
-                floor,
-            },
-        );
+        self.failures.insert(key.clone(), Failure { count, not_before, floor });
         self.schedule_at(key.clone(), not_before);
         if again {
             self.wanted(key);
@@ -320,27 +294,17 @@ impl<K: Key> Runner<K> {
     }
 
     fn gauge(&self) {
-        let label = QueueLabel {
-            queue: self.config.name,
-        };
+        let label = QueueLabel { queue: self.config.name };
         let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        self.metrics
-            .queue_depth
-            .get_or_create(&label)
-            .set(size(self.waiting.len()));
-        self.metrics
-            .queue_running
-            .get_or_create(&label)
-            .set(size(self.tasks.len()));
+        self.metrics.queue_depth.get_or_create(&label).set(size(self.waiting.len()));
+        self.metrics.queue_running.get_or_create(&label).set(size(self.tasks.len()));
     }
 }
 
 /// The pause after `count` failures in a row: doubles from `first`, up to a quarter longer by `jitter` (0..1).
 fn backoff(first: Duration, count: u32, jitter: f64) -> Duration {
     let doubled = first.saturating_mul(1 << count.saturating_sub(1).min(16));
-    doubled
-        .min(BACKOFF_MAX.max(first))
-        .mul_f64(1.0 + 0.25 * jitter)
+    doubled.min(BACKOFF_MAX.max(first)).mul_f64(1.0 + 0.25 * jitter)
 }
 
 /// What a panic said.
@@ -351,9 +315,7 @@ fn panic_text(error: JoinError) -> String {
     };
     match payload.downcast::<String>() {
         Ok(text) => *text,
-        Err(payload) => payload
-            .downcast::<&'static str>()
-            .map_or("no text".to_owned(), |text| (*text).to_owned()),
+        Err(payload) => payload.downcast::<&'static str>().map_or("no text".to_owned(), |text| (*text).to_owned()),
     }
 }
 

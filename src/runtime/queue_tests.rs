@@ -11,11 +11,7 @@ use tokio::time::{advance, sleep};
 use super::*;
 use crate::runtime::leader::tests::Switch;
 
-const CONFIG: QueueConfig = QueueConfig {
-    name: "test",
-    concurrency: 4,
-    deadline: Duration::from_secs(30),
-};
+const CONFIG: QueueConfig = QueueConfig { name: "test", concurrency: 4, deadline: Duration::from_secs(30) };
 
 /// A queue that runs in a task, and when each key ran.
 struct Bench {
@@ -35,29 +31,18 @@ impl Bench {
         Fut: Future<Output = Result<Next>> + Send + 'static,
     {
         let (queue, receiver) = queue();
-        let (runs, telemetry, cancel) =
-            (Runs::default(), Telemetry::new(), CancellationToken::new());
+        let (runs, telemetry, cancel) = (Runs::default(), Telemetry::new(), CancellationToken::new());
         let task = tokio::spawn({
             let (runs, telemetry, cancel) = (runs.clone(), telemetry.clone(), cancel.clone());
             async move {
                 let reconcile = move |key: String| {
-                    runs.lock()
-                        .unwrap()
-                        .entry(key.clone())
-                        .or_default()
-                        .push(Instant::now());
+                    runs.lock().unwrap().entry(key.clone()).or_default().push(Instant::now());
                     work(key)
                 };
                 run(CONFIG, receiver, &telemetry, cancel, leadership, reconcile).await;
             }
         });
-        Self {
-            queue,
-            runs,
-            telemetry,
-            cancel,
-            task,
-        }
+        Self { queue, runs, telemetry, cancel, task }
     }
 
     fn add(&self, key: &str) {
@@ -65,12 +50,7 @@ impl Bench {
     }
 
     fn times(&self, key: &str) -> Vec<Instant> {
-        self.runs
-            .lock()
-            .unwrap()
-            .get(key)
-            .cloned()
-            .unwrap_or_default()
+        self.runs.lock().unwrap().get(key).cloned().unwrap_or_default()
     }
 
     fn runs(&self, key: &str) -> usize {
@@ -78,11 +58,7 @@ impl Bench {
     }
 
     fn metric(&self, line: &str) -> bool {
-        self.telemetry
-            .encode()
-            .unwrap()
-            .lines()
-            .any(|it| it == line)
+        self.telemetry.encode().unwrap().lines().any(|it| it == line)
     }
 }
 
@@ -110,11 +86,7 @@ async fn no_more_run_at_once_than_the_limit() {
         bench.add(&key.to_string());
     }
     settle().await;
-    assert!(
-        bench.metric("bulkhead_queue_depth{queue=\"test\"} 36"),
-        "{}",
-        bench.telemetry.encode().unwrap()
-    );
+    assert!(bench.metric("bulkhead_queue_depth{queue=\"test\"} 36"), "{}", bench.telemetry.encode().unwrap());
     sleep(Duration::from_secs(11)).await;
     assert_eq!(bench.runs.lock().unwrap().len(), 40);
     assert_eq!(most.load(Ordering::SeqCst), CONFIG.concurrency);
@@ -150,9 +122,7 @@ async fn a_panic_costs_only_its_own_key_a_pause() {
     assert_eq!(bench.runs("good"), 1);
     assert!(bench.runs("bad") >= 3, "tried again");
     let panics = bench.runs("bad");
-    assert!(bench.metric(&format!(
-        "bulkhead_reconcile_total{{queue=\"test\",outcome=\"Panic\"}} {panics}"
-    )));
+    assert!(bench.metric(&format!("bulkhead_reconcile_total{{queue=\"test\",outcome=\"Panic\"}} {panics}")));
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,29 +150,16 @@ async fn a_reconcile_that_hangs_is_given_up_at_the_deadline() {
 }
 
 fn conflict() -> Error {
-    kube::Error::Api(
-        kube::core::Status::failure("moved", "Conflict")
-            .with_code(409)
-            .boxed(),
-    )
-    .into()
+    kube::Error::Api(kube::core::Status::failure("moved", "Conflict").with_code(409).boxed()).into()
 }
 
 #[tokio::test(start_paused = true)]
 async fn failures_are_repeated_at_growing_intervals_until_success() {
     // Five failures, a success, two failures, a success.
-    let outcomes = Arc::new(Mutex::new(vec![
-        true, false, false, true, false, false, false, false, false,
-    ]));
+    let outcomes = Arc::new(Mutex::new(vec![true, false, false, true, false, false, false, false, false]));
     let bench = Bench::new(None, move |_| {
         let succeed = outcomes.lock().unwrap().pop().unwrap();
-        async move {
-            if succeed {
-                Ok(Next::Await)
-            } else {
-                Err(conflict())
-            }
-        }
+        async move { if succeed { Ok(Next::Await) } else { Err(conflict()) } }
     });
     bench.add("a");
     sleep(Duration::from_secs(600)).await;
@@ -212,11 +169,7 @@ async fn failures_are_repeated_at_growing_intervals_until_success() {
     let times = bench.times("a");
     assert_eq!(times.len(), 9);
     // After a success the count starts again.
-    for (pair, doublings) in times
-        .windows(2)
-        .zip([0, 1, 2, 3, 4, 99, 0, 1])
-        .filter(|(_, it)| *it < 99)
-    {
+    for (pair, doublings) in times.windows(2).zip([0, 1, 2, 3, 4, 99, 0, 1]).filter(|(_, it)| *it < 99) {
         let base = Duration::from_millis(200 << doublings);
         let pause = pair[1] - pair[0];
         let longest = base.mul_f64(1.26) + Duration::from_millis(5);
@@ -236,9 +189,7 @@ fn backoff_is_bounded_and_respects_what_the_error_asks_for() {
 
 #[tokio::test(start_paused = true)]
 async fn only_a_change_cuts_a_backoff_short_and_not_below_the_floor() {
-    let bench = Bench::new(None, |_| async {
-        Err(Error::Invalid("until it changes".into()))
-    });
+    let bench = Bench::new(None, |_| async { Err(Error::Invalid("until it changes".into())) });
     bench.add("a");
     settle().await;
     bench.queue.add_after("a".into(), Duration::from_millis(1));
@@ -276,11 +227,7 @@ async fn a_failing_key_that_triggers_itself_does_not_spin() {
     });
     bench.add("a");
     sleep(Duration::from_secs(10)).await;
-    assert!(
-        bench.runs("a") <= 10_000 / 200,
-        "{} runs in 10 s",
-        bench.runs("a")
-    );
+    assert!(bench.runs("a") <= 10_000 / 200, "{} runs in 10 s", bench.runs("a"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -341,11 +288,7 @@ async fn at_shutdown_running_work_may_finish_but_not_for_ever() {
         let stopping = Instant::now();
         bench.task.await.unwrap();
         assert!(stopping.elapsed() <= DRAIN + Duration::from_millis(10));
-        let outcome = if finished.load(Ordering::SeqCst) == 1 {
-            "finished"
-        } else {
-            "stopped"
-        };
+        let outcome = if finished.load(Ordering::SeqCst) == 1 { "finished" } else { "stopped" };
         assert_eq!(outcome, expected);
         assert!(!bench.runs.lock().unwrap().contains_key("b"), "no new work");
     }

@@ -26,28 +26,19 @@ pub struct ObjectKey {
 impl ObjectKey {
     /// Key of a cluster-scoped object.
     pub fn cluster(name: impl Into<String>) -> Self {
-        Self {
-            namespace: None,
-            name: name.into(),
-        }
+        Self { namespace: None, name: name.into() }
     }
 
     /// Key of a namespaced object.
     pub fn namespaced(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self {
-            namespace: Some(namespace.into()),
-            name: name.into(),
-        }
+        Self { namespace: Some(namespace.into()), name: name.into() }
     }
 }
 
 impl<K: Resource> From<&K> for ObjectKey {
     fn from(object: &K) -> Self {
         let meta = object.meta();
-        Self {
-            namespace: meta.namespace.clone(),
-            name: meta.name.clone().unwrap_or_default(),
-        }
+        Self { namespace: meta.namespace.clone(), name: meta.name.clone().unwrap_or_default() }
     }
 }
 
@@ -74,11 +65,7 @@ pub struct Change<K> {
 
 impl<K> Clone for Change<K> {
     fn clone(&self) -> Self {
-        Self {
-            key: self.key.clone(),
-            old: self.old.clone(),
-            new: self.new.clone(),
-        }
+        Self { key: self.key.clone(), old: self.old.clone(), new: self.new.clone() }
     }
 }
 
@@ -96,10 +83,7 @@ pub struct Store<K> {
 
 impl<K> Clone for Store<K> {
     fn clone(&self) -> Self {
-        Self {
-            state: self.state.clone(),
-            synced: self.synced.clone(),
-        }
+        Self { state: self.state.clone(), synced: self.synced.clone() }
     }
 }
 
@@ -119,10 +103,7 @@ impl<K> Store<K> {
     /// An empty store with the given indexes, not yet synced.
     pub fn new_detached(indexers: Vec<(&'static str, IndexFn<K>)>) -> Self {
         let state = State {
-            indexes: indexers
-                .iter()
-                .map(|(name, _)| (*name, HashMap::new()))
-                .collect(),
+            indexes: indexers.iter().map(|(name, _)| (*name, HashMap::new())).collect(),
             indexers,
             objects: HashMap::new(),
             subscribers: Vec::new(),
@@ -130,10 +111,7 @@ impl<K> Store<K> {
             relists: 0,
             progress: monotonic(),
         };
-        Self {
-            state: Arc::new(RwLock::new(state)),
-            synced: Arc::new(watch::Sender::new(false)),
-        }
+        Self { state: Arc::new(RwLock::new(state)), synced: Arc::new(watch::Sender::new(false)) }
     }
 
     /// The object with this key.
@@ -149,14 +127,8 @@ impl<K> Store<K> {
     /// The objects under `value` in `index`, ordered by key. An index that was not declared is empty.
     pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
         let state = self.read();
-        let keys = state
-            .indexes
-            .get(index)
-            .and_then(|values| values.get(value));
-        keys.into_iter()
-            .flatten()
-            .filter_map(|key| state.objects.get(key).cloned())
-            .collect()
+        let keys = state.indexes.get(index).and_then(|values| values.get(value));
+        keys.into_iter().flatten().filter_map(|key| state.objects.get(key).cloned()).collect()
     }
 
     /// How many objects are kept.
@@ -197,11 +169,7 @@ impl<K> Store<K> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut state = self.write();
         for (key, object) in &state.objects {
-            let change = Change {
-                key: key.clone(),
-                old: None,
-                new: Some(object.clone()),
-            };
+            let change = Change { key: key.clone(), old: None, new: Some(object.clone()) };
             // Cannot fail: the receiver is in our hands.
             let _ = sender.send(change);
         }
@@ -252,12 +220,7 @@ impl<K: Resource> Store<K> {
         let mut state = self.write();
         state.progress = monotonic();
         let listed = state.listing.take().unwrap_or_default();
-        let vanished: Vec<_> = state
-            .objects
-            .keys()
-            .filter(|key| !listed.contains(key))
-            .cloned()
-            .collect();
+        let vanished: Vec<_> = state.objects.keys().filter(|key| !listed.contains(key)).cloned().collect();
         for key in vanished {
             state.drop_key(&key);
         }
@@ -277,10 +240,7 @@ impl<K: Resource> State<K> {
 
     fn put(&mut self, key: ObjectKey, object: K) {
         let old = self.objects.get(&key).cloned();
-        if old
-            .as_ref()
-            .is_some_and(|old| same_version(&**old, &object))
-        {
+        if old.as_ref().is_some_and(|old| same_version(&**old, &object)) {
             return;
         }
         let new = Arc::new(object);
@@ -289,21 +249,13 @@ impl<K: Resource> State<K> {
         }
         self.index(&key, &new);
         self.objects.insert(key.clone(), new.clone());
-        self.tell(Change {
-            key,
-            old,
-            new: Some(new),
-        });
+        self.tell(Change { key, old, new: Some(new) });
     }
 
     fn drop_key(&mut self, key: &ObjectKey) {
         if let Some(old) = self.objects.remove(key) {
             self.unindex(key, &old);
-            self.tell(Change {
-                key: key.clone(),
-                old: Some(old),
-                new: None,
-            });
+            self.tell(Change { key: key.clone(), old: Some(old), new: None });
         }
     }
 
@@ -335,17 +287,14 @@ impl<K: Resource> State<K> {
 
     /// Hands a change to all who listen; those who stopped are forgotten.
     fn tell(&mut self, change: Change<K>) {
-        self.subscribers
-            .retain(|subscriber| subscriber.send(change.clone()).is_ok());
+        self.subscribers.retain(|subscriber| subscriber.send(change.clone()).is_ok());
     }
 }
 
 /// Whether both are the same version of the same object, so that nothing changed.
 fn same_version<K: Resource>(old: &K, new: &K) -> bool {
     let (old, new) = (old.meta(), new.meta());
-    new.resource_version.is_some()
-        && old.resource_version == new.resource_version
-        && old.uid == new.uid
+    new.resource_version.is_some() && old.resource_version == new.resource_version && old.uid == new.uid
 }
 
 #[cfg(test)]

@@ -11,21 +11,12 @@ fn object(name: &str, version: &str, node: &str) -> ConfigMap {
         labels: Some([("node".to_owned(), node.to_owned())].into()),
         ..Default::default()
     };
-    ConfigMap {
-        metadata: meta,
-        ..Default::default()
-    }
+    ConfigMap { metadata: meta, ..Default::default() }
 }
 
 fn store() -> Store<ConfigMap> {
     Store::new_detached(vec![("node", |object: &ConfigMap| {
-        object
-            .metadata
-            .labels
-            .iter()
-            .flatten()
-            .map(|(_, node)| node.clone())
-            .collect()
+        object.metadata.labels.iter().flatten().map(|(_, node)| node.clone()).collect()
     })])
 }
 
@@ -36,18 +27,11 @@ fn key(name: &str) -> ObjectKey {
 /// Short form of all changes that are waiting.
 fn drain(changes: &mut mpsc::UnboundedReceiver<Change<ConfigMap>>) -> Vec<String> {
     let version = |object: &Option<Arc<ConfigMap>>| {
-        object.as_ref().map_or("-".to_owned(), |it| {
-            it.metadata.resource_version.clone().unwrap()
-        })
+        object.as_ref().map_or("-".to_owned(), |it| it.metadata.resource_version.clone().unwrap())
     };
     let mut seen = Vec::new();
     while let Ok(change) = changes.try_recv() {
-        seen.push(format!(
-            "{} {}>{}",
-            change.key,
-            version(&change.old),
-            version(&change.new)
-        ));
+        seen.push(format!("{} {}>{}", change.key, version(&change.old), version(&change.new)));
     }
     seen.sort();
     seen
@@ -62,10 +46,7 @@ fn an_index_follows_an_object_that_moves_and_goes() {
     assert_eq!(store.by_index("node", "n2").len(), 1);
     store.remove(&key("a"));
     assert!(store.by_index("node", "n2").is_empty() && store.is_empty());
-    assert!(
-        store.read().indexes["node"].is_empty(),
-        "empty values must not pile up"
-    );
+    assert!(store.read().indexes["node"].is_empty(), "empty values must not pile up");
 }
 
 #[test]
@@ -91,10 +72,7 @@ fn what_a_relist_no_longer_holds_is_delivered_as_deleted() {
 
     store.list_begins();
     store.insert(object("stays", "1", "n1"));
-    assert!(
-        drain(&mut changes).is_empty(),
-        "an unchanged object is no change"
-    );
+    assert!(drain(&mut changes).is_empty(), "an unchanged object is no change");
     store.list_done();
     assert_eq!(drain(&mut changes), ["ns/vanishes 1>-"]);
     assert_eq!(store.relists(), 2);

@@ -11,9 +11,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Metric, Registry},
 };
-use tracing_subscriber::{
-    EnvFilter, Layer, layer::SubscriberExt as _, util::SubscriberInitExt as _,
-};
+use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 use crate::error::{Error, ErrorClass, Result};
 
@@ -40,11 +38,7 @@ impl Telemetry {
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("bulkhead");
         let runtime = RuntimeMetrics::register(&mut registry);
-        Self {
-            registry: Arc::new(Mutex::new(registry)),
-            refresh: Arc::default(),
-            runtime,
-        }
+        Self { registry: Arc::new(Mutex::new(registry)), refresh: Arc::default(), runtime }
     }
 
     /// Adds a metric under `bulkhead_<name>` and returns it.
@@ -146,9 +140,7 @@ pub(crate) struct RuntimeMetrics {
 
 /// Buckets from 1 ms to about 65 s, the default deadline.
 fn reconcile_histogram() -> Histogram {
-    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
-        0.001, 4.0, 9,
-    ))
+    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(0.001, 4.0, 9))
 }
 
 /// Registers a metric and hands it back.
@@ -171,12 +163,8 @@ impl RuntimeMetrics {
         Self {
             informer_objects: add.metric("informer_objects", "Objects in the cache"),
             informer_relists: add.metric("informer_relists", "Completed lists"),
-            informer_idle: add.metric(
-                "informer_idle_seconds",
-                "Seconds since the last event or list",
-            ),
-            informer_undecodable: add
-                .metric("informer_undecodable", "Objects that could not be read"),
+            informer_idle: add.metric("informer_idle_seconds", "Seconds since the last event or list"),
+            informer_undecodable: add.metric("informer_undecodable", "Objects that could not be read"),
             informer_errors: add.metric("informer_errors", "Failed lists and watches"),
             queue_depth: add.metric("queue_depth", "Keys that wait for a worker"),
             queue_running: add.metric("queue_running", "Reconciles that run"),
@@ -198,12 +186,8 @@ impl RuntimeMetrics {
 
     /// Records one finished reconcile.
     pub fn reconciled(&self, queue: &'static str, outcome: Outcome, took: std::time::Duration) {
-        self.reconciles
-            .get_or_create(&OutcomeLabels { queue, outcome })
-            .inc();
-        self.reconcile_seconds
-            .get_or_create(&QueueLabel { queue })
-            .observe(took.as_secs_f64());
+        self.reconciles.get_or_create(&OutcomeLabels { queue, outcome }).inc();
+        self.reconcile_seconds.get_or_create(&QueueLabel { queue }).observe(took.as_secs_f64());
     }
 }
 
@@ -223,32 +207,18 @@ pub struct Tracing(Option<SdkTracerProvider>);
 
 /// Starts logging at `filter` (for example `info` or `bulkhead=debug,kube=warn`), and sends traces to `otlp_endpoint`
 /// (gRPC, for example `http://collector:4317`) when one is given. Call once, inside a tokio runtime.
-pub fn init(
-    service: &'static str,
-    format: LogFormat,
-    filter: &str,
-    otlp_endpoint: Option<&str>,
-) -> Result<Tracing> {
-    let filter = EnvFilter::try_new(filter).map_err(|error| {
-        Error::Invalid(format!(
-            "log filter {filter:?}: {error}; use for example info"
-        ))
-    })?;
+pub fn init(service: &'static str, format: LogFormat, filter: &str, otlp_endpoint: Option<&str>) -> Result<Tracing> {
+    let filter = EnvFilter::try_new(filter)
+        .map_err(|error| Error::Invalid(format!("log filter {filter:?}: {error}; use for example info")))?;
     let logs = match format {
-        LogFormat::Text => tracing_subscriber::fmt::layer()
-            .with_writer(std::io::stderr)
-            .boxed(),
-        LogFormat::Json => tracing_subscriber::fmt::layer()
-            .json()
-            .with_writer(std::io::stderr)
-            .boxed(),
+        LogFormat::Text => {
+            let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+            tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours).boxed()
+        }
+        LogFormat::Json => tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).boxed(),
     };
-    let provider = otlp_endpoint
-        .map(|endpoint| exporter(service, endpoint))
-        .transpose()?;
-    let traces = provider
-        .as_ref()
-        .map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer(service)));
+    let provider = otlp_endpoint.map(|endpoint| exporter(service, endpoint)).transpose()?;
+    let traces = provider.as_ref().map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer(service)));
     tracing_subscriber::registry()
         .with(filter)
         .with(logs)
@@ -265,10 +235,7 @@ fn exporter(service: &'static str, endpoint: &str) -> Result<SdkTracerProvider> 
         .build()
         .map_err(|error| Error::Invalid(format!("OTLP endpoint {endpoint:?}: {error}")))?;
     let resource = Resource::builder().with_service_name(service).build();
-    Ok(SdkTracerProvider::builder()
-        .with_batch_exporter(exporter)
-        .with_resource(resource)
-        .build())
+    Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
 }
 
 impl Tracing {
@@ -291,20 +258,12 @@ mod tests {
     fn names_have_the_prefix_and_labels_are_bounded() {
         let telemetry = Telemetry::new();
         let failed = Outcome::Failed(ErrorClass::Deadline);
-        telemetry
-            .runtime
-            .reconciled("node_fence", failed, Duration::from_millis(2));
+        telemetry.runtime.reconciled("node_fence", failed, Duration::from_millis(2));
         let own = telemetry.register("own_things", "Ours", Counter::<u64>::default());
         own.inc();
         let text = telemetry.encode().unwrap();
-        assert!(
-            text.contains(r#"bulkhead_reconcile_total{queue="node_fence",outcome="Deadline"} 1"#),
-            "{text}"
-        );
-        assert!(
-            text.contains(r#"bulkhead_reconcile_seconds_count{queue="node_fence"} 1"#),
-            "{text}"
-        );
+        assert!(text.contains(r#"bulkhead_reconcile_total{queue="node_fence",outcome="Deadline"} 1"#), "{text}");
+        assert!(text.contains(r#"bulkhead_reconcile_seconds_count{queue="node_fence"} 1"#), "{text}");
         assert!(text.contains("bulkhead_own_things_total 1"), "{text}");
     }
 
@@ -322,9 +281,7 @@ mod tests {
 
     #[test]
     fn a_bad_filter_names_itself() {
-        let error = init("test", LogFormat::Text, "bulkhead=nonsense=x", None)
-            .err()
-            .unwrap();
+        let error = init("test", LogFormat::Text, "bulkhead=nonsense=x", None).err().unwrap();
         assert!(error.to_string().contains("bulkhead=nonsense=x"), "{error}");
     }
 }

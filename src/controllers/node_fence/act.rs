@@ -20,111 +20,136 @@ use crate::runtime::store::ObjectKey;
 
 use super::Incident;
 use super::decide::{Asked, Effect, Seen};
+use super::metrics::Metrics;
 use super::tell;
 
 /// Deletions under way at once.
 const CONCURRENCY: usize = 32;
 
-/// Carries out the effects of a pass.
-pub async fn act(cx: &Context, seen: &Seen, incident: &mut Incident, effects: Vec<Effect>) -> Result<()> {
-    let mut deletions = Vec::new();
-    for effect in effects {
+/// Carries out effects on what was seen.
+pub(super) struct Actor<'a> {
+    /// What to work with.
+    pub cx: &'a Context,
+    /// What to count with.
+    pub metrics: &'a Metrics,
+    /// What was decided on.
+    pub seen: &'a Seen,
+}
+
+impl Actor<'_> {
+    /// Carries out the effects of a pass.
+    pub async fn act(&self, incident: &mut Incident, effects: Vec<Effect>) -> Result<()> {
+        let mut deletions = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::DeletePod { .. } | Effect::FailPod(_) | Effect::DeleteAttachment(_) => deletions.push(effect),
+                other => {
+                    self.delete(std::mem::take(&mut deletions)).await?;
+                    self.one(incident, other).await?;
+                }
+            }
+        }
+        self.delete(deletions).await
+    }
+
+    async fn one(&self, incident: &mut Incident, effect: Effect) -> Result<()> {
+        let (cx, seen) = (self.cx, self.seen);
+        let fence = seen.fence.as_ref();
+        let now = cx.clock.now();
         match effect {
-            Effect::DeletePod { .. } | Effect::FailPod(_) | Effect::DeleteAttachment(_) => deletions.push(effect),
-            other => {
-                delete(cx, seen, std::mem::take(&mut deletions)).await?;
-                one(cx, seen, incident, other).await?;
+            Effect::Record(status) => {
+                let mut next = fence.clone();
+                next.status = Some(*status);
+                let written = cx.writer.replace_status(&next).await?;
+                incident.recorded_at = Some(now.mono);
+                incident.written = written.metadata.resource_version.clone().map(|version| (version, monotonic()));
+                tell::transitions(cx, fence, &written);
+                if let Some(status) = &written.status {
+                    self.metrics.reached(fence.status.as_ref(), status);
+                }
             }
+            Effect::SetActive(active) => {
+                let meta = &fence.metadata;
+                let patch = if active {
+                    patch::set_label(meta, names::ACTIVE_LABEL, "true")
+                } else {
+                    patch::remove_label(meta, names::ACTIVE_LABEL)
+                };
+                patch_fence(cx, fence, incident, patch).await?;
+            }
+            Effect::AddTaint { taint, node } => {
+                let patch = patch::add_taint(identity(&node), node.taints(), &taint);
+                if let Some(patch) = patch {
+                    cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
+                    tell::tainted(cx, fence, &node, &taint);
+                }
+            }
+            Effect::RemoveTaint { taint, node } => {
+                incident.out_of_service_spent |= taint.key == names::OUT_OF_SERVICE_TAINT;
+                let patch = patch::remove_taint(identity(&node), node.taints(), &taint.key, &taint.effect);
+                if let Some(patch) = patch {
+                    cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
+                }
+            }
+            Effect::Ask(request) => {
+                let asked = note_asked(incident, &request, None, now);
+                let result = cx.writer.create(request.as_ref()).await;
+                forget_if_refused(incident, asked, result)?;
+            }
+            Effect::AskAgain(request) => {
+                let before = seen.request(&request.spec.fencer_name).cloned();
+                let asked = note_asked(incident, &request, before.as_deref(), now);
+                let result = cx.writer.replace(request.as_ref()).await;
+                forget_if_refused(incident, asked, result)?;
+            }
+            Effect::Withdraw(request) => withdraw(cx, &request).await?,
+            Effect::Unguard => {
+                let patch = patch::remove_finalizer(&fence.metadata, names::NODE_CLEAN_FINALIZER);
+                patch_fence(cx, fence, incident, patch).await?;
+            }
+            Effect::Forget => {
+                let uid = fence.metadata.uid.as_deref().unwrap_or_default();
+                cx.writer.delete::<NodeFence>(&ObjectKey::from(fence), uid, None, None).await?;
+            }
+            Effect::DeletePod { .. } | Effect::FailPod(_) | Effect::DeleteAttachment(_) => {}
         }
+        Ok(())
     }
-    delete(cx, seen, deletions).await
-}
 
-async fn one(cx: &Context, seen: &Seen, incident: &mut Incident, effect: Effect) -> Result<()> {
-    let fence = seen.fence.as_ref();
-    let now = cx.clock.now();
-    match effect {
-        Effect::Record(status) => {
-            let mut next = fence.clone();
-            next.status = Some(*status);
-            let written = cx.writer.replace_status(&next).await?;
-            incident.recorded_at = Some(now.mono);
-            incident.written = written.metadata.resource_version.clone().map(|version| (version, monotonic()));
-            tell::transitions(cx, fence, &written);
-        }
-        Effect::SetActive(active) => {
-            let meta = &fence.metadata;
-            let patch = if active {
-                patch::set_label(meta, names::ACTIVE_LABEL, "true")
-            } else {
-                patch::remove_label(meta, names::ACTIVE_LABEL)
-            };
-            patch_fence(cx, fence, incident, patch).await?;
-        }
-        Effect::AddTaint { taint, node } => {
-            let patch = patch::add_taint(identity(&node), node.taints(), &taint);
-            if let Some(patch) = patch {
-                cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
-                tell::tainted(cx, fence, &node, &taint);
-            }
-        }
-        Effect::RemoveTaint { taint, node } => {
-            incident.out_of_service_spent |= taint.key == names::OUT_OF_SERVICE_TAINT;
-            let patch = patch::remove_taint(identity(&node), node.taints(), &taint.key, &taint.effect);
-            if let Some(patch) = patch {
-                cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
-            }
-        }
-        Effect::Ask(request) => {
-            let asked = note_asked(incident, &request, None, now);
-            let result = cx.writer.create(request.as_ref()).await;
-            forget_if_refused(incident, asked, result)?;
-        }
-        Effect::AskAgain(request) => {
-            let before = seen.request(&request.spec.fencer_name).cloned();
-            let asked = note_asked(incident, &request, before.as_deref(), now);
-            let result = cx.writer.replace(request.as_ref()).await;
-            forget_if_refused(incident, asked, result)?;
-        }
-        Effect::Withdraw(request) => withdraw(cx, &request).await?,
-        Effect::Unguard => {
-            let patch = patch::remove_finalizer(&fence.metadata, names::NODE_CLEAN_FINALIZER);
-            patch_fence(cx, fence, incident, patch).await?;
-        }
-        Effect::Forget => {
-            let uid = fence.metadata.uid.as_deref().unwrap_or_default();
-            cx.writer.delete::<NodeFence>(&ObjectKey::from(fence), uid, None, None).await?;
-        }
-        Effect::DeletePod { .. } | Effect::FailPod(_) | Effect::DeleteAttachment(_) => {}
+    async fn delete(&self, effects: Vec<Effect>) -> Result<()> {
+        let deletions = stream::iter(effects).map(|effect| self.delete_one(effect)).buffered(CONCURRENCY);
+        // All are tried before the first failure is reported: one refused pod must not hold up the others.
+        let outcomes: Vec<Result<()>> = deletions.collect().await;
+        stream::iter(outcomes).try_collect().await
     }
-    Ok(())
-}
 
-async fn delete(cx: &Context, seen: &Seen, effects: Vec<Effect>) -> Result<()> {
-    let deletions = stream::iter(effects).map(|effect| delete_one(cx, seen, effect)).buffered(CONCURRENCY);
-    // All are tried before the first failure is reported: one refused pod must not hold up the others.
-    let outcomes: Vec<Result<()>> = deletions.collect().await;
-    stream::iter(outcomes).try_collect().await
-}
-
-async fn delete_one(cx: &Context, seen: &Seen, effect: Effect) -> Result<()> {
-    match effect {
-        Effect::DeletePod { pod, grace_seconds } => {
-            let version = pod.pod.metadata.resource_version.as_deref();
-            cx.writer.delete::<Pod>(&ObjectKey::from(pod.pod.as_ref()), pod.uid(), version, grace_seconds).await?;
-            tracing::info!(node = seen.fence.name_any(), pod = pod.display(), ?grace_seconds, "pod released");
-            tell::released(cx, &seen.fence, &pod);
-            Ok(())
+    async fn delete_one(&self, effect: Effect) -> Result<()> {
+        let (cx, seen) = (self.cx, self.seen);
+        match effect {
+            Effect::DeletePod { pod, grace_seconds } => {
+                let version = pod.pod.metadata.resource_version.as_deref();
+                cx.writer.delete::<Pod>(&ObjectKey::from(pod.pod.as_ref()), pod.uid(), version, grace_seconds).await?;
+                tracing::info!(node = seen.fence.name_any(), pod = pod.display(), ?grace_seconds, "pod released");
+                tell::released(cx, &seen.fence, &pod);
+                self.metrics.released();
+                Ok(())
+            }
+            Effect::FailPod(pod) => fail(cx, &pod).await,
+            Effect::DeleteAttachment(attachment) => {
+                let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
+                cx.writer.delete::<VolumeAttachment>(&ObjectKey::from(attachment.as_ref()), uid, None, None).await?;
+                let note = format!("attachment of {} removed", attachment.volume());
+                cx.events.publish(
+                    reference(seen.fence.as_ref()),
+                    EventType::Normal,
+                    "AttachmentRemoved",
+                    "Detach",
+                    note,
+                );
+                Ok(())
+            }
+            _ => Ok(()),
         }
-        Effect::FailPod(pod) => fail(cx, &pod).await,
-        Effect::DeleteAttachment(attachment) => {
-            let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
-            cx.writer.delete::<VolumeAttachment>(&ObjectKey::from(attachment.as_ref()), uid, None, None).await?;
-            let note = format!("attachment of {} removed", attachment.volume());
-            cx.events.publish(reference(seen.fence.as_ref()), EventType::Normal, "AttachmentRemoved", "Detach", note);
-            Ok(())
-        }
-        _ => Ok(()),
     }
 }
 
@@ -142,13 +167,17 @@ async fn fail(cx: &Context, pod: &PodView) -> Result<()> {
     let add = |path: &[&str], value: serde_json::Value| {
         PatchOperation::Add(AddOperation { path: PointerBuf::from_tokens(path.iter().copied()), value })
     };
-    let patch = Patch(vec![
+    let mut operations = vec![
         test(&["metadata", "uid"], json!(meta.uid)),
         test(&["metadata", "resourceVersion"], json!(meta.resource_version)),
         add(&["status", "phase"], json!("Failed")),
-        add(&["status", "conditions", "-"], condition),
-    ]);
-    cx.writer.json_patch_status::<Pod>(&ObjectKey::from(pod.pod.as_ref()), patch).await?;
+    ];
+    match (pod.pod.status.conditions.is_empty(), pod.pod.condition("DisruptionTarget")) {
+        (_, Some(_)) => {}
+        (true, None) => operations.push(add(&["status", "conditions"], json!([condition]))),
+        (false, None) => operations.push(add(&["status", "conditions", "-"], condition)),
+    }
+    cx.writer.json_patch_status::<Pod>(&ObjectKey::from(pod.pod.as_ref()), Patch(operations)).await?;
     Ok(())
 }
 

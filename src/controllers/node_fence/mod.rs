@@ -3,12 +3,15 @@
 pub mod act;
 pub mod decide;
 pub mod guard;
+mod metrics;
 pub mod observe;
 pub mod pods;
 pub mod requests;
 pub mod rows;
 pub mod status;
 mod tell;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -28,6 +31,7 @@ use crate::runtime::queue::{self, Next, Queue, QueueConfig};
 use crate::runtime::store::{Change, ObjectKey};
 
 use decide::{Asked, RowKey, Settings};
+use metrics::Metrics;
 
 /// Incidents worked on at once.
 const CONCURRENCY: usize = 16;
@@ -63,6 +67,7 @@ impl Incident {
 
 struct Controller {
     cx: Context,
+    metrics: Metrics,
     settings: Settings,
     incidents: std::sync::Mutex<HashMap<String, Arc<Mutex<Incident>>>>,
 }
@@ -73,7 +78,8 @@ pub async fn run(cx: Context, settings: Settings, cancel: CancellationToken) {
     feed(&cx, &queue);
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
-    let controller = Arc::new(Controller { cx, settings, incidents: std::sync::Mutex::default() });
+    let metrics = Metrics::register(&telemetry);
+    let controller = Arc::new(Controller { cx, metrics, settings, incidents: std::sync::Mutex::default() });
     let config = QueueConfig { name: "node_fence", concurrency: CONCURRENCY, deadline: Duration::from_secs(60) };
     let reconcile = move |node: String| {
         let controller = controller.clone();
@@ -152,7 +158,7 @@ impl Controller {
             decision = decide::decide(&seen, self.cx.clock.now());
         }
         tracing::debug!(node, reason = decision.reason, effects = decision.effects.len(), "decided");
-        act::act(&self.cx, &seen, incident, decision.effects).await?;
+        act::Actor { cx: &self.cx, metrics: &self.metrics, seen: &seen }.act(incident, decision.effects).await?;
         Ok(decision.look_again.map_or(Next::Await, Next::After))
     }
 

@@ -5,7 +5,7 @@ pub mod act;
 pub mod brakes;
 pub mod decide;
 pub mod evidence;
-mod metrics;
+pub(crate) mod metrics;
 pub mod observe;
 pub mod plan;
 pub mod select;

@@ -1,0 +1,43 @@
+//! `xtask check`: what can be said about the tree without running it.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use bulkhead_testbed::binaries::cache_folder;
+
+use crate::steps::{Steps, cargo};
+use crate::{Result, generate};
+
+/// The release of cargo-deny that reads `deny.toml`.
+const CARGO_DENY: &str = "0.20.2";
+
+/// All checks, the quickest first.
+pub fn run(steps: &mut Steps) -> Result<()> {
+    let format = &mut cargo(&["fmt", "--all", "--check", "--", "-l"]);
+    steps.command("format", format, "not formatted: run `cargo fmt --all` and commit")?;
+    steps.step("generated files", |steps| generate::check(&steps.root))?;
+    let lint = &mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
+    steps.command("lint", lint, "clippy has something to say: see above; `cargo clippy --fix` repairs some of it")?;
+    steps.step("dependencies: licenses, bans, sources", |steps| {
+        // Advisories are left out: they need a database from the network, and an old tree would fail tomorrow.
+        let mut deny = Command::new(cargo_deny(steps)?);
+        deny.args(["check", "--hide-inclusion-graph", "licenses", "bans", "sources"]);
+        steps.run(
+            &mut deny,
+            "a dependency is not as `deny.toml` wants it: choose another, or add an exception with its reason",
+        )
+    })
+}
+
+/// The program cargo-deny in our cache, installed there when it is missing.
+fn cargo_deny(steps: &Steps) -> Result<PathBuf> {
+    let folder = cache_folder()?.join("tools").join(format!("cargo-deny-{CARGO_DENY}"));
+    let program = folder.join("bin/cargo-deny");
+    if !program.is_file() {
+        println!("    cargo-deny {CARGO_DENY} is not in {} yet: installing it, a few minutes", folder.display());
+        let mut install = cargo(&["install", "--locked", "--version", CARGO_DENY, "--root"]);
+        install.arg(&folder).arg("cargo-deny");
+        steps.run(&mut install, "cargo-deny could not be installed: is the crate registry reachable?")?;
+    }
+    Ok(program)
+}

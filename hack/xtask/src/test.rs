@@ -1,0 +1,39 @@
+//! `xtask test`: the checks, then every test there is.
+
+use std::path::Path;
+use std::time::Instant;
+
+use bulkhead_testbed::binaries::Binaries;
+
+use crate::steps::{Steps, cargo};
+use crate::{Result, check};
+
+/// How many cases of each property `--wide` tries where the property itself does not say.
+const WIDE_CASES: &str = "10000";
+
+/// Runs everything and prints, last, how many tests ended how.
+pub fn run(root: &Path, wide: bool) -> Result<()> {
+    let mut steps = Steps::new(root);
+    let started = Instant::now();
+    let done = all(&mut steps, wide);
+    println!("==> {:.0} s", started.elapsed().as_secs_f64());
+    if let Err(error) = &done {
+        println!("==> FAILED: {error}");
+    }
+    println!("{}", steps.counts);
+    done
+}
+
+fn all(steps: &mut Steps, wide: bool) -> Result<()> {
+    check::run(steps)?;
+    let mut unit = cargo(&["test", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
+    if wide {
+        unit.env("PROPTEST_CASES", WIDE_CASES);
+    }
+    steps.tests("unit and property tests", &mut unit, "a unit test failed: see above")?;
+    steps.step("upstream programs", |_| Ok(Binaries::ensure(None).map(drop)?))?;
+    // One selection of packages for all runs of cargo: another would build the dependencies once more.
+    let control_plane = &mut cargo(&["test", "--workspace", "--no-fail-fast", "--test", "*"]);
+    let remedy = "a test on the control plane failed: see above; BULKHEAD_KEEP=1 keeps the folder with its logs";
+    steps.tests("control-plane tests", control_plane, remedy)
+}

@@ -1,0 +1,265 @@
+//! The sidecar's decisions, as tables: what is sent, what is recorded before, and what an answer is worth.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chrono::DateTime;
+
+use crate::api::fence_request::{
+    Desired, FenceOutcome, FenceRequest, FenceRequestSpec, FenceResult, FencerMethod, FencerMethodType, RequestedVolume,
+};
+use crate::api::fencing::{NodeIdentity, Proof};
+use crate::api::time::{self, Now};
+
+use super::decide::{Call, Decision, Effect, Failure, FailureClass, Reading, RowKey, Seen, decide};
+use super::status;
+
+const VOLUME: &str = "pv-1";
+const HANDLE: &str = "vol-1";
+const NODE: &str = "csi-node-1";
+
+/// A request for one volume, and everything the sidecar knows about it.
+struct Case {
+    desired: Desired,
+    minimum: Proof,
+    round: i32,
+    row: Option<FenceResult>,
+    call: Option<Call>,
+    reading: Option<Reading>,
+    now: Now,
+}
+
+impl Case {
+    fn new() -> Self {
+        let now = Now { wall: DateTime::from_timestamp(1_700_000_000, 0).unwrap(), mono: Instant::now() + Duration::from_secs(3600) };
+        Self { desired: Desired::Fenced, minimum: Proof::Verified, round: 1, row: None, call: None, reading: None, now }
+    }
+
+    fn request(&self) -> FenceRequest {
+        let volume = RequestedVolume {
+            episode: 1,
+            name: VOLUME.into(),
+            round: self.round,
+            uid: None,
+            volume_handle: HANDLE.into(),
+            node_id: NODE.into(),
+            attachment_uid: None,
+            minimum_proof: self.minimum,
+            methods: vec![FencerMethod { type_: FencerMethodType::Unpublish }],
+        };
+        let spec = FenceRequestSpec {
+            fencer_name: "csi.example.com".into(),
+            node_name: "node-1".into(),
+            episode: 1,
+            node: NodeIdentity { uid: "u".into(), boot_id: None },
+            desired: self.desired,
+            call_timeout: time::Duration::seconds(30),
+            volumes: vec![volume],
+        };
+        let mut request = FenceRequest::new("node-1-x", spec);
+        request.status = self.row.clone().map(|row| status::compute(&request, vec![row], self.now));
+        request
+    }
+
+    fn decide(&self) -> Decision {
+        let key: RowKey = (1, VOLUME.into());
+        let seen = Seen {
+            request: Arc::new(self.request()),
+            calls: self.call.clone().map(|call| (key, call)).into_iter().collect(),
+            reading: self.reading.clone(),
+            answered_for: None,
+        };
+        decide(&seen, self.now)
+    }
+
+    /// The one row that is answered.
+    fn answer(&self) -> FenceResult {
+        let decision = self.decide();
+        match decision.effects.as_slice() {
+            [Effect::Answer(rows)] if rows.len() == 1 => rows[0].clone(),
+            other => panic!("no single answer but {other:?}, read: {}", decision.read),
+        }
+    }
+
+    fn ago(&self, seconds: u64) -> Instant {
+        self.now.mono - Duration::from_secs(seconds)
+    }
+
+    /// A read that began so many seconds ago and lists the volume with these nodes.
+    fn read(mut self, seconds_ago: u64, nodes: &[&str]) -> Self {
+        let nodes: BTreeSet<_> = nodes.iter().map(|node| (*node).to_owned()).collect();
+        let published = BTreeMap::from([(HANDLE.to_owned(), nodes)]);
+        self.reading = Some(Reading { began: self.ago(seconds_ago), ended: self.now.wall, published: Ok(published) });
+        self
+    }
+
+    fn begun(mut self, round: i32) -> Self {
+        let mut row = row(FenceOutcome::Started, round);
+        row.published_before_at = Some(self.now.wall);
+        self.row = Some(row);
+        self
+    }
+
+    fn acknowledged(mut self, seconds_ago: u64, round: i32) -> Self {
+        self.call = Some(Call::Acknowledged { at: self.ago(seconds_ago), round });
+        self
+    }
+
+    fn failed(mut self, code: &'static str, class: FailureClass, seconds_ago: u64) -> Self {
+        let failure = Failure { code, class, message: "because".into() };
+        self.call = Some(Call::Failed { failure, attempts: 1, at: self.ago(seconds_ago), round: self.round });
+        self
+    }
+}
+
+fn row(result: FenceOutcome, round: i32) -> FenceResult {
+    FenceResult {
+        episode: 1,
+        name: VOLUME.into(),
+        round,
+        result,
+        proof: Proof::None,
+        method: None,
+        started_at: DateTime::from_timestamp(1_600_000_000, 0),
+        published_before_at: None,
+        read_back_at: None,
+        reason: None,
+        message: None,
+    }
+}
+
+fn sends(decision: &Decision) -> bool {
+    decision.effects.iter().any(|effect| matches!(effect, Effect::Unpublish(_)))
+}
+
+#[test]
+fn nothing_is_sent_before_the_read_and_the_record() {
+    assert!(Case::new().decide().read, "the published nodes are read first");
+    let started = Case::new().read(0, &[NODE]).answer();
+    assert_eq!(started.result, FenceOutcome::Started);
+    assert!(started.started_at.is_some() && started.published_before_at.is_some());
+    assert!(!sends(&Case::new().read(0, &[NODE]).decide()), "the call comes in a later pass");
+    assert!(sends(&Case::new().begun(1).decide()));
+}
+
+#[test]
+fn a_volume_that_cannot_be_proved_is_answered_without_a_call() {
+    for (case, reason) in [
+        (Case::new().read(0, &["another"]), "NeverPublished"),
+        (Case { reading: Some(empty_list()), ..Case::new() }, "NotListed"),
+        (Case { reading: Some(unreadable()), ..Case::new() }, "Unavailable"),
+    ] {
+        let answer = case.answer();
+        assert_eq!((answer.result, answer.proof), (FenceOutcome::Failed, Proof::None), "{reason}");
+        assert_eq!(answer.reason.as_deref(), Some(reason));
+        assert_eq!(answer.started_at, None, "{reason}: nothing was sent");
+    }
+}
+
+fn empty_list() -> Reading {
+    Reading { began: Instant::now() + Duration::from_secs(3600), ended: DateTime::UNIX_EPOCH, published: Ok(BTreeMap::new()) }
+}
+
+fn unreadable() -> Reading {
+    let failure = Failure { code: "Unavailable", class: FailureClass::Retry, message: "down".into() };
+    Reading { published: Err(failure), ..empty_list() }
+}
+
+#[test]
+fn verified_needs_the_read_before_the_ok_and_a_read_that_began_after_it() {
+    let case = || Case::new().begun(1).acknowledged(5, 1);
+    assert!(case().decide().read, "no read yet");
+    assert!(case().read(6, &[]).decide().effects.is_empty(), "a read that began before the OK is none");
+    let verified = case().read(4, &["another"]).answer();
+    assert_eq!((verified.result, verified.proof), (FenceOutcome::Fenced, Proof::Verified));
+    assert!(verified.read_back_at.is_some() && verified.started_at.is_some());
+    let lie = case().read(4, &[NODE]).answer();
+    assert_eq!((lie.result, lie.proof, lie.reason.as_deref()), (FenceOutcome::Failed, Proof::None, Some("StillPublished")));
+    let mut unseen = case().read(4, &[]);
+    unseen.row.as_mut().unwrap().published_before_at = None;
+    let weak = unseen.answer();
+    assert_eq!((weak.proof, weak.reason.as_deref()), (Proof::Acknowledged, Some("NeverPublished")));
+    let unlisted = Case { reading: Some(Reading { began: case().now.mono, ..empty_list() }), ..case() }.answer();
+    assert_eq!((unlisted.proof, unlisted.reason.as_deref()), (Proof::Acknowledged, Some("NotListed")));
+}
+
+#[test]
+fn acknowledged_needs_no_read() {
+    let case = || Case { minimum: Proof::Acknowledged, ..Case::new() };
+    assert_eq!(case().answer().result, FenceOutcome::Started);
+    let fenced = case().begun(1).acknowledged(1, 1).answer();
+    assert_eq!((fenced.result, fenced.proof), (FenceOutcome::Fenced, Proof::Acknowledged));
+}
+
+#[test]
+fn a_raised_round_fences_again_unless_its_ok_only_came_too_late() {
+    let asked_again = |result, seconds_ago| {
+        let mut case = Case { round: 2, ..Case::new().acknowledged(seconds_ago, 1) };
+        case.row = Some(FenceResult { published_before_at: Some(case.now.wall), ..row(result, 1) });
+        case
+    };
+    assert!(asked_again(FenceOutcome::Fenced, 12).decide().read, "a slow array is only read again");
+    assert!(sends(&asked_again(FenceOutcome::Fenced, 120).decide()), "an old OK is asked for again");
+    assert!(sends(&asked_again(FenceOutcome::Failed, 2).decide()), "a failed fence is tried again");
+    let second = Case { round: 2, ..asked_again(FenceOutcome::Failed, 2).acknowledged(1, 2) };
+    assert!(!sends(&second.decide()) && second.decide().read, "the OK of this round is judged, not repeated");
+}
+
+#[test]
+fn after_a_restart_a_begun_row_is_called_again() {
+    assert!(sends(&Case::new().begun(1).decide()));
+}
+
+#[test]
+fn grpc_codes_are_answers_or_reasons_to_try_again() {
+    let stop = Case::new().begun(1).failed("NotFound", FailureClass::Stop, 0).answer();
+    assert_eq!((stop.result, stop.proof, stop.reason.as_deref()), (FenceOutcome::Failed, Proof::None, Some("NotFound")));
+    let told = Case::new().begun(1).failed("Unavailable", FailureClass::Retry, 0).answer();
+    assert_eq!((told.result, told.reason.as_deref()), (FenceOutcome::Started, Some("Unavailable")));
+    let mut known = Case::new().begun(1).failed("Unavailable", FailureClass::Retry, 0);
+    known.row.as_mut().unwrap().reason = Some("Unavailable".into());
+    assert!(known.decide().effects.is_empty() && known.decide().look_again.is_some(), "told once, then waited");
+    let known = Case { call: Case::new().failed("Unavailable", FailureClass::Retry, 30).call, ..known };
+    assert!(sends(&known.decide()), "and tried again");
+}
+
+#[test]
+fn unfenced_is_confirmed_once_no_call_is_under_way() {
+    let case = |call| Case { desired: Desired::Unfenced, call, ..Case::new().begun(1) };
+    assert!(case(Some(Call::Running)).decide().effects.is_empty());
+    let answer = case(None).answer();
+    assert_eq!(answer.result, FenceOutcome::Unfenced);
+    assert!(answer.started_at.is_some(), "that it had begun stays known");
+    let untouched = Case { desired: Desired::Unfenced, ..Case::new() }.answer();
+    assert_eq!((untouched.result, untouched.started_at), (FenceOutcome::Unfenced, None));
+    let confirmed = Case { row: Some(row(FenceOutcome::Unfenced, 1)), ..case(None) };
+    assert_eq!(confirmed.decide(), Decision::default(), "nothing is written at rest");
+}
+
+#[test]
+fn an_answered_round_rests() {
+    for result in [FenceOutcome::Fenced, FenceOutcome::Failed] {
+        let case = Case { row: Some(row(result, 1)), ..Case::new() };
+        assert_eq!(case.decide(), Decision::default(), "{result:?}");
+    }
+}
+
+#[test]
+fn the_conditions_say_what_the_rows_say() {
+    let ready = |case: &Case| {
+        let status = case.request().status.unwrap();
+        let ready = crate::api::conditions::find(&status.conditions, "Ready").unwrap().clone();
+        (ready.status, ready.reason, status.progress.unwrap())
+    };
+    let fenced = FenceResult { proof: Proof::Verified, reason: Some("NotPublished".into()), ..row(FenceOutcome::Fenced, 1) };
+    let unimplemented = FenceResult { reason: Some("Unimplemented".into()), ..row(FenceOutcome::Failed, 1) };
+    for (row, expected) in [
+        (fenced, ("True", "Fenced", "1/1")),
+        (row(FenceOutcome::Started, 1), ("False", "Fencing", "0/1")),
+        (unimplemented, ("False", "Unimplemented", "0/1")),
+    ] {
+        let (status, reason, progress) = ready(&Case { row: Some(row), ..Case::new() });
+        assert_eq!((status.as_str(), reason.as_str(), progress.as_str()), expected);
+    }
+}

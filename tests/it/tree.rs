@@ -1,0 +1,126 @@
+//! The tree itself: layers, and the crates that the project promises to use. No control plane.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use libtest_mimic::{Failed, Trial};
+
+/// All tests of this module.
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("tree::layers_import_only_what_lies_below", layers_import_only_what_lies_below),
+        Trial::test("tree::the_promised_crates_are_used_in_shipped_code", the_promised_crates_are_used),
+        Trial::test("tree::controllers_have_the_same_steps", controllers_have_the_same_steps),
+    ]
+}
+
+/// Files of a controller that do something; all others there are pure.
+const IMPURE: [&str; 7] = ["/mod.rs", "/observe.rs", "/act.rs", "/tell.rs", "/metrics.rs", "/report.rs", "/driver.rs"];
+
+fn layers_import_only_what_lies_below() -> Result<(), Failed> {
+    let mut wrong = Vec::new();
+    for file in sources() {
+        let path = file.strip_prefix(root())?.to_string_lossy().into_owned();
+        let is_test = path.ends_with("_tests.rs") || path.contains("/tests/") || path.ends_with("/tests.rs");
+        let Some(allowed) = allowed(&path).filter(|_| !is_test) else { continue };
+        for import in imports(&fs::read_to_string(&file)?) {
+            if !allowed.iter().any(|prefix| import == *prefix || import.starts_with(&format!("{prefix}::"))) {
+                wrong.push(format!("{path}: crate::{import}"));
+            }
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(format!("imports against the layers:\n{}", wrong.join("\n")).into()) }
+}
+
+/// Every path behind `crate::` in a text, with `{a, b}` written out.
+fn imports(text: &str) -> Vec<String> {
+    let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let mut found = Vec::new();
+    for rest in text.split("crate::").skip(1) {
+        let end = rest.find(|c| !is_path(c)).unwrap_or(rest.len());
+        let (path, rest) = rest.split_at(end);
+        match rest.strip_prefix('{').and_then(|rest| rest.split('}').next()) {
+            Some(list) => found.extend(list.split([',', '{']).map(str::trim).filter(|item| !item.is_empty()).map(|item| {
+                format!("{path}{item}")
+            })),
+            None => found.push(path.trim_end_matches(':').to_owned()),
+        }
+    }
+    found
+}
+
+/// What a file may import of ours; `None` where anything goes (programs, the library's root).
+fn allowed(path: &str) -> Option<Vec<String>> {
+    let words = |list: &[&str]| Some(list.iter().map(|word| (*word).to_owned()).collect());
+    if path.starts_with("src/api/") {
+        return words(&["api"]);
+    }
+    if path.starts_with("src/csi/") {
+        return words(&["csi"]);
+    }
+    if path.starts_with("src/runtime/") || path == "src/error.rs" {
+        return words(&["api", "error", "runtime"]);
+    }
+    let folder = Path::new(path).parent()?.to_string_lossy().into_owned();
+    let module = folder.strip_prefix("src/")?.replace('/', "::");
+    if module.is_empty() || module == "bin" {
+        return None;
+    }
+    if !IMPURE.iter().any(|impure| path.ends_with(impure)) {
+        return Some(vec!["api".to_owned(), module]);
+    }
+    let mut allowed: Vec<String> = ["api", "csi", "error", "runtime"].map(str::to_owned).into();
+    // The context of all controllers, but not another controller.
+    let context = ["Context", "Stores", "reference", "BY_NODE", "NODE_LEASES"].map(|item| format!("controllers::{item}"));
+    allowed.extend(context);
+    allowed.push(module);
+    Some(allowed)
+}
+
+fn the_promised_crates_are_used() -> Result<(), Failed> {
+    let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
+    let dependencies = manifest.split("[dependencies]").nth(1).and_then(|rest| rest.split("\n[").next()).ok_or("no [dependencies]")?;
+    let code: String = sources().into_iter().map(fs::read_to_string).collect::<Result<_, _>>()?;
+    for name in [
+        "kube", "kube-runtime", "k8s-openapi", "schemars", "tokio", "serde", "serde_json", "tracing", "opentelemetry",
+        "chrono", "thiserror",
+    ] {
+        let listed = dependencies.lines().any(|line| line.starts_with(&format!("{name}.")) || line.starts_with(&format!("{name} ")));
+        let used = code.contains(&format!("{}::", name.replace('-', "_")));
+        if !(listed && used) {
+            return Err(format!("crate {name}: direct dependency: {listed}, used: {used}").into());
+        }
+    }
+    Ok(())
+}
+
+fn controllers_have_the_same_steps() -> Result<(), Failed> {
+    for folder in ["src/controllers/resiliency_policy", "src/controllers/node_fence", "src/csi_sidecar"] {
+        for step in ["mod.rs", "observe.rs", "decide.rs", "act.rs", "status.rs"] {
+            if !root().join(folder).join(step).is_file() {
+                return Err(format!("{folder} has no {step}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All Rust files of the library, but for generated ones.
+fn sources() -> Vec<PathBuf> {
+    let (mut folders, mut files) = (vec![root().join("src")], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() && !path.ends_with("generated") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files
+}
