@@ -28,6 +28,8 @@ use crate::runtime::telemetry::Telemetry;
 
 pub mod node_fence;
 pub mod resiliency_policy;
+#[cfg(test)]
+mod testing;
 
 /// Index of pods, attachments and requests by the name of their node.
 pub const BY_NODE: &str = "node";

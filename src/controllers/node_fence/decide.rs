@@ -18,7 +18,7 @@ use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 
 use super::rows::{Change, Rows};
-use super::{guard, pods, requests, status};
+use super::{guard, pods, requests, rows, status};
 
 /// A row of the plan: episode and volume name.
 pub type RowKey = (i64, String);
@@ -184,12 +184,14 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         return finish(seen, step);
     }
     let rows = Rows::advance(seen, now);
-    if rows.need_live && !seen.live {
+    let step = next(seen, &rows, now);
+    let recorded = seen.fence.status.clone().unwrap_or_default();
+    let changes = rows.change_from(&recorded) != Change::None || step.is_some();
+    // That a node is back is believed of the API only; while nothing depends on it nobody asks.
+    if !seen.live && (rows.need_live || rows.node == NodeState::Back && changes) {
         return Decision { reason: "Looking", look_live: true, ..Decision::default() };
     }
-    let step = next(seen, &rows, now);
     let wanted = status::compute(seen, &rows, step.as_ref(), now);
-    let recorded = seen.fence.status.clone().unwrap_or_default();
     match rows.change_from(&recorded) {
         Change::None => {}
         change => return record(seen, change, wanted),
@@ -230,13 +232,13 @@ fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
 }
 
 fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    if rows.is_held() {
-        return None;
-    }
-    take_out_of_service_back(seen, rows, now)
+    let taken_back = take_out_of_service_back(seen, rows, now)
         .or_else(|| undo(seen, rows))
-        .or_else(|| give_back(seen, rows))
-        .or_else(|| mark_active(seen, rows))
+        .or_else(|| give_back(seen, rows));
+    if taken_back.is_some() || rows.is_held() {
+        return taken_back;
+    }
+    mark_active(seen, rows)
         .or_else(|| taint(seen, rows))
         .or_else(|| requests::ask(seen, rows, now))
         .or_else(|| requests::detach_as_fence(seen, rows))
@@ -249,7 +251,7 @@ fn after_recovery(seen: &Seen, now: Now) -> Option<Step> {
     let status = seen.fence.status.as_ref()?;
     let begun = seen.fence.spec.plan.decided_at;
     let current = status.timeline.as_ref().and_then(|timeline| timeline.decided_at) == Some(begun);
-    if status.phase != Some(Phase::Recovered) || !current {
+    if status.phase != Some(Phase::Recovered) || !current || rows::is_back_uncleaned(seen) {
         return None;
     }
     let guarded = seen.fence.metadata.finalizers.iter().flatten().any(|f| f == names::NODE_CLEAN_FINALIZER);
@@ -279,9 +281,15 @@ fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> 
     Step::new("RemovingOutOfService", vec![Effect::RemoveTaint { taint: taint.clone(), node: node.clone() }])
 }
 
-/// The node came back before any fence call could have been sent: nothing happened, so nothing may remain.
+/// The node came back, or is gone with its pods, before any fence call could have been sent: nothing happened, so
+/// nothing may remain.
 fn undo(seen: &Seen, rows: &Rows) -> Option<Step> {
-    if rows.node != NodeState::Back {
+    let unwanted = match rows.node {
+        NodeState::Back => true,
+        NodeState::Gone => rows.pods.iter().all(|row| is_settled(row.state)),
+        NodeState::Away => false,
+    };
+    if !unwanted {
         return None;
     }
     let open = seen.requests.iter().filter(|request| requests::may_be_undone(request));

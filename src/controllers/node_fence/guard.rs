@@ -23,8 +23,7 @@ pub fn may_add_out_of_service(seen: &Seen, rows: &Rows) -> Result<(), String> {
         return Err("somebody else's out-of-service taint is there".into());
     }
     let proved: BTreeSet<&str> = rows
-        .volumes
-        .iter()
+        .current()
         .filter(|row| row.is_cut_off() && row.status.proof >= row.minimum)
         .map(|row| row.plan.name.as_str())
         .collect();

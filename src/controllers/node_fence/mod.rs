@@ -9,6 +9,8 @@ pub mod requests;
 pub mod rows;
 pub mod status;
 mod tell;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -7,7 +7,8 @@ use crate::api::time::{self, Now};
 use crate::api::usage::{PodView, VolumeKind};
 
 use super::decide::{Effect, NodeState, Seen, Step, is_settled};
-use super::rows::Rows;
+use super::requests;
+use super::rows::{Rows, VolumeRow};
 
 /// Reasons of a pod that no proof of its own volumes can release.
 const BLOCKED: [&str; 3] = ["LocalVolume", "UnknownVolumeKind", "SharerHeld"];
@@ -118,7 +119,7 @@ fn wait(row: &mut PodStatus, reason: &str, message: String) {
 
 /// Pods whose every volume is proved are to be released. When the node is back, pods of a volume that may have been
 /// cut off go in any case, for they may have lost their data; the others stay as they were.
-pub fn advance(seen: &Seen, rows: &mut Rows) {
+pub fn advance(seen: &Seen, rows: &mut Rows, now: Now) {
     let plan = &seen.fence.spec.plan.pods;
     for index in 0..rows.pods.len() {
         let (Some(row), Some(planned)) = (rows.pods.get(index), plan.get(index)) else { continue };
@@ -126,7 +127,7 @@ pub fn advance(seen: &Seen, rows: &mut Rows) {
             continue;
         }
         let next = match rows.node {
-            NodeState::Back => when_back(rows, row, planned),
+            NodeState::Back => when_back(seen, rows, planned, now),
             _ if is_blocked(row) => None,
             _ => when_away(rows, planned),
         };
@@ -140,12 +141,18 @@ pub fn advance(seen: &Seen, rows: &mut Rows) {
 
 type Next = Option<(PodStatusState, Option<String>, Option<String>)>;
 
-fn when_back(rows: &Rows, row: &PodStatus, planned: &PlannedPod) -> Next {
-    let committed = planned.volumes.iter().filter_map(|name| rows.volume(name)).any(|row| row.is_committed());
-    if committed && !is_blocked(row) {
-        return Some((PodStatusState::Releasing, Some("NodeReturned".into()), None));
-    }
-    Some((PodStatusState::Undone, Some("NodeReturned".into()), None))
+/// A pod is given up only when no fence call of its volumes was or may yet be sent: until its request is turned round
+/// the fencer may be first, and the pod must go after all.
+fn when_back(seen: &Seen, rows: &Rows, planned: &PlannedPod, now: Now) -> Next {
+    let volumes = || planned.volumes.iter().filter_map(|name| rows.volume(name));
+    let state = if volumes().any(VolumeRow::is_committed) {
+        PodStatusState::Releasing
+    } else if volumes().any(|row| requests::may_be_started(seen, row, now)) {
+        return None;
+    } else {
+        PodStatusState::Undone
+    };
+    Some((state, Some("NodeReturned".into()), None))
 }
 
 fn when_away(rows: &Rows, planned: &PlannedPod) -> Next {

@@ -52,16 +52,18 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
     match method {
         FenceMethodType::Unpublish => {
             let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
-            let refused =
-                rows::result(seen, row).is_some_and(|result| result.reason.as_deref() == Some("Unimplemented"));
             let able = report.is_some_and(|report| report.unpublish_proof() >= row.minimum.max(Proof::Acknowledged));
-            able && !refused
+            able && !is_refused(seen, row)
         }
         FenceMethodType::Detach => {
             row.status.method == Some(FenceMethodType::Detach)
                 || seen.attachments_of(&row.plan.name).any(|a| a.status.attached && a.has_attacher_finalizer())
         }
     }
+}
+
+fn is_refused(seen: &Seen, row: &VolumeRow) -> bool {
+    rows::result(seen, row).is_some_and(|result| result.reason.as_deref() == Some("Unimplemented"))
 }
 
 fn ask_fencer(seen: &Seen, rows: &Rows, driver: &str, wanted: &[&VolumeRow], now: Now) -> Option<Effect> {
@@ -77,7 +79,8 @@ fn ask_fencer(seen: &Seen, rows: &Rows, driver: &str, wanted: &[&VolumeRow], now
         if wanted.is_empty() {
             return None;
         }
-        next.spec.episode = seen.fence.spec.episode;
+        // It only rises by one: a driver that an episode did not need is two behind.
+        next.spec.episode = seen.fence.spec.episode.min(next.spec.episode + 1);
         next.spec.node = seen.fence.spec.node.clone();
         next.spec.desired = Desired::Fenced;
         changed = true;
@@ -110,11 +113,15 @@ fn needs_new_round(seen: &Seen, rows: &Rows, row: &VolumeRow, round: i32, now: N
         FenceOutcome::Started => false,
         _ if strong => {
             // The pods it was for may all be on their way; then nobody waits for a new proof.
-            let waited_for = rows.pods.iter().zip(&seen.fence.spec.plan.pods).any(|(pod, planned)| {
+            let waited_for = !row.is_cut_off() || rows.pods.iter().zip(&seen.fence.spec.plan.pods).any(|(pod, planned)| {
                 matches!(pod.state, PodStatusState::Pending | PodStatusState::Waiting | PodStatusState::Releasing)
                     && planned.volumes.contains(&row.plan.name)
             });
-            waited_for && !row.fresh && passed.is_none_or(|passed| passed > PROOF_LIFETIME || is_unsettled(row))
+            let in_flight = seen.attachments_of(&row.plan.name).any(|attachment| !attachment.status.attached);
+            waited_for
+                && !row.fresh
+                && !in_flight
+                && passed.is_none_or(|passed| passed > PROOF_LIFETIME || is_unsettled(row))
         }
         _ => passed.is_none_or(|passed| passed >= backoff(round)),
     }
@@ -166,6 +173,20 @@ fn new_request(seen: &Seen, driver: &str, volumes: Vec<RequestedVolume>) -> Fenc
     request
 }
 
+/// Whether the fencer may yet begin with a row. A request that this process sent and cannot see yet is on its way:
+/// the write may take as long as the API server gives it.
+pub fn may_be_started(seen: &Seen, row: &VolumeRow, now: Now) -> bool {
+    const ON_ITS_WAY: Duration = Duration::from_secs(60);
+    let Some(request) = row.plan.driver.as_deref().and_then(|driver| seen.request(driver)) else {
+        let asked = seen.asked.get(&row.key());
+        return asked.is_some_and(|asked| now.mono.saturating_duration_since(asked.at) < ON_ITS_WAY);
+    };
+    let asked =
+        request.spec.volumes.iter().any(|asked| asked.episode == row.plan.episode && asked.name == row.plan.name);
+    let answered = rows::result(seen, row).is_some_and(|result| result.result != FenceOutcome::Started);
+    request.spec.desired == Desired::Fenced && asked && !answered
+}
+
 /// Whether nothing was sent for any row, and something still may be.
 pub fn may_be_undone(request: &FenceRequest) -> bool {
     let results = request.status.iter().flat_map(|status| &status.volumes);
@@ -200,13 +221,18 @@ pub fn withdraw(seen: &Seen) -> Option<Step> {
 
 /// Method Detach: the deletion is the fence call, right after plan and taint. It is recorded first (`committedAt`).
 pub fn detach_as_fence(seen: &Seen, rows: &Rows) -> Option<Step> {
+    // A kubelet that is back unmounts first; then attach/detach detaches.
+    if rows.node == NodeState::Back {
+        return None;
+    }
     let committed =
         |row: &&VolumeRow| row.needed && row.is_committed() && row.status.method == Some(FenceMethodType::Detach);
     let effects: Vec<_> = rows
         .volumes
         .iter()
         .filter(committed)
-        .flat_map(|row| seen.attachments_of(&row.plan.name).filter(|a| a.metadata.uid == row.plan.attachment_uid))
+        .flat_map(|row| seen.attachments_of(&row.plan.name))
+        .filter(|attachment| attachment.status.attached && attachment.has_attacher_finalizer())
         .filter(|attachment| attachment.metadata.deletion_timestamp.is_none())
         .map(|attachment| Effect::DeleteAttachment(attachment.clone()))
         .collect();
@@ -221,6 +247,7 @@ pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
         return ("ProofTooWeak", format!("no method of the policy can give driver {driver} proof {:?}", row.minimum));
     }
     match seen.reports.get(driver) {
+        _ if is_refused(seen, row) => ("Unimplemented", format!("the sidecar of driver {driver} refused for good")),
         None => ("FencerMissing", format!("run bulkhead-csi-sidecar beside the controller of driver {driver}")),
         Some(report) if report.unpublish_proof() == Proof::None => {
             ("Unimplemented", format!("driver {driver} does not unpublish; see kubectl get driverreport {driver}"))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::conditions;
-use crate::api::fence_request::{Desired, FenceOutcome, FenceResult};
+use crate::api::fence_request::{FenceOutcome, FenceResult};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{
     Channel, NodeFenceStatus, PlannedVolume, PodStatus, PodStatusState, VolumeStatus, VolumeStatusState,
@@ -86,24 +86,30 @@ impl Rows {
             need_live: false,
             ambiguous: None,
         };
-        rows.need_live = node == NodeState::Back && !rows.is_over();
         pods::observe_departures(seen, &mut rows, now);
         pods::find_blocked(seen, &mut rows);
         rows.mark_needed(seen);
         rows.ambiguous = rows.volumes.iter().find(|row| is_ambiguous(row)).map(|row| row.plan.name.clone());
-        for index in 0..rows.volumes.len() {
-            if let Some(row) = rows.volumes.get_mut(index) {
-                advance_volume(seen, row, now);
-            }
+        let held = rows.is_held();
+        for row in &mut rows.volumes {
+            advance_volume(seen, row, held, now);
         }
-        pods::advance(seen, &mut rows);
-        rows.close(seen);
+        pods::advance(seen, &mut rows, now);
+        rows.close(seen, now);
         rows
     }
 
     /// The volume row of that name in the current episode, else in an earlier one.
     pub fn volume(&self, name: &str) -> Option<&VolumeRow> {
         self.volumes.iter().filter(|row| row.plan.name == name).max_by_key(|row| row.plan.episode)
+    }
+
+    /// The rows that say how a volume stands now: none that a later episode has planned again.
+    pub fn current(&self) -> impl Iterator<Item = &VolumeRow> {
+        let replaced = |row: &VolumeRow| {
+            self.volumes.iter().any(|it| it.plan.episode > row.plan.episode && it.plan.name == row.plan.name)
+        };
+        self.volumes.iter().filter(move |row| !replaced(row))
     }
 
     /// Whether the whole incident waits.
@@ -126,19 +132,18 @@ impl Rows {
     /// Attachments of volumes that are cut off and whose pods have ended: to be removed.
     pub fn attachments_to_remove(&self, seen: &Seen) -> Vec<Arc<VolumeAttachment>> {
         let proved = |row: &&VolumeRow| row.is_cut_off() && row.status.proof >= row.minimum;
-        let rows = self.volumes.iter().filter(|row| proved(row) || row.minimum == Proof::None);
+        let rows = self.current().filter(|row| proved(row) || row.minimum == Proof::None);
         let free = rows.filter(|row| !pods::is_in_use(seen, &row.plan.name));
         free.flat_map(|row| seen.attachments_of(&row.plan.name).cloned()).collect()
     }
 
     /// Whether the last proofs that the out-of-service taint waits for can still be expected soon.
     pub fn proofs_are_near(&self, seen: &Seen, now: Now, patience: Duration) -> bool {
-        let releasing = self.pods.iter().any(|row| row.state == PodStatusState::Releasing);
         let near = |row: &VolumeRow| {
             let asked = seen.asked.get(&row.key()).map(|asked| now.mono.saturating_duration_since(asked.at));
             row.needed && row.status.state != VolumeStatusState::Failed && asked.is_some_and(|passed| passed < patience)
         };
-        releasing || self.volumes.iter().filter(|row| !row.is_cut_off()).any(near)
+        self.volumes.iter().any(near)
     }
 
     /// What must be recorded.
@@ -168,12 +173,16 @@ impl Rows {
         }
         let episode = seen.fence.spec.episode;
         for row in &mut self.volumes {
-            row.needed = row.plan.episode == episode && needed.contains_key(&row.plan.name);
+            reopen_if_attached_again(seen, row);
+            // A fence that was begun is brought to its end, whoever removed the pods meanwhile.
+            let begun = row.is_committed() && !is_closed(row.status.state) && !row.is_cut_off();
+            let wanted = needed.contains_key(&row.plan.name) || begun && !pods::is_in_use(seen, &row.plan.name);
+            row.needed = row.plan.episode == episode && wanted;
         }
     }
 
     /// Closes volume rows: undone where nothing was sent, clean where the node has rebooted or is gone.
-    fn close(&mut self, seen: &Seen) {
+    fn close(&mut self, seen: &Seen, now: Now) {
         let attached = |row: &VolumeRow| seen.attachments_of(&row.plan.name).next().is_some();
         let gone_but_attached = self.node == NodeState::Gone && self.volumes.iter().any(attached);
         let pods_done = self.pods.iter().all(|row| is_settled(row.state));
@@ -182,7 +191,7 @@ impl Rows {
         }
         let clean = is_clean(seen);
         for row in self.volumes.iter_mut().filter(|row| !is_closed(row.status.state)) {
-            if !row.is_committed() && !may_be_started(seen, row) {
+            if !row.is_committed() && !requests::may_be_started(seen, row, now) {
                 row.status.state = VolumeStatusState::Undone;
             } else if row.is_committed() && clean && seen.attachments_of(&row.plan.name).next().is_none() {
                 row.status.state = VolumeStatusState::Clean;
@@ -191,13 +200,13 @@ impl Rows {
     }
 }
 
-/// Whether the fencer may yet begin with a row.
-fn may_be_started(seen: &Seen, row: &VolumeRow) -> bool {
-    let Some(request) = row.plan.driver.as_deref().and_then(|driver| seen.request(driver)) else { return false };
-    let asked =
-        request.spec.volumes.iter().any(|asked| asked.episode == row.plan.episode && asked.name == row.plan.name);
-    let answered = result(seen, row).is_some_and(|result| result.result != FenceOutcome::Started);
-    request.spec.desired == Desired::Fenced && asked && !answered
+/// Whether a Node that was deleted, and its volumes with it held for clean, came back under the same boot id: what ran
+/// there may run still.
+pub fn is_back_uncleaned(seen: &Seen) -> bool {
+    let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str());
+    let same = boot_id.is_some_and(|id| Some(id) == seen.fence.spec.node.boot_id.as_deref());
+    let rows = seen.fence.status.iter().flat_map(|status| &status.volumes);
+    same && rows.into_iter().any(|row| row.state == VolumeStatusState::Clean)
 }
 
 fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus) -> VolumeRow {
@@ -214,9 +223,13 @@ fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus
         message: None,
         refences: None,
     };
+    let mut status = known.cloned().unwrap_or_else(fresh);
+    if status.state == VolumeStatusState::Clean && is_back_uncleaned(seen) {
+        status.state = VolumeStatusState::Detached;
+    }
     VolumeRow {
         plan: plan.clone(),
-        status: known.cloned().unwrap_or_else(fresh),
+        status,
         minimum: minimum(seen, plan),
         needed: false,
         fresh: false,
@@ -264,12 +277,13 @@ pub fn is_clean(seen: &Seen) -> bool {
     !boot_id.is_empty() && before.is_some_and(|before| before != boot_id)
 }
 
-fn advance_volume(seen: &Seen, row: &mut VolumeRow, now: Now) {
+fn advance_volume(seen: &Seen, row: &mut VolumeRow, held: bool, now: Now) {
     if is_closed(row.status.state) {
         return;
     }
-    reopen_if_attached_again(seen, row);
-    commit_detach(seen, row, now);
+    if !held {
+        commit_detach(seen, row, now);
+    }
     if row.status.method == Some(FenceMethodType::Detach) {
         advance_detach(seen, row, now);
     } else if let Some(result) = result(seen, row) {
@@ -316,13 +330,21 @@ pub fn result(seen: &Seen, row: &VolumeRow) -> Option<FenceResult> {
     results.iter().find(|result| result.episode == row.plan.episode && result.name == row.plan.name).cloned()
 }
 
-/// What comes back after its detach is fenced again, and reported.
+/// What is attached again after its detach, or after its proof, is fenced again, and reported.
 fn reopen_if_attached_again(seen: &Seen, row: &mut VolumeRow) {
-    if row.status.state != VolumeStatusState::Detached {
-        return;
-    }
-    let again = seen.attachments_of(&row.plan.name).find(|a| a.metadata.uid != row.plan.attachment_uid);
-    if again.is_some_and(|attachment| attachment.metadata.deletion_timestamp.is_none()) {
+    let since = match row.status.state {
+        VolumeStatusState::Detached => None,
+        VolumeStatusState::Fenced => row.status.proved_at,
+        _ => return,
+    };
+    let is_new = |attachment: &&Arc<VolumeAttachment>| {
+        let created = attachment.metadata.creation_timestamp.as_ref().map(time::from_k8s);
+        attachment.metadata.uid != row.plan.attachment_uid
+            && attachment.metadata.deletion_timestamp.is_none()
+            && since.is_none_or(|since| created.is_some_and(|created| created > since))
+    };
+    let again = seen.attachments_of(&row.plan.name).any(|attachment| is_new(&attachment));
+    if again {
         row.status.state = VolumeStatusState::Fencing;
         row.status.proof = Proof::None;
         row.status.reason = Some("Reattached".into());
@@ -350,7 +372,8 @@ fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now
             attachment.status.attached && seen.attached_since.get(uid).is_some_and(|since| *since <= asked.at)
         })
     });
-    let strong = result.result == FenceOutcome::Fenced && result.proof >= row.minimum;
+    // A fencer that did not write Started first passed no point of no return: that is no answer.
+    let strong = result.result == FenceOutcome::Fenced && result.proof >= row.minimum && row.is_committed();
     row.fresh = strong && in_time && settled;
     let open =
         matches!(row.status.state, VolumeStatusState::Pending | VolumeStatusState::Fencing | VolumeStatusState::Failed);
@@ -360,11 +383,17 @@ fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now
         row.status.proved_at = Some(result.read_back_at.unwrap_or(time::stamp(now.wall)));
         row.status.reason.clone_from(&result.reason);
         row.status.message = None;
-    } else if open && !strong {
+    } else if !strong && (open || is_taken_back(row, result)) {
         tell_failure(row, result);
     } else if open && strong && !settled {
         row.status.reason = Some("AttachInFlight".into());
     }
+}
+
+/// Whether a later round says that the proof of an earlier one holds no more.
+fn is_taken_back(row: &VolumeRow, result: &FenceResult) -> bool {
+    row.status.state == VolumeStatusState::Fenced
+        && matches!(result.result, FenceOutcome::Failed | FenceOutcome::Fenced)
 }
 
 fn tell_failure(row: &mut VolumeRow, result: &FenceResult) {

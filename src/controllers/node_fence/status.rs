@@ -122,7 +122,9 @@ fn phase(seen: &Seen, rows: &Rows, counts: &Counts, timeline: &Timeline, now: No
         return Phase::Planned;
     }
     let settled = rows.pods.iter().all(|row| is_settled(row.state));
-    if rows.node == NodeState::Back && settled {
+    // One that fails again stays in Cleaning: that is from where its next episode begins.
+    let returned = rows.node == NodeState::Back || timeline.returned_at.is_some();
+    if returned && settled {
         return Phase::Cleaning;
     }
     if !settled {

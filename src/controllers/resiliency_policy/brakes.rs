@@ -25,23 +25,33 @@ pub fn limit(limits: &Limits, nodes: usize) -> usize {
 
 /// Nodes that count against the limit: in progress, or declared within the window.
 pub fn acted_on(policy: &ResiliencyPolicy, fences: &[impl AsRef<NodeFence>], now: DateTime<Utc>) -> usize {
+    fences.iter().filter(|fence| counts(policy, fence.as_ref(), now)).count()
+}
+
+/// Whether the node of that NodeFence counts against the policy's limit already: another episode of it is no further
+/// node.
+pub fn counts(policy: &ResiliencyPolicy, fence: &NodeFence, now: DateTime<Utc>) -> bool {
     let name = policy.metadata.name.as_deref().unwrap_or_default();
     let window = TimeDelta::from_std(policy.spec.limits.window.get()).unwrap_or(TimeDelta::MAX);
-    let counts = |fence: &NodeFence| {
-        let named = fence.spec.policies.iter().any(|p| p.name == name);
-        let recent = |at: DateTime<Utc>| now.signed_duration_since(at) < window;
-        let history = fence.status.iter().flat_map(|status| &status.history);
-        named
-            && (in_progress(fence)
-                || recent(fence.spec.plan.decided_at)
-                || history.into_iter().any(|past| recent(past.decided_at)))
-    };
-    fences.iter().filter(|fence| counts(fence.as_ref())).count()
+    let recent = |at: DateTime<Utc>| now.signed_duration_since(at) < window;
+    let mut history = fence.status.iter().flat_map(|status| &status.history);
+    fence.spec.policies.iter().any(|p| p.name == name)
+        && (in_progress(fence)
+            || recent(fence.spec.plan.decided_at)
+            || history.any(|past| recent(past.decided_at)))
 }
 
 /// Whether the NodeFence is not Recovered.
 pub fn in_progress(fence: &NodeFence) -> bool {
-    fence.status.as_ref().and_then(|status| status.phase) != Some(Phase::Recovered)
+    phase(fence) != Phase::Recovered
+}
+
+/// The phase of the episode that is planned. A status that still tells of the one before says nothing about it.
+pub fn phase(fence: &NodeFence) -> Phase {
+    let status = fence.status.as_ref();
+    let decided = status.and_then(|status| status.timeline.as_ref()).and_then(|timeline| timeline.decided_at);
+    let phase = status.and_then(|status| status.phase).filter(|_| decided == Some(fence.spec.plan.decided_at));
+    phase.unwrap_or(Phase::Planned)
 }
 
 /// Whether so many nodes are suspected that the observer or the network must be at fault. All nodes at once always

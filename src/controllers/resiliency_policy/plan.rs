@@ -276,10 +276,10 @@ fn is_younger(
 /// The plan grown by what it lacks; `None` when it lacks nothing. Rows that are there stay as they are.
 pub fn grown(plan: &Plan, wanted: &Plan) -> Option<Plan> {
     let pods: BTreeSet<_> = plan.pods.iter().map(|row| row.uid.as_str()).collect();
-    let volumes: BTreeSet<_> = plan.volumes.iter().map(|row| row.name.as_str()).collect();
+    let volumes: BTreeSet<_> = plan.volumes.iter().map(|row| (row.episode, row.name.as_str())).collect();
     let new_pods: Vec<_> = wanted.pods.iter().filter(|row| !pods.contains(row.uid.as_str())).cloned().collect();
     let new_volumes: Vec<_> =
-        wanted.volumes.iter().filter(|row| !volumes.contains(row.name.as_str())).cloned().collect();
+        wanted.volumes.iter().filter(|row| !volumes.contains(&(row.episode, row.name.as_str()))).cloned().collect();
     if new_pods.is_empty() && new_volumes.is_empty() {
         return None;
     }

@@ -35,8 +35,9 @@ pub struct Facts<'a> {
 
 /// NodeFences of the policy that still have something destructive to do; its deletion waits for them.
 pub fn unfinished<'a>(policy: &ResiliencyPolicy, fences: &'a [Arc<NodeFence>]) -> Vec<&'a str> {
-    let phase = |fence: &NodeFence| fence.status.as_ref().and_then(|status| status.phase).unwrap_or(Phase::Planned);
-    let busy = |fence: &&Arc<NodeFence>| matches!(phase(fence), Phase::Planned | Phase::Fencing | Phase::PodsReleased);
+    let busy = |fence: &&Arc<NodeFence>| {
+        matches!(brakes::phase(fence), Phase::Planned | Phase::Fencing | Phase::PodsReleased)
+    };
     of(policy, fences).filter(busy).filter_map(|fence| fence.metadata.name.as_deref()).collect()
 }
 

@@ -1,0 +1,567 @@
+//! A cluster in one value: it carries out the effects of a decision as an API server would, refuses what its rules
+//! refuse, and notes what happened in which order. Fencers, the attacher and the kubelet act when they are told to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType};
+use crate::api::fencing::{NodeIdentity, Proof};
+use crate::api::names;
+use crate::api::node_fence::{
+    Channel, Evidence, EvidenceState, NodeFence, NodeFenceSpec, NodeFenceStatus, Plan, PlannedPod, PlannedPolicy,
+    PlannedVolume, PodAction, PodStatusState, VolumeStatusState,
+};
+use crate::api::resiliency_policy::ResiliencyPolicy;
+use crate::api::slim::Node;
+use crate::api::time::{self, Now};
+use crate::api::usage::{PodView, VolumeKind};
+use crate::controllers::testing::*;
+
+use super::super::decide::{Asked, Decision, Effect, Seen, Settings, decide};
+
+/// How a fencer behaves.
+#[derive(Clone, Debug)]
+pub enum Fencer {
+    /// Answers with this proof.
+    Proves(Proof),
+    /// Never writes anything.
+    Silent,
+    /// Writes Started, then hangs.
+    Hangs,
+    /// Calls, and fails with this reason.
+    Fails(&'static str),
+    /// Refuses before any call.
+    Refuses(&'static str),
+}
+
+/// The cluster.
+pub struct World {
+    /// What the stores and the API show.
+    pub seen: Seen,
+    /// The clocks.
+    pub now: Now,
+    /// What happened.
+    pub log: Vec<String>,
+    /// Behaviour by driver; without one it proves Verified.
+    pub fencers: BTreeMap<String, Fencer>,
+    /// Whether the attacher finishes deletions of attachments.
+    pub attacher: bool,
+}
+
+impl World {
+    /// A failed node with these pods and their attachments, just planned under a policy with that spec.
+    pub fn new(pods: Vec<PodView>, spec: &serde_json::Value) -> Self {
+        let policy = policy("db", spec);
+        let fence = fence(&pods, &policy);
+        let volumes: Vec<String> = fence.spec.plan.volumes.iter().map(|row| row.name.clone()).collect();
+        let attachable = fence.spec.plan.volumes.iter().filter(|row| row.driver.is_some());
+        let attachments = attachable.map(|row| Arc::new(attachment(&row.name, "n1"))).collect::<Vec<_>>();
+        let drivers = fence.spec.plan.volumes.iter().filter_map(|row| row.driver.clone());
+        let now = now();
+        let seen = Seen {
+            node: Some(Arc::new(node_using(unreachable("n1"), &fence))),
+            lease_is_still: true,
+            pods,
+            attached_since: volumes.iter().map(|name| (format!("va-{name}"), now.mono)).collect(),
+            attachments,
+            requests: Vec::new(),
+            reports: reports(drivers.map(|driver| able(&driver))),
+            policies: vec![Arc::new(policy)],
+            asked: BTreeMap::new(),
+            live: false,
+            out_of_service_spent: false,
+            recorded_for: None,
+            settings: Settings { resync: Duration::from_secs(60), out_of_service_max: Duration::from_secs(60) },
+            fence: Arc::new(fence),
+        };
+        Self { seen, now: later(now, 1.0), log: Vec::new(), fencers: BTreeMap::new(), attacher: true }
+    }
+
+    /// Decides as the controller does: on the stores, and again on the API where the decision asks for it.
+    pub fn decide(&self) -> Decision {
+        let decision = decide(&self.seen, self.now);
+        if !decision.look_live {
+            return decision;
+        }
+        let live = Seen { live: true, ..self.seen.clone() };
+        let decision = decide(&live, self.now);
+        assert!(!decision.look_live, "a live look is asked for once: {}", decision.reason);
+        decision
+    }
+
+    /// One pass; whether it did anything.
+    pub fn pass(&mut self) -> bool {
+        let decision = self.decide();
+        let acted = !decision.effects.is_empty();
+        for effect in decision.effects {
+            self.apply(effect);
+        }
+        acted
+    }
+
+    /// Passes, fencers and attacher until nothing moves; and then a pass must do nothing.
+    pub fn run(&mut self) {
+        for _ in 0..300 {
+            let acted = self.pass();
+            if !acted && !self.others_act() {
+                let again = self.decide();
+                assert_eq!(again.effects, [], "writes at rest: {}", again.reason);
+                return;
+            }
+        }
+        panic!("no rest after 300 passes: {:#?}", &self.log[self.log.len().saturating_sub(20)..]);
+    }
+
+    /// Passes of the controller alone, until it rests.
+    pub fn run_controller(&mut self) {
+        for _ in 0..100 {
+            if !self.pass() {
+                return;
+            }
+        }
+        panic!("no rest after 100 passes: {:#?}", self.log);
+    }
+
+    /// Time passes for nobody but the clocks.
+    pub fn wait(&mut self, seconds: f64) {
+        self.now = later(self.now, seconds);
+    }
+
+    /// Fencers and attacher do their next thing; whether there was any.
+    pub fn others_act(&mut self) -> bool {
+        let fenced = self.fencers_act();
+        let attached = self.seen.attachments.len();
+        if self.attacher {
+            let in_use: Vec<String> = self.volumes_in_use();
+            // Attach/detach detaches what no pod uses: at once under the taint, and of a node that is back.
+            let back = self.seen.node.as_ref().is_some_and(|node| node.ready() == "True");
+            let by_taint = self.seen.our_out_of_service().is_some() || back;
+            self.seen.attachments.retain(|attachment| {
+                let deleted = attachment.metadata.deletion_timestamp.is_some();
+                !deleted && !(by_taint && !in_use.iter().any(|name| name == attachment.volume()))
+            });
+            self.sync_node();
+        }
+        fenced || attached != self.seen.attachments.len()
+    }
+
+    fn volumes_in_use(&self) -> Vec<String> {
+        let used = self.seen.pods.iter().flat_map(|pod| &pod.volumes);
+        used.map(|volume| volume.name.clone()).collect()
+    }
+
+    /// Each fencer takes its next step for all its rows: Started first, the answer later.
+    pub fn fencers_act(&mut self) -> bool {
+        let mut acted = false;
+        let now = time::stamp(self.now.wall);
+        for request in &mut self.seen.requests {
+            let driver = request.spec.fencer_name.clone();
+            let fencer = self.fencers.get(&driver).cloned().unwrap_or(Fencer::Proves(Proof::Verified));
+            let request = Arc::make_mut(request);
+            let results = &mut request.status.get_or_insert_default().volumes;
+            for asked in &request.spec.volumes {
+                let index = results.iter().position(|it| (it.episode, &it.name) == (asked.episode, &asked.name));
+                let known = index.map(|index| results[index].clone());
+                let next = answer(&fencer, request.spec.desired, asked, known.as_ref(), now);
+                let Some(next) = next else { continue };
+                acted = true;
+                self.log.push(format!("{:?} {}", next.result, next.name));
+                match index {
+                    Some(index) => results[index] = next,
+                    None => results.push(next),
+                }
+            }
+        }
+        acted
+    }
+
+    fn apply(&mut self, effect: Effect) {
+        match effect {
+            Effect::Record(status) => self.record(*status),
+            Effect::SetActive(active) => {
+                self.log.push(if active { "active" } else { "inactive" }.into());
+                let labels = Arc::make_mut(&mut self.seen.fence).labels_mut();
+                if active {
+                    labels.insert(names::ACTIVE_LABEL.into(), "true".into());
+                } else {
+                    labels.remove(names::ACTIVE_LABEL);
+                }
+            }
+            Effect::AddTaint { taint, node } => {
+                self.log.push(format!("taint {}", short(&taint.key)));
+                self.node_as(&node).spec.taints.get_or_insert_default().push(taint);
+            }
+            Effect::RemoveTaint { taint, node } => {
+                self.log.push(format!("untaint {}", short(&taint.key)));
+                self.seen.out_of_service_spent |= taint.key == names::OUT_OF_SERVICE_TAINT;
+                self.node_as(&node).spec.taints.get_or_insert_default().retain(|t| t.key != taint.key);
+            }
+            Effect::Ask(request) => {
+                assert!(self.seen.request(&request.spec.fencer_name).is_none(), "asked twice");
+                self.note_asked(None, &request);
+                self.seen.requests.push(Arc::new(*request));
+            }
+            Effect::AskAgain(request) => {
+                let place = self.seen.requests.iter().position(|it| it.spec.fencer_name == request.spec.fencer_name);
+                let before = self.seen.requests[place.expect("a request that is replaced exists")].clone();
+                check_request(&before, &request);
+                self.note_asked(Some(&before), &request);
+                let status = before.status.clone();
+                self.seen.requests[place.unwrap()] = Arc::new(FenceRequest { status, ..*request });
+            }
+            Effect::Withdraw(request) => {
+                self.log.push(format!("withdraw {}", request.spec.fencer_name));
+                self.seen.requests.retain(|it| it.spec.fencer_name != request.spec.fencer_name);
+            }
+            Effect::FailPod(pod) => {
+                self.log.push(format!("fail {}", pod.name()));
+                self.change_pod(pod.name(), |pod| pod.status.phase = Some("Failed".into()));
+            }
+            Effect::DeletePod { pod, grace_seconds } => self.delete_pod(&pod, grace_seconds),
+            Effect::DeleteAttachment(attachment) => {
+                self.log.push(format!("detach {}", attachment.volume()));
+                let uid = attachment.metadata.uid.clone();
+                let held = self.seen.attachments.iter_mut().find(|it| it.metadata.uid == uid).expect("uid precondition");
+                Arc::make_mut(held).metadata.deletion_timestamp = Some(stamp(self.now));
+            }
+            Effect::Unguard => self.log.push("unguard".into()),
+            Effect::Forget => self.log.push("forget".into()),
+        }
+    }
+
+    fn record(&mut self, status: NodeFenceStatus) {
+        for row in &status.volumes {
+            let cut_off = matches!(row.state, VolumeStatusState::Fenced | VolumeStatusState::Detached);
+            let whole = row.proved_at.is_some() && row.method.is_some() && row.committed_at.is_some();
+            assert!(!cut_off || whole, "a fenced volume needs committedAt, provedAt and method: {row:?}");
+        }
+        let old = self.seen.fence.status.clone().unwrap_or_default();
+        for row in &status.volumes {
+            let was = old.volumes.iter().find(|was| (was.episode, &was.name) == (row.episode, &row.name));
+            if was.map(|was| was.state) != Some(row.state) {
+                self.log.push(format!("{} is {:?}", row.name, row.state));
+            }
+        }
+        for row in &status.pods {
+            let was = old.pods.iter().find(|was| was.uid == row.uid);
+            if was.map(|was| was.state) != Some(row.state) {
+                self.log.push(format!("{} is {:?}", row.uid.trim_start_matches("uid-"), row.state));
+            }
+        }
+        if old.phase != status.phase {
+            self.log.push(format!("phase {:?}", status.phase.unwrap()));
+        }
+        Arc::make_mut(&mut self.seen.fence).status = Some(status);
+    }
+
+    fn delete_pod(&mut self, pod: &PodView, grace_seconds: Option<u32>) {
+        let grace = grace_seconds.map_or("graceful".to_owned(), |seconds| format!("grace {seconds}"));
+        self.log.push(format!("delete {} {grace}", pod.name()));
+        let held = self.seen.pods.iter().find(|it| it.uid() == pod.uid()).expect("uid precondition");
+        let (known, sent) = (&held.pod.metadata.resource_version, &pod.pod.metadata.resource_version);
+        assert_eq!(known, sent, "resourceVersion precondition");
+        if grace_seconds == Some(0) && held.pod.finalizers().is_empty() {
+            self.remove_pod(pod.name());
+            return;
+        }
+        let at = stamp(self.now);
+        self.change_pod(pod.name(), |pod| {
+            pod.metadata.deletion_timestamp.get_or_insert(at);
+            pod.metadata.deletion_grace_period_seconds = Some(grace_seconds.map_or(30, i64::from));
+        });
+    }
+
+    /// The pod is gone.
+    pub fn remove_pod(&mut self, name: &str) {
+        self.seen.pods.retain(|pod| pod.name() != name);
+        self.sync_node();
+    }
+
+    /// Somebody writes the pod.
+    pub fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut crate::api::slim::Pod)) {
+        let place = self.seen.pods.iter().position(|pod| pod.name() == name).expect("the pod is there");
+        let pod = Arc::make_mut(&mut self.seen.pods[place].pod);
+        let version: u64 = pod.metadata.resource_version.as_deref().unwrap().parse().unwrap();
+        pod.metadata.resource_version = Some((version + 1).to_string());
+        change(pod);
+    }
+
+    /// The node becomes another, with the taints that it has.
+    pub fn node_becomes(&mut self, change: impl FnOnce(Node) -> Node) {
+        let node = self.seen.node.take().map(|node| change(node.as_ref().clone()));
+        self.seen.node = node.map(Arc::new);
+    }
+
+    /// The kubelet is heard of again.
+    pub fn node_returns(&mut self) {
+        self.seen.lease_is_still = false;
+        self.node_becomes(|node| {
+            let mut node = with_ready(node, "True");
+            node.spec.taints.iter_mut().for_each(|taints| taints.retain(|t| t.key != names::UNREACHABLE_TAINT));
+            node
+        });
+    }
+
+    /// The kubelet is silent again.
+    pub fn node_fails(&mut self) {
+        self.node_becomes(|node| with_taint(with_ready(node, "Unknown"), names::UNREACHABLE_TAINT, "", "NoSchedule"));
+    }
+
+    /// The machine has booted again.
+    pub fn node_reboots(&mut self) {
+        self.node_becomes(|mut node| {
+            node.status.node_info.boot_id = "boot-2".into();
+            node
+        });
+        self.node_returns();
+    }
+
+    /// The controller is another process: it remembers nothing.
+    pub fn restart(&mut self) {
+        self.seen.asked.clear();
+        self.seen.out_of_service_spent = false;
+        let now = self.now.mono;
+        self.seen.attached_since.values_mut().for_each(|since| *since = now);
+        self.wait(0.1);
+    }
+
+    /// An attachment appears.
+    pub fn attach(&mut self, volume: &str, uid: &str, attached: bool) {
+        let mut new = attachment(volume, "n1");
+        new.metadata.uid = Some(uid.into());
+        new.metadata.creation_timestamp = Some(stamp(self.now));
+        new.status.attached = attached;
+        self.seen.attachments.push(Arc::new(new));
+        if attached {
+            self.seen.attached_since.insert(uid.into(), self.now.mono);
+        }
+    }
+
+    /// The plan, as a test wants it.
+    pub fn plan(&mut self) -> &mut Plan {
+        &mut Arc::make_mut(&mut self.seen.fence).spec.plan
+    }
+
+    fn node_as(&mut self, seen: &Arc<Node>) -> &mut Node {
+        let node = Arc::make_mut(self.seen.node.as_mut().expect("a node that is tainted exists"));
+        assert_eq!(node.metadata.uid, seen.metadata.uid, "uid precondition");
+        assert_eq!(node.status.node_info, seen.status.node_info, "boot id precondition");
+        node
+    }
+
+    /// The node's lists of volumes follow the attachments, as attach/detach keeps them.
+    fn sync_node(&mut self) {
+        let attached: Vec<String> = self.seen.attachments.iter().map(|it| unique_name(it.volume())).collect();
+        if let Some(node) = self.seen.node.as_mut() {
+            let status = &mut Arc::make_mut(node).status;
+            status.volumes_attached.retain(|volume| attached.contains(&volume.name));
+            status.volumes_in_use.retain(|name| attached.contains(name));
+        }
+    }
+
+    fn note_asked(&mut self, before: Option<&FenceRequest>, request: &FenceRequest) {
+        let known = before.map(|it| it.spec.volumes.clone()).unwrap_or_default();
+        let new: Vec<_> = request.spec.volumes.iter().filter(|volume| !known.contains(volume)).collect();
+        for volume in &new {
+            let asked = Asked { round: volume.round, at: self.now.mono };
+            self.seen.asked.insert((volume.episode, volume.name.clone()), asked);
+        }
+        let rounds: Vec<_> = new.iter().map(|volume| format!("{} round {}", volume.name, volume.round)).collect();
+        self.log.push(format!("ask {:?} {}", request.spec.desired, rounds.join(", ")).trim_end().to_owned());
+    }
+}
+
+fn answer(
+    fencer: &Fencer,
+    desired: Desired,
+    asked: &crate::api::fence_request::RequestedVolume,
+    known: Option<&FenceResult>,
+    now: chrono::DateTime<chrono::Utc>,
+) -> Option<FenceResult> {
+    let row = known.cloned().unwrap_or(FenceResult {
+        episode: asked.episode,
+        name: asked.name.clone(),
+        round: asked.round,
+        result: FenceOutcome::Unfenced,
+        proof: Proof::None,
+        method: None,
+        started_at: None,
+        published_before_at: None,
+        read_back_at: None,
+        reason: None,
+        message: None,
+    });
+    let begun = known.is_some_and(|it| it.round == asked.round && it.result == FenceOutcome::Started);
+    let done = known.is_some_and(|it| it.round == asked.round && it.result != FenceOutcome::Started);
+    let round = asked.round;
+    if desired == Desired::Unfenced {
+        let unfenced = FenceResult { result: FenceOutcome::Unfenced, proof: Proof::None, round, ..row };
+        return (known.map(|it| it.result) != Some(FenceOutcome::Unfenced)).then_some(unfenced);
+    }
+    match fencer {
+        Fencer::Silent => None,
+        _ if done && known.is_some_and(|it| it.result != FenceOutcome::Unfenced) => None,
+        Fencer::Refuses(reason) => {
+            Some(FenceResult { result: FenceOutcome::Failed, reason: Some((*reason).into()), round, ..row })
+        }
+        _ if !begun => {
+            let started_at = row.started_at.or(Some(now));
+            Some(FenceResult { result: FenceOutcome::Started, proof: Proof::None, started_at, round, ..row })
+        }
+        Fencer::Hangs => None,
+        Fencer::Fails(reason) => {
+            Some(FenceResult { result: FenceOutcome::Failed, reason: Some((*reason).into()), round, ..row })
+        }
+        Fencer::Proves(proof) => Some(FenceResult {
+            result: FenceOutcome::Fenced,
+            proof: *proof,
+            method: Some(FencerMethodType::Unpublish),
+            published_before_at: Some(now),
+            read_back_at: Some(now),
+            reason: Some("NotPublished".into()),
+            ..row
+        }),
+    }
+}
+
+/// What the definition of FenceRequest refuses.
+fn check_request(before: &FenceRequest, after: &FenceRequest) {
+    let (old, new) = (&before.spec, &after.spec);
+    assert!(new.episode == old.episode || new.episode == old.episode + 1, "episode only rises, by one");
+    assert!(new.episode > old.episode || new.node == old.node, "the frozen identity is immutable");
+    for row in &old.volumes {
+        let now = new.volumes.iter().find(|it| (it.episode, &it.name) == (row.episode, &row.name));
+        let now = now.unwrap_or_else(|| panic!("requested volume {} was removed", row.name));
+        assert!(now.round >= row.round, "round only rises");
+        let same = crate::api::fence_request::RequestedVolume { round: row.round, ..now.clone() };
+        assert_eq!(same, *row, "a requested volume cannot be changed");
+    }
+}
+
+fn fence(pods: &[PodView], policy: &ResiliencyPolicy) -> NodeFence {
+    let fencing = &policy.spec.fencing;
+    let mut volumes: BTreeMap<String, PlannedVolume> = BTreeMap::new();
+    for volume in pods.iter().flat_map(|pod| &pod.volumes) {
+        let (driver, handle) = match &volume.kind {
+            VolumeKind::Csi(csi) => (Some(csi.driver.clone()), Some(csi.handle.clone())),
+            _ => (None, None),
+        };
+        let minimum_proof = fencing.minimum_proof_for(driver.as_deref().unwrap_or_default());
+        let methods = fencing.methods_for(driver.as_deref().unwrap_or_default()).iter();
+        let row = PlannedVolume {
+            episode: 1,
+            name: volume.name.clone(),
+            uid: None,
+            node_id: driver.as_ref().map(|_| "id-n1".into()),
+            attachment_uid: driver.as_ref().map(|_| format!("va-{}", volume.name)),
+            methods: methods.filter(|m| driver.is_some() && m.type_.best_proof() >= minimum_proof).cloned().collect(),
+            driver,
+            volume_handle: handle,
+            minimum_proof,
+        };
+        volumes.insert(volume.name.clone(), row);
+    }
+    let evidence = Evidence {
+        channel: Channel::Kubelet,
+        state: EvidenceState::Failed,
+        backend: None,
+        since: at(99_960),
+        reason: "NodeUnreachable".into(),
+        message: None,
+    };
+    let plan = Plan {
+        decided_at: at(100_000),
+        digest: "sha256:00000000".into(),
+        evidence: vec![evidence],
+        pods: pods.iter().map(planned).collect(),
+        volumes: volumes.into_values().collect(),
+    };
+    let policies = vec![PlannedPolicy {
+        name: policy.name_any(),
+        uid: policy.uid().unwrap(),
+        generation: 1,
+        mode: policy.spec.mode,
+    }];
+    let node = NodeIdentity { uid: "uid-n1".into(), boot_id: Some("boot-1".into()) };
+    let mut fence = NodeFence::new("n1", NodeFenceSpec { episode: 1, node, policies, plan });
+    fence.metadata.uid = Some("uid-fence".into());
+    fence.metadata.generation = Some(1);
+    fence.metadata.finalizers = Some(vec![names::NODE_CLEAN_FINALIZER.into()]);
+    fence
+}
+
+/// A pod's row: DaemonSet pods are kept, all others released.
+pub fn planned(pod: &PodView) -> PlannedPod {
+    let keep = pod.pod.controller_kind() == Some("DaemonSet");
+    PlannedPod {
+        episode: 1,
+        uid: pod.uid().into(),
+        namespace: pod.namespace().into(),
+        name: pod.name().into(),
+        policy: (!keep).then(|| "db".into()),
+        action: if keep { PodAction::Keep } else { PodAction::Release },
+        reason: if keep { "DaemonSet" } else { "NodeFailure" }.into(),
+        priority: pod.pod.spec.priority,
+        volumes: pod.volumes.iter().map(|volume| volume.name.clone()).collect(),
+    }
+}
+
+fn node_using(mut node: Node, fence: &NodeFence) -> Node {
+    let used = fence.spec.plan.volumes.iter().filter(|row| row.driver.is_some()).map(|row| unique_name(&row.name));
+    node.status.volumes_in_use = used.collect();
+    node.status.volumes_attached =
+        node.status.volumes_in_use.iter().map(|name| crate::api::slim::AttachedVolume { name: name.clone() }).collect();
+    node
+}
+
+fn unique_name(volume: &str) -> String {
+    format!("kubernetes.io/csi/{DRIVER}^handle-{volume}")
+}
+
+fn stamp(now: Now) -> Time {
+    time::to_k8s(now.wall)
+}
+
+fn short(key: &str) -> &str {
+    key.split('/').next_back().unwrap_or(key)
+}
+
+/// What the record says of a volume and of a pod.
+impl World {
+    /// The recorded row of a volume.
+    pub fn volume(&self, name: &str) -> crate::api::node_fence::VolumeStatus {
+        let rows = &self.seen.fence.status.as_ref().expect("something is recorded").volumes;
+        rows.iter().rev().find(|row| row.name == name).expect("the volume has a row").clone()
+    }
+
+    /// State and reason of a pod.
+    pub fn pod(&self, name: &str) -> (PodStatusState, String) {
+        let rows = &self.seen.fence.status.as_ref().expect("something is recorded").pods;
+        let row = rows.iter().find(|row| row.uid == format!("uid-{name}")).expect("the pod has a row");
+        (row.state, row.reason.clone().unwrap_or_default())
+    }
+
+    /// Status and reason of a condition.
+    pub fn condition(&self, type_: &str) -> Option<(String, String)> {
+        let conditions = &self.seen.fence.status.as_ref()?.conditions;
+        let found = conditions.iter().find(|condition| condition.type_ == type_)?;
+        Some((found.status.clone(), found.reason.clone()))
+    }
+
+    /// Whether something of that name happened.
+    pub fn did(&self, what: &str) -> bool {
+        self.log.iter().any(|entry| entry.starts_with(what))
+    }
+
+    /// Asserts that these things happened, in this order, others in between.
+    pub fn assert_order(&self, wanted: &[&str]) {
+        let mut rest = self.log.iter();
+        for want in wanted {
+            assert!(rest.any(|entry| entry == want), "{want:?} is missing or too early in {:#?}", self.log);
+        }
+    }
+}
