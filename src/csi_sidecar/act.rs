@@ -84,7 +84,7 @@ fn send(cx: &Context, request: &FenceRequest, memory: &Shared, volume: Requested
         let outcome = called.unwrap_or_else(|panic| Err(internal(panic.to_string())));
         let at = cx.clock.now().mono;
         let call = match outcome {
-            Ok(()) => Call::Acknowledged { at },
+            Ok(()) => Call::Acknowledged { at, round },
             Err(failure) => Call::Failed { failure, attempts: attempts + 1, at, round },
         };
         lock(&memory).calls.insert(row, call);

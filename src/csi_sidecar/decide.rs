@@ -51,6 +51,8 @@ pub enum Call {
     Acknowledged {
         /// When the answer came.
         at: Instant,
+        /// The round it was for.
+        round: i32,
     },
     /// It failed.
     Failed {
@@ -243,10 +245,10 @@ fn go_on(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, now: Now) -
             let left = backoff(*attempts).saturating_sub(now.mono.saturating_duration_since(*at));
             if left.is_zero() { Step::Call } else { Step::Wait(Some(left)) }
         }
-        Some(Call::Acknowledged { at }) => {
+        Some(Call::Acknowledged { at, round }) => {
             let recent = now.mono.saturating_duration_since(*at) < READ_ONLY_FOR;
             let late_answer = begun.result == FenceOutcome::Fenced && recent;
-            if begun.round != volume.round && !late_answer && begun.result != FenceOutcome::Started {
+            if *round != volume.round && !late_answer && begun.result != FenceOutcome::Started {
                 return Step::Call;
             }
             judge(seen, volume, begun, *at)
