@@ -38,7 +38,8 @@ pub struct Record {
     pub received: DateTime<Utc>,
     /// When it was finished, to the microsecond.
     pub finished: DateTime<Utc>,
-    /// What was written; kept for patches and updates of nodes only.
+    /// What was sent; kept for patches and updates of nodes and NodeFences, and for deletions of pods
+    /// and attachments.
     pub body: Option<Value>,
 }
 
