@@ -15,6 +15,11 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
     ObjectMeta::deserialize(deserializer).map(|metadata| ObjectMeta { managed_fields: None, ..metadata })
 }
 
+/// Kubernetes writes an empty list or map without `omitempty` as null, such as `drivers` of a CSINode without drivers.
+fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
 macro_rules! slim {
     ($(#[$doc:meta])* $name:ident: $of:ty { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$doc])*
@@ -25,7 +30,7 @@ macro_rules! slim {
             /// Metadata without field ownership.
             #[serde(default, deserialize_with = "metadata")]
             pub metadata: ObjectMeta,
-            $($(#[$field_doc])* #[serde(default)] pub $field: $type,)*
+            $($(#[$field_doc])* #[serde(default, deserialize_with = "nullable")] pub $field: $type,)*
         }
     };
 }
@@ -35,7 +40,7 @@ macro_rules! part {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "camelCase")]
-        pub struct $name { $($(#[$field_doc])* #[serde(default)] pub $field: $type,)* }
+        pub struct $name { $($(#[$field_doc])* #[serde(default, deserialize_with = "nullable")] pub $field: $type,)* }
     };
 }
 
@@ -440,6 +445,12 @@ mod tests {
                 VolumeSource::Other("nfs".into()),
             ]
         );
+    }
+
+    #[test]
+    fn an_empty_list_that_is_written_as_null_is_read() {
+        let node: CsiNode = serde_json::from_value(serde_json::json!({ "spec": { "drivers": null } })).unwrap();
+        assert_eq!(node.spec.drivers, []);
     }
 
     #[test]

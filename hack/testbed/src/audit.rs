@@ -38,7 +38,8 @@ pub struct Record {
     pub received: DateTime<Utc>,
     /// When it was finished, to the microsecond.
     pub finished: DateTime<Utc>,
-    /// What was written; kept for patches and updates of nodes only.
+    /// What was sent; kept for patches and updates of nodes and NodeFences, and for deletions of pods
+    /// and attachments.
     pub body: Option<Value>,
 }
 
@@ -56,20 +57,28 @@ impl Record {
         (200..300).contains(&self.code)
     }
 
-    /// Whether this is a successful write of a node whose taints include this one.
+    /// Whether this is a successful write of a node whose taints include this one, or a JSON patch that adds it.
     pub fn writes_taint(&self, key: &str, effect: &str) -> bool {
-        let taints = self
-            .body
-            .as_ref()
-            .and_then(|body| body.pointer("/spec/taints"));
-        self.succeeded()
-            && taints.and_then(Value::as_array).is_some_and(|taints| {
-                taints.iter().any(|taint| {
-                    taint.get("key").and_then(Value::as_str) == Some(key)
-                        && taint.get("effect").and_then(Value::as_str) == Some(effect)
-                })
-            })
+        let is_it = |taint: &Value| {
+            let field = |name| taint.get(name).and_then(Value::as_str);
+            field("key") == Some(key) && field("effect") == Some(effect)
+        };
+        self.succeeded() && self.body.as_ref().is_some_and(|body| written_taints(body).any(is_it))
     }
+}
+
+/// The taints in a node or a patch of one.
+fn written_taints(body: &Value) -> impl Iterator<Item = &Value> {
+    let whole = body.pointer("/spec/taints").and_then(Value::as_array);
+    let operations = body.as_array().into_iter().flatten().filter(|operation| {
+        let is = |name, wanted: fn(&str) -> bool| operation.get(name).and_then(Value::as_str).is_some_and(wanted);
+        is("op", |op| op == "add" || op == "replace") && is("path", |path| path.starts_with("/spec/taints"))
+    });
+    let added = operations.filter_map(|operation| operation.get("value")).flat_map(|value| match value {
+        Value::Array(taints) => taints.as_slice(),
+        taint => std::slice::from_ref(taint),
+    });
+    whole.into_iter().flatten().chain(added)
 }
 
 impl Audit {
@@ -200,6 +209,24 @@ mod tests {
         assert!(records[0].writes_taint("node.kubernetes.io/unreachable", "NoSchedule"));
         assert!(!records[0].writes_taint("node.kubernetes.io/unreachable", "NoExecute"));
         assert_eq!(records[0].finished.timestamp_subsec_micros(), 789);
+    }
+
+    #[test]
+    fn a_taint_in_a_json_patch_is_read() {
+        let taint = r#"{"key":"bulkhead.dev/fenced","effect":"NoSchedule","value":"1"}"#;
+        let object = r#"{"spec":{"taints":[{"key":"node.kubernetes.io/unreachable","effect":"NoSchedule"}]}}"#;
+        for operation in [
+            format!(r#"{{"op":"add","path":"/spec/taints/-","value":{taint}}}"#),
+            format!(r#"{{"op":"add","path":"/spec/taints","value":[{taint}]}}"#),
+        ] {
+            let text = PATCH.replace('\n', "").replace(object, &format!("[{operation}]"));
+            let record = read(text.as_bytes()).next().unwrap();
+            assert!(record.writes_taint("bulkhead.dev/fenced", "NoSchedule"), "{operation}");
+        }
+        let test = format!(r#"[{{"op":"test","path":"/spec/taints","value":[{taint}]}}]"#);
+        let text = PATCH.replace('\n', "").replace(object, &test);
+        let record = read(text.as_bytes()).next().unwrap();
+        assert!(!record.writes_taint("bulkhead.dev/fenced", "NoSchedule"), "a test writes nothing");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! A whole cluster in one value: control plane, test array with its attacher, simulated nodes, and the operator as it is
 //! shipped (its real programs, under its real identities, with its real RBAC and admission policies).
 
+mod workload;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,15 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bulkhead::api::node_fence::NodeFence;
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::PostParams;
 use kube::{Api, Client};
-use serde_json::json;
 use tempfile::TempDir;
 
-use crate::array::{Array, ArrayOptions, Claim, ClaimError};
-use crate::ledger::Access;
+pub use self::workload::Workload;
+
+use crate::array::{Array, ArrayOptions, ClaimError};
 use crate::nodes::{KwokHeartbeat, NodeError, NodeOptions, SimulatedNode, SimulatedNodes};
 use crate::process::{Launch, Process, ProcessError};
 use crate::{AttacherOptions, Identity, KwokOptions, Testbed, TestbedError, TestbedOptions, oracle};
@@ -111,8 +111,16 @@ pub struct Cluster {
     /// The control plane.
     pub testbed: Arc<Testbed>,
     options: ClusterOptions,
-    _attachers: Vec<Process>,
-    _folders: Vec<TempDir>,
+    _parts: Vec<(Process, TempDir)>,
+}
+
+/// An array that was added to a running cluster, with its attacher. What it knows goes when this is dropped.
+pub struct AddedArray {
+    /// The array.
+    pub array: Arc<Array>,
+    /// Its attacher.
+    pub attacher: Process,
+    _folder: TempDir,
 }
 
 impl Cluster {
@@ -120,15 +128,11 @@ impl Cluster {
     pub async fn start(options: ClusterOptions) -> Result<Self, ClusterError> {
         let testbed = Arc::new(Testbed::start(options.testbed.clone()).await?);
         let client = testbed.client(&Identity::TestbedNodes).await?;
-        let (mut arrays, mut attachers, mut folders) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut arrays, mut parts) = (Vec::new(), Vec::new());
         for array in &options.arrays {
-            let folder = tempfile::tempdir().map_err(ClusterError::Array)?;
-            let array = Arc::new(Array::start(folder.path(), array.clone()).map_err(ClusterError::Array)?);
-            array.install(&client).await?;
-            let name = format!("attacher-{}", array.driver_name());
-            attachers.push(testbed.start_attacher(&name, array.csi_socket(), &options.attacher)?);
-            arrays.push(array);
-            folders.push(folder);
+            let added = start_array(&testbed, &client, array, &options.attacher).await?;
+            arrays.push(added.array);
+            parts.push((added.attacher, added._folder));
         }
         let heartbeat = Arc::new(KwokHeartbeat::new(testbed.clone(), options.kwok.clone()));
         let nodes = SimulatedNodes::new(client.clone(), arrays.clone(), heartbeat, options.node.clone());
@@ -143,8 +147,7 @@ impl Cluster {
             arrays,
             testbed,
             options,
-            _attachers: attachers,
-            _folders: folders,
+            _parts: parts,
         };
         cluster.nodes_ready().await?;
         if cluster.options.programs.is_some() {
@@ -162,7 +165,7 @@ impl Cluster {
         }
         let drivers: Vec<_> = self.arrays.iter().map(|array| array.driver_name().to_owned()).collect();
         for driver in &drivers {
-            self.testbed.apply(fencer_rbac(&self.testbed, &root, driver).await?).await?;
+            self.allow_fencer(driver).await?;
             if self.options.sidecars {
                 self.start_sidecar(driver).await?;
             }
@@ -179,27 +182,53 @@ impl Cluster {
         .await
     }
 
+    /// One more array with its attacher, without a sidecar. Nodes that are added from now on have its driver.
+    pub async fn add_array(&self, options: &ArrayOptions) -> Result<AddedArray, ClusterError> {
+        let added = start_array(&self.testbed, &self.client, options, &self.options.attacher).await?;
+        self.nodes.add_array(added.array.clone());
+        self.allow_fencer(&options.driver_name).await?;
+        Ok(added)
+    }
+
+    /// Gives our sidecar's ServiceAccount the rights of this driver's fencer, as shipped.
+    async fn allow_fencer(&self, driver: &str) -> Result<(), ClusterError> {
+        let objects = fencer_rbac(&self.testbed, &root(), driver).await?;
+        Ok(self.testbed.apply(objects).await?)
+    }
+
     /// Starts one more `bulkhead-controller`.
     pub async fn start_controller(&mut self) -> Result<(), ClusterError> {
-        let identity = self.testbed.kubeconfig(&Identity::OperatorController)?;
-        let name = format!("bulkhead-controller-{}", self.controllers.len());
-        let mut args = common_args(&identity, &name);
-        args.extend(self.options.controller_args.iter().map(OsString::from));
-        let process = self.launch("bulkhead-controller", &name, args)?;
+        let process = self.controller(&format!("bulkhead-controller-{}", self.controllers.len()))?;
         self.controllers.push(process);
         Ok(())
     }
 
+    /// A `bulkhead-controller` of that name. One that ended and starts again under its name leads at once, as a
+    /// container does that its kubelet restarts.
+    pub fn controller(&self, name: &str) -> Result<Process, ClusterError> {
+        let identity = self.testbed.kubeconfig(&Identity::OperatorController)?;
+        let mut args = common_args(&identity, name);
+        args.extend(self.options.controller_args.iter().map(OsString::from));
+        self.launch("bulkhead-controller", name, args)
+    }
+
     /// Starts `bulkhead-csi-sidecar` beside the array of this driver.
     pub async fn start_sidecar(&mut self, driver: &str) -> Result<(), ClusterError> {
-        let identity = self.testbed.kubeconfig(&Identity::CsiSidecar)?;
-        let name = format!("bulkhead-csi-sidecar-{driver}");
-        let mut args = common_args(&identity, &name);
-        let socket = self.arrays.iter().find(|array| array.driver_name() == driver).map(|array| array.csi_socket());
-        args.extend(socket.iter().flat_map(|socket| [OsString::from("--csi-address"), socket.as_os_str().to_owned()]));
-        let process = self.launch("bulkhead-csi-sidecar", &name, args)?;
-        self.sidecars.insert(driver.to_owned(), process);
+        let array = self.arrays.iter().find(|array| array.driver_name() == driver).cloned();
+        if let Some(array) = array {
+            let process = self.sidecar(&array)?;
+            self.sidecars.insert(driver.to_owned(), process);
+        }
         Ok(())
+    }
+
+    /// A `bulkhead-csi-sidecar` beside an array.
+    pub fn sidecar(&self, array: &Array) -> Result<Process, ClusterError> {
+        let identity = self.testbed.kubeconfig(&Identity::CsiSidecar)?;
+        let name = format!("bulkhead-csi-sidecar-{}", array.driver_name());
+        let mut args = common_args(&identity, &name);
+        args.extend([OsString::from("--csi-address"), array.csi_socket().as_os_str().to_owned()]);
+        self.launch("bulkhead-csi-sidecar", &name, args)
     }
 
     fn launch(&self, program: &str, name: &str, args: Vec<OsString>) -> Result<Process, ClusterError> {
@@ -222,22 +251,6 @@ impl Cluster {
             last: "no such node was added".into(),
         };
         self.nodes.node(name).ok_or_else(missing)
-    }
-
-    /// A StatefulSet whose pods each have volumes on the arrays, protected by the first sample's label.
-    pub async fn stateful_set(&self, set: &Workload) -> Result<(), ClusterError> {
-        for replica in 0..set.replicas {
-            for (number, array) in set.volumes.iter().enumerate() {
-                let name = format!("data{number}-{}-{replica}", set.name);
-                let claim = Claim { access: set.access, ..Claim::new("default", &name) };
-                if let Some(array) = self.arrays.get(*array) {
-                    array.claim(&self.client, &claim).await?;
-                }
-            }
-        }
-        let api: Api<StatefulSet> = Api::default_namespaced(self.client.clone());
-        api.create(&PostParams::default(), &set.object()?).await?;
-        Ok(())
     }
 
     /// Waits until every pod of the set is Ready, and returns the node of each.
@@ -318,80 +331,6 @@ impl Cluster {
     }
 }
 
-/// A StatefulSet for tests.
-#[derive(Clone, Debug)]
-pub struct Workload {
-    /// Its name.
-    pub name: String,
-    /// How many pods.
-    pub replicas: usize,
-    /// For each volume of a pod, the array it is on.
-    pub volumes: Vec<usize>,
-    /// Access mode of the volumes.
-    pub access: Access,
-    /// Labels of the pods besides `app`.
-    pub labels: BTreeMap<String, String>,
-    /// Only this node may run them, if set.
-    pub node: Option<String>,
-    /// Their PriorityClass, if set.
-    pub priority_class: Option<String>,
-}
-
-impl Workload {
-    /// One protected pod with one volume.
-    pub fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            replicas: 1,
-            volumes: vec![0],
-            access: Access::SingleWriter,
-            labels: BTreeMap::from([("bulkhead.dev/protect".to_owned(), "true".to_owned())]),
-            node: None,
-            priority_class: None,
-        }
-    }
-
-    fn object(&self) -> Result<StatefulSet, serde_json::Error> {
-        let mut labels = self.labels.clone();
-        labels.insert("app".to_owned(), self.name.clone());
-        let templates: Vec<_> = (0..self.volumes.len())
-            .map(|number| {
-                json!({
-                    "metadata": { "name": format!("data{number}") },
-                    "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
-                })
-            })
-            .collect();
-        let affinity = self.node.as_ref().map(|node| {
-            json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
-                "weight": 100,
-                "preference": { "matchExpressions": [
-                    { "key": "kubernetes.io/hostname", "operator": "In", "values": [node] },
-                ] },
-            }] } })
-        });
-        serde_json::from_value(json!({
-            "metadata": { "name": self.name },
-            "spec": {
-                "replicas": self.replicas,
-                "serviceName": self.name,
-                "podManagementPolicy": "Parallel",
-                "selector": { "matchLabels": { "app": self.name } },
-                "template": {
-                    "metadata": { "labels": labels },
-                    "spec": {
-                        "automountServiceAccountToken": false,
-                        "affinity": affinity,
-                        "priorityClassName": self.priority_class,
-                        "containers": [{ "name": "main", "image": "app" }],
-                    },
-                },
-                "volumeClaimTemplates": templates,
-            },
-        }))
-    }
-}
-
 fn common_args(kubeconfig: &Path, identity: &str) -> Vec<OsString> {
     let log = "info,bulkhead=debug,kube_client=warn,tower=warn,hyper=warn,hyper_util=warn";
     let mut args: Vec<OsString> = vec!["--kubeconfig".into(), kubeconfig.as_os_str().to_owned()];
@@ -411,6 +350,19 @@ fn ready_on(pod: &Pod) -> Option<String> {
     let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
     let live = pod.metadata.deletion_timestamp.is_none();
     (ready && live).then(|| pod.spec.as_ref()?.node_name.clone()).flatten()
+}
+
+async fn start_array(
+    testbed: &Testbed,
+    client: &Client,
+    options: &ArrayOptions,
+    attacher: &AttacherOptions,
+) -> Result<AddedArray, ClusterError> {
+    let folder = tempfile::tempdir().map_err(ClusterError::Array)?;
+    let array = Arc::new(Array::start(folder.path(), options.clone()).map_err(ClusterError::Array)?);
+    array.install(client).await?;
+    let attacher = testbed.start_attacher(array.driver_name(), array.csi_socket(), attacher)?;
+    Ok(AddedArray { array, attacher, _folder: folder })
 }
 
 /// The shipped RBAC of the test driver's fencer, for whichever driver.

@@ -1,7 +1,10 @@
 //! The project's own commands. `hack/test`, `hack/demo` and `hack/bench` call it.
 
 mod check;
+mod demo;
 mod generate;
+mod incident;
+mod programs;
 mod steps;
 mod test;
 
@@ -9,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 
 type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
@@ -35,6 +39,8 @@ enum Command {
         #[arg(long)]
         wide: bool,
     },
+    /// A pod fails over from a dead node, with a timeline: everything from nothing, and gone afterwards.
+    Demo(demo::Options),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +50,7 @@ fn main() -> ExitCode {
         Command::Generate { check: true } => generate::check(&root),
         Command::Check => check::run(&mut steps::Steps::new(&root)),
         Command::Test { wide } => test::run(&root, wide),
+        Command::Demo(options) => until_interrupted(demo::run(&root, &options)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -52,6 +59,22 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs to the end or to Ctrl-C or SIGTERM. Dropping the work ends every process that it started.
+fn until_interrupted(work: impl Future<Output = Result<()>>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let done = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        tokio::select! {
+            done = work => done,
+            _ = tokio::signal::ctrl_c() => Err("interrupted; everything that was started is stopped".into()),
+            _ = terminate.recv() => Err("terminated; everything that was started is stopped".into()),
+        }
+    });
+    // A build of upstream programs that goes on in its thread must not be waited for.
+    runtime.shutdown_background();
+    done
 }
 
 fn root() -> PathBuf {

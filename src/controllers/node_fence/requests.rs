@@ -113,10 +113,11 @@ fn needs_new_round(seen: &Seen, rows: &Rows, row: &VolumeRow, round: i32, now: N
         FenceOutcome::Started => false,
         _ if strong => {
             // The pods it was for may all be on their way; then nobody waits for a new proof.
-            let waited_for = !row.is_cut_off() || rows.pods.iter().zip(&seen.fence.spec.plan.pods).any(|(pod, planned)| {
-                matches!(pod.state, PodStatusState::Pending | PodStatusState::Waiting | PodStatusState::Releasing)
-                    && planned.volumes.contains(&row.plan.name)
-            });
+            let waited_for = !row.is_cut_off()
+                || rows.pods.iter().zip(&seen.fence.spec.plan.pods).any(|(pod, planned)| {
+                    matches!(pod.state, PodStatusState::Pending | PodStatusState::Waiting | PodStatusState::Releasing)
+                        && planned.volumes.contains(&row.plan.name)
+                });
             let in_flight = seen.attachments_of(&row.plan.name).any(|attachment| !attachment.status.attached);
             waited_for
                 && !row.fresh

@@ -233,13 +233,7 @@ fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus
     if status.state == VolumeStatusState::Clean && is_back_uncleaned(seen) {
         status.state = VolumeStatusState::Detached;
     }
-    VolumeRow {
-        plan: plan.clone(),
-        status,
-        minimum: minimum(seen, plan),
-        needed: false,
-        fresh: false,
-    }
+    VolumeRow { plan: plan.clone(), status, minimum: minimum(seen, plan), needed: false, fresh: false }
 }
 
 /// The stricter of the plan and the live policies of the pods that use the volume: a later edit may only make a

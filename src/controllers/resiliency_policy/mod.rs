@@ -11,6 +11,8 @@ pub mod plan;
 pub mod select;
 pub mod silence;
 pub mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -126,8 +128,8 @@ impl Controller {
                     memory.unseen.insert(fence.name_any(), (fence.metadata.generation.unwrap_or_default(), now.mono));
                 }
                 Ok(None) => {}
-                // Somebody wrote in between: what was decided on is gone, so decide anew.
-                Err(error) if error.is_conflict() => return Ok(Next::After(Duration::from_millis(100))),
+                // Somebody wrote in between, or deleted the policy: what was decided on is gone, so decide anew.
+                Err(error) if error.is_conflict() || error.is_not_found() => return Ok(Next::After(Duration::from_millis(100))),
                 Err(error) => return Err(error),
             }
         }

@@ -75,11 +75,12 @@ impl Kubelet {
 
     /// Creates Node and CSINode, and tells the arrays.
     pub async fn register(&self) -> Result<(), NodeError> {
-        for array in self.world.arrays.values() {
+        for array in self.world.arrays() {
             array.add_node(&self.csi_node_id);
         }
         let (boot_id, address) = (lock(&self.boot_id).clone(), self.address());
-        let registration = self.registration(&boot_id, &address);
+        let drivers = self.drivers();
+        let registration = self.registration(&boot_id, &address, &drivers);
         let client = &self.world.client;
         let nodes: Api<Node> = Api::all(client.clone());
         let created = nodes
@@ -95,13 +96,25 @@ impl Kubelet {
         Ok(())
     }
 
-    fn registration<'a>(&'a self, boot_id: &'a str, address: &'a str) -> Registration<'a> {
+    fn drivers(&self) -> Vec<String> {
+        let arrays = self.world.arrays().into_iter();
+        arrays
+            .map(|array| array.driver_name().to_owned())
+            .collect()
+    }
+
+    fn registration<'a>(
+        &'a self,
+        boot_id: &'a str,
+        address: &'a str,
+        drivers: &'a [String],
+    ) -> Registration<'a> {
         Registration {
             name: &self.name,
             csi_node_id: &self.csi_node_id,
             address,
             boot_id,
-            drivers: self.world.arrays.keys().map(String::as_str).collect(),
+            drivers: drivers.iter().map(String::as_str).collect(),
             options: &self.world.options,
         }
     }
@@ -124,7 +137,7 @@ impl Kubelet {
     pub async fn power_off(&self) {
         self.stop_pods();
         self.network.cut().await;
-        for array in self.world.arrays.values() {
+        for array in self.world.arrays() {
             array.forget_staging(&self.csi_node_id);
         }
         lock(&self.in_use).clear();
@@ -143,7 +156,7 @@ impl Kubelet {
     /// Reports the new boot id, and that nothing is in use.
     pub async fn report_boot(&self) -> Result<(), NodeError> {
         let (boot_id, address) = (lock(&self.boot_id).clone(), self.address());
-        let info = self.registration(&boot_id, &address).info();
+        let info = self.registration(&boot_id, &address, &[]).info();
         let status = json!({ "status": { "nodeInfo": info, "volumesInUse": [] } });
         let mut reported = self.reported.lock().await;
         match self.patch_node_status(&status).await {

@@ -19,7 +19,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::DeleteParams;
+use kube::{Api, Client};
 use tokio::task::JoinSet;
 
 pub use self::heartbeat::{Heartbeat, KwokHeartbeat};
@@ -96,6 +98,11 @@ impl SimulatedNodes {
         }
     }
 
+    /// One more array. Nodes that are added from now on have its driver.
+    pub fn add_array(&self, array: Arc<Array>) {
+        self.world.add_array(array);
+    }
+
     /// Adds a node: registers it with the arrays, creates Node and CSINode, starts its heartbeat.
     ///
     /// # Errors
@@ -113,6 +120,22 @@ impl SimulatedNodes {
         node.power_on();
         self.world.heartbeat.start(name).await?;
         Ok(SimulatedNode(node))
+    }
+
+    /// Takes a node away for good: power, heartbeat, and its Node object. What it wrote stays in the ledgers.
+    ///
+    /// # Errors
+    ///
+    /// When the API server refuses the deletion.
+    pub async fn remove(&self, name: &str) -> Result<(), NodeError> {
+        let node = lock(&self.world.registry).nodes.remove(name);
+        let Some(node) = node.map(SimulatedNode) else {
+            return Ok(());
+        };
+        node.power_off().await;
+        let nodes: Api<Node> = Api::all(self.world.client.clone());
+        nodes.delete(name, &DeleteParams::default()).await?;
+        Ok(())
     }
 
     /// The node of this name, if it was added.

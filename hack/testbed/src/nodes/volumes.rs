@@ -34,12 +34,12 @@ pub(super) async fn of_pod(kubelet: &Kubelet, pod: &Pod) -> kube::Result<Option<
         };
         let Some(spec) = bound.spec else { continue };
         let Some(csi) = spec.csi else { continue };
-        let Some(array) = kubelet.world.arrays.get(&csi.driver) else {
+        let Some(array) = kubelet.world.array(&csi.driver) else {
             continue;
         };
         let modes = spec.access_modes.unwrap_or_default();
         volumes.push(Volume {
-            array: array.clone(),
+            array,
             unique_name: format!("kubernetes.io/csi/{}^{}", csi.driver, csi.volume_handle),
             writable: !read_only && modes.iter().any(|mode| mode != "ReadOnlyMany"),
             attach_required: attach_required(kubelet, &csi.driver).await?,

@@ -22,7 +22,7 @@ pub(super) type PodView = watch::Receiver<Option<Arc<Pod>>>;
 pub(super) struct World {
     pub client: Client,
     /// By CSI driver name.
-    pub arrays: BTreeMap<String, Arc<Array>>,
+    arrays: Mutex<BTreeMap<String, Arc<Array>>>,
     pub heartbeat: Arc<dyn Heartbeat>,
     pub options: NodeOptions,
     pub registry: Mutex<Registry>,
@@ -60,13 +60,31 @@ impl World {
         let arrays = arrays.into_iter();
         World {
             client,
-            arrays: arrays
-                .map(|array| (array.driver_name().to_owned(), array))
-                .collect(),
+            arrays: Mutex::new(
+                arrays
+                    .map(|array| (array.driver_name().to_owned(), array))
+                    .collect(),
+            ),
             heartbeat,
             options,
             registry: Mutex::default(),
         }
+    }
+
+    /// Nodes that register from now on have its driver.
+    pub fn add_array(&self, array: Arc<Array>) {
+        let driver = array.driver_name().to_owned();
+        lock(&self.arrays).insert(driver, array);
+    }
+
+    /// All arrays now.
+    pub fn arrays(&self) -> Vec<Arc<Array>> {
+        lock(&self.arrays).values().cloned().collect()
+    }
+
+    /// The array of a CSI driver.
+    pub fn array(&self, driver: &str) -> Option<Arc<Array>> {
+        lock(&self.arrays).get(driver).cloned()
     }
 
     fn see_pod(&self, pod: Pod) {

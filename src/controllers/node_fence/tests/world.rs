@@ -225,7 +225,8 @@ impl World {
             Effect::DeleteAttachment(attachment) => {
                 self.log.push(format!("detach {}", attachment.volume()));
                 let uid = attachment.metadata.uid.clone();
-                let held = self.seen.attachments.iter_mut().find(|it| it.metadata.uid == uid).expect("uid precondition");
+                let held =
+                    self.seen.attachments.iter_mut().find(|it| it.metadata.uid == uid).expect("uid precondition");
                 Arc::make_mut(held).metadata.deletion_timestamp = Some(stamp(self.now));
             }
             Effect::Unguard => self.log.push("unguard".into()),
