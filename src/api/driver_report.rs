@@ -34,7 +34,7 @@ pub struct DriverReportSpec {}
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DriverReportStatus {
-    /// Ready, Reconciling, Stalled.
+    /// Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -30,8 +30,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<ExitCode> {
-    let tracing = cli.common.start_logging("bulkhead-controller")?;
-    let program = cli.common.start("bulkhead-controller", "bulkhead-controller".into(), tracing).await?;
+    let program = cli.common.serve("bulkhead-controller").await?.lead("bulkhead-controller".into());
     let cx = Context {
         stores: Stores::spawn(&program.clients.watches, &program.telemetry, &program.health, &program.cancel),
         clients: program.clients.clone(),

@@ -29,11 +29,11 @@ async fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<ExitCode> {
-    let tracing = cli.common.start_logging("bulkhead-csi-sidecar")?;
+    let serving = cli.common.serve("bulkhead-csi-sidecar").await?;
     let channel = client::connect(&cli.csi_address).map_err(|error| Error::Invalid(error.to_string()))?;
     let driver = Driver::new(channel);
     let name = wait_for(&driver).await;
-    let program = cli.common.start("bulkhead-csi-sidecar", names::fencer_lease(&name), tracing).await?;
+    let program = serving.lead(names::fencer_lease(&name));
     let cx = Context {
         driver,
         name,

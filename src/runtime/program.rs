@@ -43,6 +43,17 @@ pub struct Flags {
     pub otlp_endpoint: Option<String>,
 }
 
+/// A program that serves its health and metrics, and does nothing else yet.
+pub struct Serving {
+    flags: Flags,
+    service: &'static str,
+    clients: Clients,
+    telemetry: Telemetry,
+    health: Health,
+    cancel: CancellationToken,
+    tracing: Tracing,
+}
+
 /// A program that has started.
 pub struct Program {
     /// Clients.
@@ -62,36 +73,40 @@ pub struct Program {
 }
 
 impl Flags {
-    /// Starts logging. Call once, first.
-    pub fn start_logging(&self, service: &'static str) -> Result<Tracing> {
-        telemetry::init(service, self.log_format, &self.log, self.otlp_endpoint.as_deref())
-    }
-
-    /// Starts clients, health server, election and Events.
-    pub async fn start(&self, service: &'static str, lease: String, tracing: Tracing) -> Result<Program> {
+    /// Starts logging, clients and the health server. Call once, first.
+    pub async fn serve(&self, service: &'static str) -> Result<Serving> {
+        let tracing = telemetry::init(service, self.log_format, &self.log, self.otlp_endpoint.as_deref())?;
         let telemetry = Telemetry::new();
         let health = Health::new();
         let cancel = CancellationToken::new();
         let clients = Clients::load(self.kubeconfig.as_deref(), service).await?;
         let address = health::serve(self.listen, health.clone(), telemetry.clone(), cancel.clone()).await?;
         tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "{service} started");
+        Ok(Serving { flags: self.clone(), service, clients, telemetry, health, cancel, tracing })
+    }
+}
+
+impl Serving {
+    /// Stands for the Lease, and starts Events.
+    pub fn lead(self, lease: String) -> Program {
+        let Self { flags, service, clients, telemetry, health, cancel, tracing } = self;
         let spec = LeaseSpec {
-            namespace: self.namespace.clone(),
+            namespace: flags.namespace,
             name: lease,
-            identity: self.identity.clone(),
+            identity: flags.identity.clone(),
             times: LeaseTimes::default(),
         };
         let (leadership, election) = leader::lead(clients.leases.clone(), spec, &telemetry, cancel.clone());
         let events = Events::spawn(
             clients.writes.clone(),
             service,
-            &self.identity,
+            &flags.identity,
             leadership.clone(),
             &telemetry,
             cancel.clone(),
         );
         let writer = Writer::new(clients.writes.clone(), leadership, service);
-        Ok(Program { clients, telemetry, health, writer, events, cancel, election, tracing })
+        Program { clients, telemetry, health, writer, events, cancel, election, tracing }
     }
 }
 

@@ -98,7 +98,7 @@ pub struct PlannedPod {
     pub policy: Option<String>,
     /// Release the pod or keep it.
     pub action: PodAction,
-    /// Why, such as NodeFailure, DaemonSet, UnselectedSharer.
+    /// Why, such as NodeFailure, DaemonSet, NoPolicy.
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
     pub reason: String,
     /// Pod priority; higher is released first.

@@ -28,7 +28,7 @@ use super::selector::LabelSelector;
     shortname = "rpol",
     category = "bulkhead",
     status = "ResiliencyPolicyStatus",
-    doc = "ResiliencyPolicy says which pods are failed over when their node or storage path dies, and what must be proved first.",
+    doc = "ResiliencyPolicy says which pods are failed over when their node dies, and what must be proved first.",
     derive = "PartialEq",
     printcolumn(name = "MODE", type_ = "string", json_path = ".spec.mode"),
     printcolumn(name = "READY", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),

@@ -17,7 +17,7 @@ pub struct ResiliencyPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
-    /// Ready, Reconciling, Stalled, FenceReady, Restrained, Conflict.
+    /// Ready, FenceReady, Restrained.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
