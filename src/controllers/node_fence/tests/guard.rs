@@ -77,7 +77,7 @@ fn it_refuses_whatever_is_unproved_and_says_so() {
         ),
         ("a pod that is not planned", |world| add(world, pod("new", "n1", &[]), false), Some("shop/new is not in")),
         ("a finished pod that is not planned", |world| add(world, completed(pod("job", "n1", &[])), false), Some("job")),
-        ("a planned pod that is not released", |world| add(world, pod("other", "n1", &[csi("v1")]), true), Some("other")),
+        ("a planned pod that is not released", |world| add(world, pod("other", "n1", &[csi("v9")]), true), Some("other")),
         ("a running DaemonSet pod", |world| add(world, daemon(&[]), false), None),
         ("with a directory of the node", |world| add(world, daemon(&[local("l")]), false), None),
         ("with a volume that is attached", |world| add(world, daemon(&[csi("v9")]), true), Some("v9")),
@@ -105,6 +105,7 @@ fn it_refuses_whatever_is_unproved_and_says_so() {
             |world| {
                 let status = Arc::make_mut(&mut world.seen.fence).status.as_mut().unwrap();
                 status.volumes[0].state = VolumeStatusState::Failed;
+                world.seen.asked.clear();
             },
             Some("v1"),
         ),

@@ -74,9 +74,9 @@ fn fencer(how: u8) -> Fencer {
 fn happens(world: &mut World, event: &Event, count: &mut u32) {
     *count += 1;
     match event {
-        Event::Passes(passes) => (0..*passes).for_each(|_| drop(world.pass())),
-        Event::FencersAct => drop(world.fencers_act()),
-        Event::AttacherActs => drop(world.others_act()),
+        Event::Passes(passes) => (0..*passes).for_each(|_| _ = world.pass()),
+        Event::FencersAct => _ = world.fencers_act(),
+        Event::AttacherActs => _ = world.others_act(),
         Event::FencerIs(file, how) => {
             let driver = if *file { FILE } else { DRIVER };
             world.fencers.insert(driver.into(), fencer(*how));
