@@ -30,9 +30,16 @@ async fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<ExitCode> {
+    let namespace = cli.common.namespace.clone();
     let program = cli.common.serve("bulkhead-controller").await?.lead("bulkhead-controller".into());
     let cx = Context {
-        stores: Stores::spawn(&program.clients.watches, &program.telemetry, &program.health, &program.cancel),
+        stores: Stores::spawn(
+            &program.clients.watches,
+            &namespace,
+            &program.telemetry,
+            &program.health,
+            &program.cancel,
+        ),
         clients: program.clients.clone(),
         writer: program.writer.clone(),
         events: program.events.clone(),

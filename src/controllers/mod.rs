@@ -60,6 +60,8 @@ pub struct Stores {
     pub nodes: Store<Node>,
     /// Leases of the kubelets.
     pub leases: Store<Lease>,
+    /// Leases of the sidecars, among those of the operator's namespace.
+    pub fencer_leases: Store<Lease>,
     /// Pods that use volumes.
     pub pods: Store<Pod>,
     /// Claims.
@@ -85,12 +87,19 @@ pub struct Stores {
 }
 
 impl Stores {
-    /// Starts all informers.
-    pub fn spawn(client: &Client, telemetry: &Telemetry, health: &Health, cancel: &CancellationToken) -> Self {
+    /// Starts all informers. `namespace` is the operator's own.
+    pub fn spawn(
+        client: &Client,
+        namespace: &str,
+        telemetry: &Telemetry,
+        health: &Health,
+        cancel: &CancellationToken,
+    ) -> Self {
         let all = |name| Start { name, client, telemetry, health, cancel };
         Self {
             nodes: all("nodes").informer(|i| i),
             leases: all("leases").namespaced(NODE_LEASES),
+            fencer_leases: all("fencerleases").namespaced(namespace),
             pods: all("pods").informer(|i| i.index(BY_NODE, |pod: &Pod| node_of(pod)).keep(uses_volumes)),
             claims: all("persistentvolumeclaims").informer(|i| i),
             volumes: all("persistentvolumes").informer(|i| i),
@@ -113,6 +122,7 @@ impl Stores {
         tokio::join!(
             self.nodes.wait_synced(),
             self.leases.wait_synced(),
+            self.fencer_leases.wait_synced(),
             self.pods.wait_synced(),
             self.claims.wait_synced(),
             self.volumes.wait_synced(),

@@ -34,6 +34,8 @@ pub struct Seen {
     pub fences: Vec<Arc<NodeFence>>,
     /// What the drivers can answer.
     pub reports: BTreeMap<String, Arc<DriverReport>>,
+    /// Drivers whose sidecar has not been heard of lately.
+    pub silent_fencers: BTreeSet<String>,
     /// Nodes that were read from the API for this pass.
     pub live: BTreeMap<String, LiveNode>,
     /// Time since this process last saw more nodes suspected than a policy's `maxUnhealthy`, by policy.
@@ -338,6 +340,7 @@ fn record_policies(seen: &Seen, brakes: BTreeMap<&str, PolicyBrakes>, decision: 
             restraints: restraints(policy, brake, now),
             fences: &seen.fences,
             reports: &seen.reports,
+            silent_fencers: &seen.silent_fencers,
             drivers: drivers(seen, policy),
             counts_due: seen.counts_due,
         };

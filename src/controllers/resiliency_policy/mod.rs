@@ -31,7 +31,7 @@ use crate::runtime::store::{Change, ObjectKey};
 
 use decide::{Decision, Seen};
 use metrics::Metrics;
-use silence::SilenceTracker;
+use silence::{FencerTracker, SilenceTracker};
 
 /// The only key: a pass is over the cluster.
 const CLUSTER: &str = "cluster";
@@ -44,6 +44,7 @@ const COUNTS_PACE: Duration = Duration::from_secs(60);
 #[derive(Default)]
 struct Memory {
     silence: SilenceTracker,
+    fencers: FencerTracker,
     outage_seen: HashMap<String, Instant>,
     suspected: BTreeSet<String>,
     restrained: BTreeSet<decide::Restrained>,
@@ -149,7 +150,7 @@ impl Controller {
     }
 
     fn observe(&self, memory: &mut Memory, now: Now) -> Seen {
-        let mut seen = observe::cluster(&self.cx, &mut memory.silence, now);
+        let mut seen = observe::cluster(&self.cx, &mut memory.silence, &mut memory.fencers, now);
         let passed = |at: &Instant| now.mono.saturating_duration_since(*at);
         seen.outage_seen = memory.outage_seen.iter().map(|(policy, at)| (policy.clone(), passed(at))).collect();
         seen.counts_due = memory.counted_at.is_none_or(|at| passed(&at) >= COUNTS_PACE);

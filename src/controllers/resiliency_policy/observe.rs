@@ -7,6 +7,7 @@ use std::time::Duration;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
+use crate::api::names;
 use crate::api::slim::{Lease, Node, Pod};
 use crate::api::usage::{CsiVolume, Lookup, PodView};
 use crate::controllers::{BY_NODE, Context, NODE_LEASES};
@@ -17,10 +18,10 @@ use crate::runtime::store::ObjectKey;
 use super::decide::Seen;
 use super::evidence::Silence;
 use super::plan::LiveNode;
-use super::silence::SilenceTracker;
+use super::silence::{FencerTracker, SilenceTracker};
 
 /// What the stores show.
-pub fn cluster(cx: &Context, silence: &mut SilenceTracker, now: Now) -> Seen {
+pub fn cluster(cx: &Context, silence: &mut SilenceTracker, fencers: &mut FencerTracker, now: Now) -> Seen {
     let stores = &cx.stores;
     let leases = stores.leases.list();
     let nodes = stores.nodes.list();
@@ -33,7 +34,9 @@ pub fn cluster(cx: &Context, silence: &mut SilenceTracker, now: Now) -> Seen {
             pods.entry(node).or_default().push(PodView::new(pod, stores));
         }
     }
-    let reports = stores.reports.list().into_iter().map(|report| (report.name_any(), report)).collect();
+    let held = stores.fencer_leases.list();
+    fencers.update(held.iter().filter_map(|lease| Some((lease.metadata.name.as_deref()?, lease.as_ref()))), now.mono);
+    let reports: BTreeMap<_, _> = stores.reports.list().into_iter().map(|report| (report.name_any(), report)).collect();
     let namespaces = stores.namespaces.list().into_iter();
     Seen {
         policies: stores.policies.list(),
@@ -41,6 +44,11 @@ pub fn cluster(cx: &Context, silence: &mut SilenceTracker, now: Now) -> Seen {
         pods,
         namespaces: namespaces.map(|ns| (ns.name_any(), ns.metadata.labels.clone().unwrap_or_default())).collect(),
         fences: stores.fences.list(),
+        silent_fencers: reports
+            .keys()
+            .filter(|driver| fencers.is_silent(&names::fencer_lease(driver), now.mono))
+            .cloned()
+            .collect(),
         reports,
         live: BTreeMap::new(),
         outage_seen: BTreeMap::new(),

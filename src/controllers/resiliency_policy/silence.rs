@@ -13,6 +13,33 @@ use super::evidence::Silence;
 /// 10 s.
 const PROOF_OF_LIFE: Duration = Duration::from_secs(12);
 
+/// A sidecar renews its Lease every 5 s and loses it after 15 s.
+const FENCER_SILENT_AFTER: Duration = Duration::from_secs(20);
+
+/// Which sidecars are heard of, by their Leases. A released Lease does not move either.
+#[derive(Debug, Default)]
+pub struct FencerTracker {
+    leases: HashMap<String, (Option<MicroTime>, Instant)>,
+}
+
+impl FencerTracker {
+    /// Takes in what the store holds.
+    pub fn update<'a>(&mut self, leases: impl IntoIterator<Item = (&'a str, &'a Lease)>, now: Instant) {
+        let before = std::mem::take(&mut self.leases);
+        for (name, lease) in leases {
+            let renewed = lease.spec.renew_time.clone();
+            let moved = before.get(name).filter(|(known, _)| *known == renewed).map_or(now, |(_, moved)| *moved);
+            self.leases.insert(name.to_owned(), (renewed, moved));
+        }
+    }
+
+    /// Whether the Lease of that name is there and has not moved for too long. One that is not there tells nothing.
+    pub fn is_silent(&self, lease: &str, now: Instant) -> bool {
+        let moved = self.leases.get(lease).map(|(_, moved)| *moved);
+        moved.is_some_and(|moved| now.saturating_duration_since(moved) >= FENCER_SILENT_AFTER)
+    }
+}
+
 /// What was seen of Leases and of unreachable nodes since the last reset.
 #[derive(Debug, Default)]
 pub struct SilenceTracker {

@@ -1,7 +1,7 @@
 //! What a policy reports. Nothing destructive depends on it, but for the outage brake, which is kept here because it
 //! must survive a restart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::conditions::{self, State};
@@ -27,6 +27,8 @@ pub struct Facts<'a> {
     pub fences: &'a [Arc<NodeFence>],
     /// What the drivers can answer.
     pub reports: &'a BTreeMap<String, Arc<DriverReport>>,
+    /// Drivers whose sidecar has not been heard of lately.
+    pub silent_fencers: &'a BTreeSet<String>,
     /// Drivers of the selected pods, with the number of pods.
     pub drivers: BTreeMap<String, usize>,
     /// Whether counts may be written now: they change with every pod, and are written at most once a minute.
@@ -52,7 +54,7 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
     status.observed_generation = Some(generation);
     if facts.counts_due || status.protected_pods.is_none() {
         status.protected_pods = Some(count(facts.protected));
-        status.drivers = facts.drivers.keys().map(|driver| driver_proof(policy, driver, facts.reports)).collect();
+        status.drivers = facts.drivers.keys().map(|driver| driver_proof(policy, driver, facts)).collect();
     }
     status.max_nodes = Some(count(facts.max_nodes));
     status.nodes_acted_on = Some(count(facts.acted_on));
@@ -109,27 +111,32 @@ fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &'static str
         return (State::True, "NothingSelected", String::new());
     }
     let mut lacking = Vec::new();
-    let mut missing = false;
+    let (mut missing, mut silent) = (false, false);
     for (driver, pods) in &facts.drivers {
         let minimum = policy.spec.fencing.minimum_proof_for(driver);
-        let best = driver_proof(policy, driver, facts.reports);
+        let best = driver_proof(policy, driver, facts);
         if best.best_proof < minimum {
             let why = best.reason.unwrap_or_default();
             missing |= why == "FencerMissing";
+            silent |= why == "FencerSilent";
             let which =
                 if *pods == 1 { "its pod would be held".into() } else { format!("its {pods} pods would be held") };
             lacking
                 .push(format!("{driver}: {why}, best proof {:?}, {minimum:?} is required; {which}", best.best_proof));
         }
     }
-    match (lacking.is_empty(), missing) {
-        (true, _) => (State::True, "ProofReachable", String::new()),
-        (false, true) => (
-            State::False,
-            "FencerMissing",
-            format!("{} (run bulkhead-csi-sidecar beside the driver's controller)", lacking.join("; ")),
-        ),
-        (false, false) => (State::False, "ProofUnreachable", lacking.join("; ")),
+    let lacking = lacking.join("; ");
+    match (lacking.is_empty(), missing, silent) {
+        (true, ..) => (State::True, "ProofReachable", String::new()),
+        (false, true, _) => {
+            let remedy = "run bulkhead-csi-sidecar beside the driver's controller";
+            (State::False, "FencerMissing", format!("{lacking} ({remedy})"))
+        }
+        (false, false, true) => {
+            let remedy = "its Lease has not moved for 20 s: look at the pod of bulkhead-csi-sidecar";
+            (State::False, "FencerSilent", format!("{lacking} ({remedy})"))
+        }
+        (false, false, false) => (State::False, "ProofUnreachable", lacking),
     }
 }
 
@@ -137,7 +144,7 @@ fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &'static str
 pub fn driver_proof(
     policy: &ResiliencyPolicy,
     driver: &str,
-    reports: &BTreeMap<String, Arc<DriverReport>>,
+    facts: &Facts,
 ) -> DriverProof {
     let minimum = policy.spec.fencing.minimum_proof_for(driver);
     let mut best = (Proof::None, None);
@@ -145,9 +152,13 @@ pub fn driver_proof(
     for method in policy.spec.fencing.methods_for(driver) {
         let proof = match method.type_ {
             FenceMethodType::Detach => Proof::Acknowledged,
-            FenceMethodType::Unpublish => match reports.get(driver) {
+            FenceMethodType::Unpublish => match facts.reports.get(driver) {
                 None => {
                     reason = Some("FencerMissing");
+                    Proof::None
+                }
+                Some(_) if facts.silent_fencers.contains(driver) => {
+                    reason = Some("FencerSilent");
                     Proof::None
                 }
                 Some(report) => report.unpublish_proof(),
