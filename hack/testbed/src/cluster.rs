@@ -303,7 +303,7 @@ impl Cluster {
             let fence = api.get_opt(node).await?;
             Ok(match fence {
                 Some(fence) if holds(&fence) => Ok(fence),
-                other => Err(serde_json::to_string(&other)?),
+                other => Err(described(other)?),
             })
         })
         .await
@@ -329,6 +329,15 @@ impl Cluster {
         })
         .await
     }
+}
+
+/// For messages: without field ownership, which is most of an object.
+fn described(fence: Option<NodeFence>) -> Result<String, serde_json::Error> {
+    let fence = fence.map(|mut fence| {
+        fence.metadata.managed_fields = None;
+        fence
+    });
+    serde_json::to_string(&fence)
 }
 
 fn common_args(kubeconfig: &Path, identity: &str) -> Vec<OsString> {

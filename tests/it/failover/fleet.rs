@@ -121,7 +121,12 @@ impl<'a> Lane<'a> {
 
     /// Runs a workload on the victim.
     pub async fn run(&self, set: &Workload) -> Result<(), Failed> {
-        self.cluster.stateful_set_on(&[self.array()], set).await?;
+        self.run_on(&[self.array()], set).await
+    }
+
+    /// The same with volumes on these arrays.
+    pub async fn run_on(&self, arrays: &[&Array], set: &Workload) -> Result<(), Failed> {
+        self.cluster.stateful_set_on(arrays, set).await?;
         self.ready_on(set, &[self.victim()?.name()]).await
     }
 

@@ -67,7 +67,7 @@ impl Lane<'_> {
             let request = api.get_opt(&name).await?;
             Ok(match request {
                 Some(request) if holds(&request) => Ok(request),
-                other => Err(serde_json::to_string(&other)?),
+                other => Err(serde_json::to_string(&other.map(|request| (request.spec, request.status)))?),
             })
         };
         Ok(self.cluster.wait(&format!("FenceRequest {name}: {what}"), SOON, look).await?)

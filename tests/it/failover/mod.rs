@@ -1,9 +1,15 @@
 //! One node dies: what happens then, on the real control plane, with our real programs. Each test ends with the oracle.
+#![allow(clippy::indexing_slicing, clippy::panic, reason = "a test says what it expects by panicking")]
 
+mod brakes;
 mod closed;
 mod fleet;
+mod kinds;
 mod look;
+mod methods;
 mod moves;
+mod order;
+mod returns;
 
 use std::sync::Arc;
 
@@ -12,34 +18,43 @@ use libtest_mimic::{Failed, Trial};
 
 use fleet::Fleet;
 
+/// The trials with their names, the long ones first.
+macro_rules! on {
+    ($fleet:expr, $($module:ident :: $test:ident),* $(,)?) => {
+        vec![$(trial(&$fleet, stringify!($test), $module::$test)),*]
+    };
+}
+
 /// All tests of this module.
 pub fn trials() -> Vec<Trial> {
     let fleet = match Fleet::new() {
         Ok(fleet) => Arc::new(fleet),
         Err(error) => return vec![Trial::test("failover::runtime", move || Err(error.into()))],
     };
-    // The long ones first.
-    vec![
-        trial(&fleet, "each_trouble_holds_its_own_pod_only", closed::each_trouble_holds_its_own_pod_only),
-        trial(&fleet, "a_list_that_cannot_be_read_starts_nothing", closed::a_list_that_cannot_be_read_starts_nothing),
-        trial(
-            &fleet,
-            "a_read_back_that_shows_too_little_releases_nothing",
-            closed::a_read_back_that_shows_too_little_releases_nothing,
-        ),
-        trial(&fleet, "a_pod_moves_from_a_dead_node", moves::a_pod_moves_from_a_dead_node),
-        trial(&fleet, "without_a_sidecar_pods_wait_for_it", closed::without_a_sidecar_pods_wait_for_it),
-        trial(
-            &fleet,
-            "a_driver_that_cannot_unpublish_keeps_its_pods",
-            closed::a_driver_that_cannot_unpublish_keeps_its_pods,
-        ),
-        trial(
-            &fleet,
-            "an_array_that_is_down_for_all_is_waited_for",
-            closed::an_array_that_is_down_for_all_is_waited_for,
-        ),
-    ]
+    let mut trials = vec![alone("most_nodes_at_once_are_an_outage", brakes::most_nodes_at_once_are_an_outage)];
+    trials.extend(on![
+        fleet,
+        closed::each_trouble_holds_its_own_pod_only,
+        closed::a_list_that_cannot_be_read_starts_nothing,
+        returns::a_node_back_during_the_fence_loses_its_pods_gracefully,
+        returns::a_node_back_after_the_release_must_reboot,
+        returns::a_node_back_before_the_first_call_is_undone,
+        brakes::no_more_nodes_than_the_budget_are_acted_on,
+        brakes::a_policy_with_an_open_fence_goes_when_it_is_finished,
+        kinds::pods_that_no_proof_can_move_wait_by_name,
+        kinds::pods_that_nobody_asked_for_are_left_alone,
+        closed::a_read_back_that_shows_too_little_releases_nothing,
+        closed::without_a_sidecar_pods_wait_for_it,
+        closed::a_driver_that_cannot_unpublish_keeps_its_pods,
+        closed::an_array_that_is_down_for_all_is_waited_for,
+        order::every_step_waits_for_the_one_before,
+        order::beside_a_pod_that_stays_attachments_go_one_by_one,
+        order::somebody_elses_out_of_service_taint_is_not_touched,
+        methods::without_a_sidecar_the_attacher_can_acknowledge,
+        methods::the_fence_brings_the_secret_of_its_volume,
+        moves::a_pod_moves_from_a_dead_node,
+    ]);
+    trials
 }
 
 fn trial<T>(fleet: &Arc<Fleet>, name: &str, test: T) -> Trial
@@ -48,4 +63,12 @@ where
 {
     let fleet = fleet.clone();
     Trial::test(format!("failover::{name}"), move || fleet.block_on(async { test(fleet.cluster().await?).await }))
+}
+
+/// A test that breaks what others share has a cluster of its own.
+fn alone<T>(name: &str, test: T) -> Trial
+where
+    T: AsyncFn() -> Result<(), Failed> + Send + 'static,
+{
+    Trial::test(format!("failover::{name}"), move || tokio::runtime::Runtime::new()?.block_on(test()))
 }
