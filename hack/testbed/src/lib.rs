@@ -22,6 +22,7 @@ pub mod options;
 pub mod oracle;
 pub mod pki;
 pub mod process;
+pub mod usage;
 
 pub use control_plane::Testbed;
 pub use error::TestbedError;

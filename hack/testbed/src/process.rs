@@ -165,6 +165,11 @@ impl Process {
         &self.launch
     }
 
+    /// The process id of the supervisor, whose first child the program is.
+    pub(crate) fn supervisor(&self) -> u32 {
+        self.supervisor.id()
+    }
+
     /// The end of the program's output, for error messages.
     pub fn log_tail(&self) -> String {
         log_tail(&self.launch.log, 15)

@@ -1,5 +1,6 @@
 //! The project's own commands. `hack/test`, `hack/demo` and `hack/bench` call it.
 
+mod bench;
 mod check;
 mod demo;
 mod generate;
@@ -41,6 +42,11 @@ enum Command {
     },
     /// A pod fails over from a dead node, with a timeline: everything from nothing, and gone afterwards.
     Demo(demo::Options),
+    /// Measurements.
+    Bench {
+        #[command(subcommand)]
+        benchmark: bench::Benchmark,
+    },
 }
 
 fn main() -> ExitCode {
@@ -50,6 +56,7 @@ fn main() -> ExitCode {
         Command::Generate { check: true } => generate::check(&root),
         Command::Check => check::run(&mut steps::Steps::new(&root)),
         Command::Test { wide } => test::run(&root, wide),
+        Command::Bench { benchmark } => until_interrupted(bench::run(&root, &benchmark)),
         Command::Demo(options) => until_interrupted(demo::run(&root, &options)),
     };
     match done {

@@ -1,0 +1,125 @@
+//! `xtask bench`: measurements. Each prints a table and, with `--json`, writes a list of `{name, params, value, unit, n,
+//! target, ok}`. A missed target is no failure; a broken promise or an unfinished run is.
+
+mod failover;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bulkhead::api::time;
+use bulkhead_testbed::binaries::Binaries;
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use crate::Result;
+use crate::programs::{self, Profile};
+
+use self::failover::{Measured, Size};
+use self::report::Measure;
+
+/// What can be measured.
+#[derive(Subcommand)]
+pub enum Benchmark {
+    /// Nodes die with their pods: from the taint unreachable:NoSchedule to the running replacements
+    Failover(Options),
+}
+
+/// Options of `bench failover`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Nodes that die together
+    #[arg(long, default_value_t = 1)]
+    nodes: usize,
+    /// Pods on each of them
+    #[arg(long, default_value_t = 110)]
+    pods: usize,
+    /// Volumes of each pod
+    #[arg(long, default_value_t = 1)]
+    volumes: usize,
+    /// How long the array takes to cut a node off from a volume
+    #[arg(long, value_name = "DURATION", default_value = "50ms")]
+    fence_latency: time::Duration,
+    /// How often; each time in a new cluster
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Also write the results to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The controller-manager's --kube-api-qps; upstream's default is 20
+    #[arg(long, default_value_t = 200)]
+    kcm_qps: u32,
+    /// The controller-manager's --kube-api-burst; upstream's default is 30
+    #[arg(long, default_value_t = 400)]
+    kcm_burst: u32,
+    /// The attacher's --kube-api-qps; its burst is twice that. The default is upstream's
+    #[arg(long, default_value_t = 5)]
+    attacher_qps: u32,
+    /// How long a node may be silent until Kubernetes calls it unreachable; not part of what is measured
+    #[arg(long, value_name = "DURATION", default_value = "8s")]
+    grace: time::Duration,
+    /// Measure the development build: quick to make, slow to run
+    #[arg(long)]
+    dev: bool,
+}
+
+/// Runs a benchmark.
+pub async fn run(root: &Path, Benchmark::Failover(options): &Benchmark) -> Result<()> {
+    if [options.nodes, options.pods, options.volumes, options.runs].contains(&0) || options.attacher_qps == 0 {
+        return Err("--nodes, --pods, --volumes, --runs and --attacher-qps must be 1 or more".into());
+    }
+    let profile = if options.dev { Profile::Dev } else { Profile::Release };
+    let programs = programs::build(root, profile)?;
+    tokio::task::spawn_blocking(|| Binaries::ensure(None)).await??;
+    let size = Size { nodes: options.nodes, pods: options.pods, volumes: options.volumes };
+    let mut runs = Vec::new();
+    for number in 1..=options.runs {
+        let measured =
+            failover::run(&programs, options, size).await.map_err(|error| format!("run {number}: {error}"))?;
+        println!("run {number} of {}: {measured}", options.runs);
+        runs.push(measured);
+    }
+    let measures = measures(&runs, size);
+    report::print(&measures, options.runs, profile);
+    if let Some(file) = &options.json {
+        let text = serde_json::to_string_pretty(&report::json(&measures, options.runs, &params(options, profile)))?;
+        std::fs::write(file, text + "\n").map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    }
+    Ok(())
+}
+
+fn params(options: &Options, profile: Profile) -> serde_json::Value {
+    json!({
+        "nodes": options.nodes, "pods": options.pods, "volumes": options.volumes,
+        "fenceLatency": options.fence_latency.to_string(), "grace": options.grace.to_string(),
+        "kcmQPS": options.kcm_qps, "kcmBurst": options.kcm_burst, "attacherQPS": options.attacher_qps,
+        "build": profile.name(), "machine": report::machine(),
+    })
+}
+
+/// Targets are for all runs: the slowest counts.
+fn measures(runs: &[Measured], size: Size) -> Vec<Measure> {
+    let of = |value: fn(&Measured) -> f64| runs.iter().map(value).collect::<Vec<_>>();
+    // The goals of the project: one full node in three seconds, ten of them in thirty.
+    let handed_over = if size.nodes == 1 { 3.0 } else { 30.0 };
+    vec![
+        Measure::new("failover/first-pod-gone", "s", of(|run| run.first_pod)).target((size.nodes == 1).then_some(1.0)),
+        Measure::new("failover/all-pods-gone", "s", of(|run| run.all_pods)),
+        Measure::new("failover/handed-over", "s", of(|run| run.handed_over)).target(Some(handed_over)),
+        Measure::new("failover/attachments-gone", "s", of(|run| run.detached)),
+        Measure::new("failover/replacements-running", "s", of(|run| run.running)),
+        Measure::new("failover/api-writes", "", of(|run| run.writes)).target(Some(size.write_budget())),
+        Measure::new("failover/events", "", of(|run| run.events)),
+        Measure::new("failover/controller-peak-memory", "MiB", of(|run| run.controller.0)),
+        Measure::new("failover/controller-processor", "s", of(|run| run.controller.1)),
+        Measure::new("failover/sidecar-peak-memory", "MiB", of(|run| run.sidecar.0)),
+        Measure::new("failover/sidecar-processor", "s", of(|run| run.sidecar.1)),
+    ]
+}
+
+/// The time by which a run must be over, from the kill on.
+fn deadline(options: &Options, size: Size) -> Duration {
+    // Each volume costs the attacher about three writes there and three here.
+    let attacher = size.all_volumes() as f64 * 6.0 / f64::from(options.attacher_qps);
+    options.grace.get() + Duration::from_secs(120) + Duration::from_secs_f64(attacher)
+}
