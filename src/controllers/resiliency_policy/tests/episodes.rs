@@ -216,6 +216,18 @@ fn the_policy_tells_at_noon_what_would_be_held_at_night() {
 }
 
 #[test]
+fn a_sidecar_that_fell_silent_is_told_at_noon_too() {
+    let mut world = World::with_failed(3, 0, &json!({}));
+    world.seen.reports = reports(vec![able(DRIVER)]);
+    world.seen.silent_fencers.insert(DRIVER.into());
+    world.rest();
+    let status = world.seen.policies[0].status.clone().unwrap();
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "FenceReady").unwrap();
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "FencerSilent"));
+    assert_eq!(status.drivers[0].reason.as_deref(), Some("FencerSilent"));
+}
+
+#[test]
 fn pods_that_come_and_go_are_counted_once_a_minute() {
     let mut world = World::with_failed(3, 0, &json!({}));
     world.seen.reports.clear();

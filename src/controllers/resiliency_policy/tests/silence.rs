@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::api::slim::{Lease, Node};
 use crate::controllers::testing::*;
 
-use super::super::silence::SilenceTracker;
+use super::super::silence::{FencerTracker, SilenceTracker};
 
 fn lease(renewed: i64) -> Lease {
     serde_json::from_value(serde_json::json!({ "metadata": {}, "spec": { "renewTime": at(renewed) } })).unwrap()
@@ -109,4 +109,16 @@ fn a_node_that_was_reachable_in_between_begins_anew() {
     let mut again = unreachable("dead");
     again.metadata.uid = Some("uid-again".into());
     assert_eq!(fed.tracker.of(&again, fed.now()).unreachable_for, None, "another Node of that name");
+}
+
+#[test]
+fn a_fencer_is_silent_when_its_lease_stands_still() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let mut tracker = FencerTracker::default();
+    for (seconds, renewed, silent) in [(0, 1, false), (19, 1, false), (20, 1, true), (25, 2, false), (44, 2, false), (45, 2, true)] {
+        tracker.update([("fencer", &lease(renewed))], at(seconds));
+        assert_eq!(tracker.is_silent("fencer", at(seconds)), silent, "after {seconds} s");
+    }
+    assert!(!tracker.is_silent("another", at(100)), "one without a Lease tells nothing");
 }
