@@ -225,7 +225,8 @@ fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus
     };
     let mut status = known.cloned().unwrap_or_else(fresh);
     if status.state == VolumeStatusState::Clean && is_back_uncleaned(seen) {
-        status.state = VolumeStatusState::Detached;
+        let proved = status.proved_at.is_some();
+        status.state = if proved { VolumeStatusState::Detached } else { VolumeStatusState::Fencing };
     }
     VolumeRow { plan: plan.clone(), status, minimum: minimum(seen, plan), needed: false, fresh: false }
 }
