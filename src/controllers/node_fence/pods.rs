@@ -6,9 +6,9 @@ use crate::api::node_fence::{NodeFenceStatus, PlannedPod, PodAction, PodStatus, 
 use crate::api::time::{self, Now};
 use crate::api::usage::{PodView, VolumeKind};
 
-use super::decide::{Effect, NodeState, Seen, Step, is_settled};
+use super::decide::{Effect, NodeState, Seen, Step, is_closed, is_settled};
 use super::requests;
-use super::rows::{Rows, VolumeRow};
+use super::rows::Rows;
 
 /// Reasons of a pod that no proof of its own volumes can release.
 const BLOCKED: [&str; 3] = ["LocalVolume", "UnknownVolumeKind", "SharerHeld"];
@@ -123,12 +123,14 @@ pub fn advance(seen: &Seen, rows: &mut Rows, now: Now) {
     let plan = &seen.fence.spec.plan.pods;
     for index in 0..rows.pods.len() {
         let (Some(row), Some(planned)) = (rows.pods.get(index), plan.get(index)) else { continue };
-        if is_settled(row.state) || row.state == PodStatusState::Releasing {
+        // A pod that was given up goes after all when a volume was cut off since, for a pod that shares it.
+        let undone = row.state == PodStatusState::Undone;
+        if row.state == PodStatusState::Releasing || is_settled(row.state) && !undone {
             continue;
         }
         let next = match rows.node {
             NodeState::Back => when_back(seen, rows, planned, now),
-            _ if is_blocked(row) => None,
+            _ if undone || is_blocked(row) => None,
             _ => when_away(rows, planned),
         };
         if let (Some((state, reason, message)), Some(row)) = (next, rows.pods.get_mut(index)) {
@@ -144,8 +146,9 @@ type Next = Option<(PodStatusState, Option<String>, Option<String>)>;
 /// A pod is given up only when no fence call of its volumes was or may yet be sent: until its request is turned round
 /// the fencer may be first, and the pod must go after all.
 fn when_back(seen: &Seen, rows: &Rows, planned: &PlannedPod, now: Now) -> Next {
-    let volumes = || planned.volumes.iter().filter_map(|name| rows.volume(name));
-    let state = if volumes().any(VolumeRow::is_committed) {
+    // Rows that an earlier episode left unclean count too: what was cut off then is not given back yet.
+    let volumes = || rows.volumes.iter().filter(|row| planned.volumes.contains(&row.plan.name));
+    let state = if volumes().any(|row| row.is_committed() && !is_closed(row.status.state)) {
         PodStatusState::Releasing
     } else if volumes().any(|row| requests::may_be_started(seen, row, now)) {
         return None;

@@ -10,6 +10,7 @@ use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{
     Channel, NodeFenceStatus, PlannedVolume, PodStatus, PodStatusState, VolumeStatus, VolumeStatusState,
 };
+use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::VolumeAttachment;
 use crate::api::time::{self, Now};
 
@@ -231,20 +232,21 @@ fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus
     };
     let mut status = known.cloned().unwrap_or_else(fresh);
     if status.state == VolumeStatusState::Clean && is_back_uncleaned(seen) {
-        status.state = VolumeStatusState::Detached;
+        let proved = status.proved_at.is_some();
+        status.state = if proved { VolumeStatusState::Detached } else { VolumeStatusState::Fencing };
     }
     VolumeRow { plan: plan.clone(), status, minimum: minimum(seen, plan), needed: false, fresh: false }
 }
 
 /// The stricter of the plan and the live policies of the pods that use the volume: a later edit may only make a
-/// running incident stricter.
+/// running incident stricter. The pods of a row that was carried over are not in the plan any more: then all count.
 fn minimum(seen: &Seen, plan: &PlannedVolume) -> Proof {
     let Some(driver) = plan.driver.as_deref() else { return plan.minimum_proof };
-    let users = seen.fence.spec.plan.pods.iter().filter(|pod| pod.volumes.contains(&plan.name));
-    let live = users.filter_map(|pod| {
-        let policy = seen.policies.iter().find(|policy| policy.metadata.name == pod.policy)?;
-        Some(policy.spec.fencing.minimum_proof_for(driver))
-    });
+    let users: Vec<_> = seen.fence.spec.plan.pods.iter().filter(|pod| pod.volumes.contains(&plan.name)).collect();
+    let counts = |policy: &&Arc<ResiliencyPolicy>| {
+        users.is_empty() || users.iter().any(|pod| pod.policy.is_some() && pod.policy == policy.metadata.name)
+    };
+    let live = seen.policies.iter().filter(counts).map(|policy| policy.spec.fencing.minimum_proof_for(driver));
     live.max().unwrap_or(plan.minimum_proof).max(plan.minimum_proof)
 }
 

@@ -97,4 +97,3 @@ pub fn node_using(mut node: Node, fence: &NodeFence) -> Node {
 pub fn unique_name(volume: &str) -> String {
     format!("kubernetes.io/csi/{DRIVER}^handle-{volume}")
 }
-

@@ -23,9 +23,8 @@ pub fn allowed(seen: &Seen, now: Now, effect: &Effect, log: &[String]) {
         }
         Effect::DeleteAttachment(attachment) => {
             let row = planned_volume(seen, attachment.volume()).expect("a planned volume");
-            let fence_call = recorded(seen, row).is_some_and(|status| {
-                status.method == Some(FenceMethodType::Detach) && status.committed_at.is_some()
-            });
+            let fence_call = recorded(seen, row)
+                .is_some_and(|status| status.method == Some(FenceMethodType::Detach) && status.committed_at.is_some());
             let is_fence_call = fence_call && minimum(seen, row) <= Proof::Acknowledged && attachment.status.attached;
             assert!(is_proved(seen, row) || is_fence_call, "{} is detached unproved: {log:#?}", attachment.volume());
         }

@@ -1,8 +1,6 @@
 //! How fencers answer, and what the definition of FenceRequest refuses.
 
-use crate::api::fence_request::{
-    Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, RequestedVolume,
-};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, RequestedVolume};
 use crate::api::fencing::Proof;
 
 /// How a fencer behaves.
@@ -87,4 +85,3 @@ pub fn check_request(before: &FenceRequest, after: &FenceRequest) {
         assert_eq!(same, *row, "a requested volume cannot be changed");
     }
 }
-

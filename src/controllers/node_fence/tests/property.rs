@@ -7,10 +7,14 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::api::fencing::Proof;
-use crate::api::node_fence::Phase;
+use crate::api::node_fence::{Phase, PlannedVolume, VolumeStatusState};
 use crate::api::slim::Node;
+use crate::api::time;
+use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
+use super::super::decide::is_closed;
+use super::build::fence;
 use super::world::{Fencer, World};
 
 const FILE: &str = "file.example.com";
@@ -35,6 +39,10 @@ enum Event {
     AttachBegins(u8),
     AttachEnds,
     PolicyStricter,
+    /// A pod of a StatefulSet is started on the node, with its volume attached.
+    PodComes(u8),
+    /// The node is declared failed again, if it was given back or is being cleaned.
+    NextEpisode,
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -56,6 +64,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..3u8).prop_map(Event::AttachBegins),
         1 => Just(Event::AttachEnds),
         1 => Just(Event::PolicyStricter),
+        1 => (0..3u8).prop_map(Event::PodComes),
+        2 => Just(Event::NextEpisode),
     ]
 }
 
@@ -89,7 +99,9 @@ fn happens(world: &mut World, event: &Event, count: &mut u32) {
         Event::NodeDeleted => world.seen.node = None,
         Event::NodeCreatedAgain(same_boot) => {
             if world.seen.node.is_none() {
-                world.seen.node = Some(Arc::new(created_again(*same_boot)));
+                let same = world.seen.fence.spec.node.boot_id.clone().filter(|_| *same_boot);
+                let boot_id = same.unwrap_or(format!("boot-{count}"));
+                world.seen.node = Some(Arc::new(created_again(boot_id)));
             }
         }
         Event::LeaseMoves => world.seen.lease_is_still = false,
@@ -102,8 +114,54 @@ fn happens(world: &mut World, event: &Event, count: &mut u32) {
         }
         Event::AttachBegins(index) => world.attach(&format!("v{index}"), &format!("va-{count}"), false),
         Event::AttachEnds => attach_ends(world),
+        Event::PodComes(index) => {
+            let volume = format!("v{index}");
+            world.seen.pods.push(pod(&format!("pod-{count}"), "n1", &[csi(&volume)]));
+            if world.seen.attachments_of(&volume).next().is_none() {
+                world.attach(&volume, &format!("va-{count}"), true);
+            }
+        }
+        Event::NextEpisode => next_episode(world),
         Event::PolicyStricter => world.seen.policies = vec![Arc::new(policy("db", &json!({})))],
     }
+}
+
+/// What resiliency_policy writes: a new plan, with the rows that are not clean under their own number.
+fn next_episode(world: &mut World) {
+    let Some(node) = world.seen.node.clone().filter(|node| node.ready() != "True") else { return };
+    if !matches!(world.seen.phase(), Some(Phase::Cleaning | Phase::Recovered)) {
+        return;
+    }
+    let known = world.seen.fence.as_ref();
+    let pods: Vec<_> = world.seen.pods.iter().filter(|pod| !pod.name().starts_with("sharer")).cloned().collect();
+    let mut spec = fence(&pods, &world.seen.policies[0]).spec;
+    spec.episode = known.spec.episode + 1;
+    spec.node.uid = node.metadata.uid.clone().unwrap();
+    spec.node.boot_id = Some(node.status.node_info.boot_id.clone());
+    spec.plan.decided_at = time::stamp(world.now.wall);
+    spec.plan.pods.iter_mut().for_each(|row| row.episode = spec.episode);
+    for row in &mut spec.plan.volumes {
+        row.episode = spec.episode;
+        row.attachment_uid = world.seen.attachments_of(&row.name).next().and_then(|it| it.metadata.uid.clone());
+    }
+    let closed = |row: &PlannedVolume| {
+        let rows = known.status.iter().flat_map(|status| &status.volumes);
+        let state = rows.into_iter().find(|it| (it.episode, &it.name) == (row.episode, &row.name)).map(|it| it.state);
+        state.is_none_or(|state| matches!(state, VolumeStatusState::Pending) || is_closed(state))
+    };
+    let carried = known.spec.plan.volumes.iter().filter(|row| !closed(row)).cloned();
+    spec.plan.volumes.extend(carried);
+    Arc::make_mut(&mut world.seen.fence).spec = spec;
+    world.restart();
+    world.seen.lease_is_still = true;
+}
+
+/// Pods that are being stopped are gone, and those that came after the plan.
+fn leave(world: &mut World) {
+    let planned: Vec<_> = world.seen.fence.spec.plan.pods.iter().map(|row| row.uid.clone()).collect();
+    let leaves = |pod: &&PodView| pod.pod.is_terminating() || !planned.iter().any(|uid| uid == pod.uid());
+    let names: Vec<_> = world.seen.pods.iter().filter(leaves).map(|pod| pod.name().to_owned()).collect();
+    names.iter().for_each(|name| world.remove_pod(name));
 }
 
 fn attach_ends(world: &mut World) {
@@ -114,12 +172,10 @@ fn attach_ends(world: &mut World) {
     }
 }
 
-fn created_again(same_boot: bool) -> Node {
+fn created_again(boot_id: String) -> Node {
     let mut node = node("n1");
-    node.metadata.uid = Some("uid-again".into());
-    if !same_boot {
-        node.status.node_info.boot_id = "boot-3".into();
-    }
+    node.metadata.uid = Some(format!("uid-of-{boot_id}"));
+    node.status.node_info.boot_id = boot_id;
     node
 }
 
@@ -159,18 +215,13 @@ proptest! {
 
         // The machine boots, and everybody does what they should.
         if world.seen.node.is_none() {
-            world.seen.node = Some(Arc::new(created_again(false)));
+            world.seen.node = Some(Arc::new(created_again("boot-last".into())));
         }
         world.node_reboots();
         world.fencers.clear();
         for _ in 0..6 {
             attach_ends(&mut world);
-            let stopped = world.seen.pods.iter().filter(|pod| pod.pod.is_terminating());
-            let stopped: Vec<_> = stopped.map(|pod| pod.name().to_owned()).collect();
-            stopped.iter().for_each(|name| world.remove_pod(name));
-            let sharers = world.seen.pods.iter().filter(|pod| pod.name().starts_with("sharer"));
-            let sharers: Vec<_> = sharers.map(|pod| pod.name().to_owned()).collect();
-            sharers.iter().for_each(|name| world.remove_pod(name));
+            leave(&mut world);
             world.run();
             world.wait(65.0);
         }

@@ -143,7 +143,8 @@ fn what_others_release_is_recorded_as_such_and_believed_of_the_api_only() {
 #[test]
 fn a_doubtful_identity_holds_the_whole_incident_and_begins_nothing() {
     for (name, spec) in [("Unpublish", "Verified"), ("Detach", "Acknowledged")] {
-        let spec = json!({ "fencing": { "minimumProof": spec, "methods": [{ "type": "Unpublish" }, { "type": "Detach" }] } });
+        let spec =
+            json!({ "fencing": { "minimumProof": spec, "methods": [{ "type": "Unpublish" }, { "type": "Detach" }] } });
         let pods = vec![pod("pg", "n1", &[csi("v1")]), pod("other", "n1", &[csi("v2")])];
         let mut world = World::new(pods, &spec);
         if name == "Detach" {

@@ -301,7 +301,7 @@ impl World {
     /// The machine has booted again.
     pub fn node_reboots(&mut self) {
         self.node_becomes(|mut node| {
-            node.status.node_info.boot_id = "boot-2".into();
+            node.status.node_info.boot_id.push_str("-again");
             node
         });
         self.node_returns();
