@@ -90,6 +90,8 @@ impl<'a> Lane<'a> {
         for number in 1..=options.nodes {
             nodes.push(cluster.nodes.add(&format!("{name}-node-{number}")).await?);
         }
+        let names: Vec<_> = nodes.iter().map(|node| node.name().to_owned()).collect();
+        cluster.nodes_usable(&names).await?;
         let sidecar = options.sidecar.then(|| cluster.sidecar(&storage.array)).transpose()?;
         let lane = Self { cluster, name: name.to_owned(), nodes, storage, sidecar };
         create_policy(&cluster.client, name, name, &options.policy).await?;

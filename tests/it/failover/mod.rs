@@ -9,6 +9,7 @@ mod look;
 mod methods;
 mod moves;
 mod order;
+mod restarts;
 mod returns;
 
 use std::sync::Arc;
@@ -31,7 +32,10 @@ pub fn trials() -> Vec<Trial> {
         Ok(fleet) => Arc::new(fleet),
         Err(error) => return vec![Trial::test("failover::runtime", move || Err(error.into()))],
     };
-    let mut trials = vec![alone("most_nodes_at_once_are_an_outage", brakes::most_nodes_at_once_are_an_outage)];
+    let mut trials = vec![
+        alone("what_was_begun_is_carried_through_by_others", restarts::what_was_begun_is_carried_through_by_others),
+        alone("most_nodes_at_once_are_an_outage", brakes::most_nodes_at_once_are_an_outage),
+    ];
     trials.extend(on![
         fleet,
         closed::each_trouble_holds_its_own_pod_only,
