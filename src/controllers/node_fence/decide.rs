@@ -232,9 +232,8 @@ fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
 }
 
 fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    let taken_back = take_out_of_service_back(seen, rows, now)
-        .or_else(|| undo(seen, rows))
-        .or_else(|| give_back(seen, rows));
+    let taken_back =
+        take_out_of_service_back(seen, rows, now).or_else(|| undo(seen, rows)).or_else(|| give_back(seen, rows));
     if taken_back.is_some() || rows.is_held() {
         return taken_back;
     }

@@ -123,12 +123,14 @@ pub fn advance(seen: &Seen, rows: &mut Rows, now: Now) {
     let plan = &seen.fence.spec.plan.pods;
     for index in 0..rows.pods.len() {
         let (Some(row), Some(planned)) = (rows.pods.get(index), plan.get(index)) else { continue };
-        if is_settled(row.state) || row.state == PodStatusState::Releasing {
+        // A pod that was given up goes after all when a volume was cut off since, for a pod that shares it.
+        let undone = row.state == PodStatusState::Undone;
+        if row.state == PodStatusState::Releasing || is_settled(row.state) && !undone {
             continue;
         }
         let next = match rows.node {
             NodeState::Back => when_back(seen, rows, planned, now),
-            _ if is_blocked(row) => None,
+            _ if undone || is_blocked(row) => None,
             _ => when_away(rows, planned),
         };
         if let (Some((state, reason, message)), Some(row)) = (next, rows.pods.get_mut(index)) {

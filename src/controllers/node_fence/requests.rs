@@ -44,8 +44,17 @@ fn drivers(rows: &Rows) -> Vec<&str> {
 /// The method for a volume now: the first of the plan that can reach the minimum proof and is available. One that was
 /// refused for good gives way to the next.
 pub fn method(seen: &Seen, row: &VolumeRow) -> Option<FenceMethodType> {
+    if has_begun_detach(row) {
+        return Some(FenceMethodType::Detach);
+    }
     let usable = |method: &FenceMethodType| method.best_proof() >= row.minimum && is_available(seen, row, *method);
     row.plan.methods.iter().map(|method| method.type_).find(usable)
+}
+
+/// Whether the deletion of the attachment is recorded as the fence call, and may still be it: a policy that was made
+/// stricter meanwhile leaves the method too weak.
+pub fn has_begun_detach(row: &VolumeRow) -> bool {
+    row.status.method == Some(FenceMethodType::Detach) && FenceMethodType::Detach.best_proof() >= row.minimum
 }
 
 fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
@@ -56,8 +65,7 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
             able && !is_refused(seen, row)
         }
         FenceMethodType::Detach => {
-            row.status.method == Some(FenceMethodType::Detach)
-                || seen.attachments_of(&row.plan.name).any(|a| a.status.attached && a.has_attacher_finalizer())
+            seen.attachments_of(&row.plan.name).any(|a| a.status.attached && a.has_attacher_finalizer())
         }
     }
 }
@@ -113,10 +121,11 @@ fn needs_new_round(seen: &Seen, rows: &Rows, row: &VolumeRow, round: i32, now: N
         FenceOutcome::Started => false,
         _ if strong => {
             // The pods it was for may all be on their way; then nobody waits for a new proof.
-            let waited_for = !row.is_cut_off() || rows.pods.iter().zip(&seen.fence.spec.plan.pods).any(|(pod, planned)| {
-                matches!(pod.state, PodStatusState::Pending | PodStatusState::Waiting | PodStatusState::Releasing)
-                    && planned.volumes.contains(&row.plan.name)
-            });
+            let waited_for = !row.is_cut_off()
+                || rows.pods.iter().zip(&seen.fence.spec.plan.pods).any(|(pod, planned)| {
+                    matches!(pod.state, PodStatusState::Pending | PodStatusState::Waiting | PodStatusState::Releasing)
+                        && planned.volumes.contains(&row.plan.name)
+                });
             let in_flight = seen.attachments_of(&row.plan.name).any(|attachment| !attachment.status.attached);
             waited_for
                 && !row.fresh
@@ -225,8 +234,7 @@ pub fn detach_as_fence(seen: &Seen, rows: &Rows) -> Option<Step> {
     if rows.node == NodeState::Back {
         return None;
     }
-    let committed =
-        |row: &&VolumeRow| row.needed && row.is_committed() && row.status.method == Some(FenceMethodType::Detach);
+    let committed = |row: &&VolumeRow| row.needed && row.is_committed() && has_begun_detach(row);
     let effects: Vec<_> = rows
         .volumes
         .iter()

@@ -225,15 +225,10 @@ fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus
     };
     let mut status = known.cloned().unwrap_or_else(fresh);
     if status.state == VolumeStatusState::Clean && is_back_uncleaned(seen) {
-        status.state = VolumeStatusState::Detached;
+        let proved = status.proved_at.is_some();
+        status.state = if proved { VolumeStatusState::Detached } else { VolumeStatusState::Fencing };
     }
-    VolumeRow {
-        plan: plan.clone(),
-        status,
-        minimum: minimum(seen, plan),
-        needed: false,
-        fresh: false,
-    }
+    VolumeRow { plan: plan.clone(), status, minimum: minimum(seen, plan), needed: false, fresh: false }
 }
 
 /// The stricter of the plan and the live policies of the pods that use the volume: a later edit may only make a
@@ -284,7 +279,11 @@ fn advance_volume(seen: &Seen, row: &mut VolumeRow, held: bool, now: Now) {
     if !held {
         commit_detach(seen, row, now);
     }
-    if row.status.method == Some(FenceMethodType::Detach) {
+    if row.status.state == VolumeStatusState::Fenced && row.status.proof < row.minimum {
+        // A policy was made stricter meanwhile.
+        row.status.state = VolumeStatusState::Fencing;
+    }
+    if requests::has_begun_detach(row) {
         advance_detach(seen, row, now);
     } else if let Some(result) = result(seen, row) {
         advance_unpublish(seen, row, &result, now);
@@ -315,11 +314,11 @@ fn has_been_tried(seen: &Seen, row: &VolumeRow, now: Now) -> bool {
 fn commit_detach(seen: &Seen, row: &mut VolumeRow, now: Now) {
     let tainted = seen.our_taint().is_some() || seen.node.is_none();
     let back = node_state(seen) == NodeState::Back;
-    let begins = row.needed && !row.is_committed() && tainted && !back;
+    let begins = row.needed && !row.is_cut_off() && !requests::has_begun_detach(row) && tainted && !back;
     if begins && requests::method(seen, row) == Some(FenceMethodType::Detach) {
         row.status.state = VolumeStatusState::Fencing;
         row.status.method = Some(FenceMethodType::Detach);
-        row.status.committed_at = Some(time::stamp(now.wall));
+        row.status.committed_at.get_or_insert(time::stamp(now.wall));
     }
 }
 
@@ -380,6 +379,7 @@ fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now
     if row.fresh && open {
         row.status.state = VolumeStatusState::Fenced;
         row.status.proof = result.proof;
+        row.status.method = Some(FenceMethodType::Unpublish);
         row.status.proved_at = Some(result.read_back_at.unwrap_or(time::stamp(now.wall)));
         row.status.reason.clone_from(&result.reason);
         row.status.message = None;

@@ -36,9 +36,7 @@ pub fn counts(policy: &ResiliencyPolicy, fence: &NodeFence, now: DateTime<Utc>) 
     let recent = |at: DateTime<Utc>| now.signed_duration_since(at) < window;
     let mut history = fence.status.iter().flat_map(|status| &status.history);
     fence.spec.policies.iter().any(|p| p.name == name)
-        && (in_progress(fence)
-            || recent(fence.spec.plan.decided_at)
-            || history.any(|past| recent(past.decided_at)))
+        && (in_progress(fence) || recent(fence.spec.plan.decided_at) || history.any(|past| recent(past.decided_at)))
 }
 
 /// Whether the NodeFence is not Recovered.

@@ -42,11 +42,11 @@ pub fn declares(
         Vec::new()
     };
     // The lifecycle controller's own taints repeat what the kubelet channel says.
-    let independent = taints.iter().any(|taint| !is_lifecycle(&taint.key));
+    let independent = taints.iter().find(|taint| !is_lifecycle(&taint.key));
     let long_enough = silence.unreachable_for.unwrap_or_default() >= policies.decisive_after();
     let decisive = kubelet && long_enough && policies.is_decisive(DecisiveChannel::Kubelet)
         || !taints.is_empty() && policies.is_decisive(DecisiveChannel::Taint);
-    let agreeing = usize::from(kubelet) + usize::from(independent);
+    let agreeing = usize::from(kubelet) + usize::from(independent.is_some());
     if !decisive && agreeing < policies.required_channels() {
         return None;
     }
@@ -54,7 +54,7 @@ pub fn declares(
     if kubelet {
         evidence.push(kubelet_evidence(node, silence, now));
     }
-    if let Some(taint) = taints.first().filter(|_| independent || !kubelet) {
+    if let Some(taint) = independent.or_else(|| taints.first().filter(|_| !kubelet)) {
         evidence.push(Evidence {
             channel: Channel::Taint,
             state: EvidenceState::Failed,

@@ -11,6 +11,8 @@ pub mod plan;
 pub mod select;
 pub mod silence;
 pub mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -35,9 +35,8 @@ pub struct Facts<'a> {
 
 /// NodeFences of the policy that still have something destructive to do; its deletion waits for them.
 pub fn unfinished<'a>(policy: &ResiliencyPolicy, fences: &'a [Arc<NodeFence>]) -> Vec<&'a str> {
-    let busy = |fence: &&Arc<NodeFence>| {
-        matches!(brakes::phase(fence), Phase::Planned | Phase::Fencing | Phase::PodsReleased)
-    };
+    let busy =
+        |fence: &&Arc<NodeFence>| matches!(brakes::phase(fence), Phase::Planned | Phase::Fencing | Phase::PodsReleased);
     of(policy, fences).filter(busy).filter_map(|fence| fence.metadata.name.as_deref()).collect()
 }
 
@@ -64,6 +63,11 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
         .collect();
     status.active_fences.sort();
     status.restraints.clone_from(&facts.restraints);
+    let (fence_state, fence_reason, fence_message) = fence_ready(policy, facts);
+    // The message counts pods: while the reason stays it is written when counts are.
+    let told = conditions::find(&status.conditions, "FenceReady");
+    let told = told.filter(|told| !facts.counts_due && told.reason == fence_reason).map(|told| told.message.clone());
+    let fence_message = told.unwrap_or(fence_message);
     let mut set = |type_: &str, state: State, reason: &str, message: String| {
         conditions::set(&mut status.conditions, type_, state, reason, message, generation, now.wall);
     };
@@ -75,8 +79,7 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
     } else {
         set("Ready", State::True, "Accepted", "the selected pods are protected".into());
     }
-    let (state, reason, message) = fence_ready(policy, facts);
-    set("FenceReady", state, reason, message);
+    set("FenceReady", fence_state, fence_reason, fence_message);
     match facts.restraints.first() {
         Some(first) => {
             let all: Vec<_> = facts.restraints.iter().map(|r| reason_of(r.type_)).collect();

@@ -8,35 +8,20 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType};
-use crate::api::fencing::{NodeIdentity, Proof};
+use crate::api::fence_request::FenceRequest;
+use crate::api::fencing::Proof;
 use crate::api::names;
-use crate::api::node_fence::{
-    Channel, Evidence, EvidenceState, NodeFence, NodeFenceSpec, NodeFenceStatus, Plan, PlannedPod, PlannedPolicy,
-    PlannedVolume, PodAction, PodStatusState, VolumeStatusState,
-};
-use crate::api::resiliency_policy::ResiliencyPolicy;
-use crate::api::slim::Node;
+use crate::api::node_fence::{NodeFenceStatus, Plan, PodStatusState, VolumeStatus, VolumeStatusState};
+use crate::api::slim::{Node, Pod};
 use crate::api::time::{self, Now};
-use crate::api::usage::{PodView, VolumeKind};
+use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
 use super::super::decide::{Asked, Decision, Effect, Seen, Settings, decide};
-
-/// How a fencer behaves.
-#[derive(Clone, Debug)]
-pub enum Fencer {
-    /// Answers with this proof.
-    Proves(Proof),
-    /// Never writes anything.
-    Silent,
-    /// Writes Started, then hangs.
-    Hangs,
-    /// Calls, and fails with this reason.
-    Fails(&'static str),
-    /// Refuses before any call.
-    Refuses(&'static str),
-}
+use super::build::{fence, node_using, unique_name};
+use super::checks;
+pub use super::fencer::Fencer;
+use super::fencer::{answer, check_request};
 
 /// The cluster.
 pub struct World {
@@ -180,6 +165,7 @@ impl World {
     }
 
     fn apply(&mut self, effect: Effect) {
+        checks::allowed(&self.seen, self.now, &effect, &self.log);
         match effect {
             Effect::Record(status) => self.record(*status),
             Effect::SetActive(active) => {
@@ -225,7 +211,8 @@ impl World {
             Effect::DeleteAttachment(attachment) => {
                 self.log.push(format!("detach {}", attachment.volume()));
                 let uid = attachment.metadata.uid.clone();
-                let held = self.seen.attachments.iter_mut().find(|it| it.metadata.uid == uid).expect("uid precondition");
+                let held =
+                    self.seen.attachments.iter_mut().find(|it| it.metadata.uid == uid).expect("uid precondition");
                 Arc::make_mut(held).metadata.deletion_timestamp = Some(stamp(self.now));
             }
             Effect::Unguard => self.log.push("unguard".into()),
@@ -282,7 +269,7 @@ impl World {
     }
 
     /// Somebody writes the pod.
-    pub fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut crate::api::slim::Pod)) {
+    pub fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut Pod)) {
         let place = self.seen.pods.iter().position(|pod| pod.name() == name).expect("the pod is there");
         let pod = Arc::make_mut(&mut self.seen.pods[place].pod);
         let version: u64 = pod.metadata.resource_version.as_deref().unwrap().parse().unwrap();
@@ -375,153 +362,6 @@ impl World {
     }
 }
 
-fn answer(
-    fencer: &Fencer,
-    desired: Desired,
-    asked: &crate::api::fence_request::RequestedVolume,
-    known: Option<&FenceResult>,
-    now: chrono::DateTime<chrono::Utc>,
-) -> Option<FenceResult> {
-    let row = known.cloned().unwrap_or(FenceResult {
-        episode: asked.episode,
-        name: asked.name.clone(),
-        round: asked.round,
-        result: FenceOutcome::Unfenced,
-        proof: Proof::None,
-        method: None,
-        started_at: None,
-        published_before_at: None,
-        read_back_at: None,
-        reason: None,
-        message: None,
-    });
-    let begun = known.is_some_and(|it| it.round == asked.round && it.result == FenceOutcome::Started);
-    let done = known.is_some_and(|it| it.round == asked.round && it.result != FenceOutcome::Started);
-    let round = asked.round;
-    if desired == Desired::Unfenced {
-        let unfenced = FenceResult { result: FenceOutcome::Unfenced, proof: Proof::None, round, ..row };
-        return (known.map(|it| it.result) != Some(FenceOutcome::Unfenced)).then_some(unfenced);
-    }
-    match fencer {
-        Fencer::Silent => None,
-        _ if done && known.is_some_and(|it| it.result != FenceOutcome::Unfenced) => None,
-        Fencer::Refuses(reason) => {
-            Some(FenceResult { result: FenceOutcome::Failed, reason: Some((*reason).into()), round, ..row })
-        }
-        _ if !begun => {
-            let started_at = row.started_at.or(Some(now));
-            Some(FenceResult { result: FenceOutcome::Started, proof: Proof::None, started_at, round, ..row })
-        }
-        Fencer::Hangs => None,
-        Fencer::Fails(reason) => {
-            Some(FenceResult { result: FenceOutcome::Failed, reason: Some((*reason).into()), round, ..row })
-        }
-        Fencer::Proves(proof) => Some(FenceResult {
-            result: FenceOutcome::Fenced,
-            proof: *proof,
-            method: Some(FencerMethodType::Unpublish),
-            published_before_at: Some(now),
-            read_back_at: Some(now),
-            reason: Some("NotPublished".into()),
-            ..row
-        }),
-    }
-}
-
-/// What the definition of FenceRequest refuses.
-fn check_request(before: &FenceRequest, after: &FenceRequest) {
-    let (old, new) = (&before.spec, &after.spec);
-    assert!(new.episode == old.episode || new.episode == old.episode + 1, "episode only rises, by one");
-    assert!(new.episode > old.episode || new.node == old.node, "the frozen identity is immutable");
-    for row in &old.volumes {
-        let now = new.volumes.iter().find(|it| (it.episode, &it.name) == (row.episode, &row.name));
-        let now = now.unwrap_or_else(|| panic!("requested volume {} was removed", row.name));
-        assert!(now.round >= row.round, "round only rises");
-        let same = crate::api::fence_request::RequestedVolume { round: row.round, ..now.clone() };
-        assert_eq!(same, *row, "a requested volume cannot be changed");
-    }
-}
-
-fn fence(pods: &[PodView], policy: &ResiliencyPolicy) -> NodeFence {
-    let fencing = &policy.spec.fencing;
-    let mut volumes: BTreeMap<String, PlannedVolume> = BTreeMap::new();
-    for volume in pods.iter().flat_map(|pod| &pod.volumes) {
-        let (driver, handle) = match &volume.kind {
-            VolumeKind::Csi(csi) => (Some(csi.driver.clone()), Some(csi.handle.clone())),
-            _ => (None, None),
-        };
-        let minimum_proof = fencing.minimum_proof_for(driver.as_deref().unwrap_or_default());
-        let methods = fencing.methods_for(driver.as_deref().unwrap_or_default()).iter();
-        let row = PlannedVolume {
-            episode: 1,
-            name: volume.name.clone(),
-            uid: None,
-            node_id: driver.as_ref().map(|_| "id-n1".into()),
-            attachment_uid: driver.as_ref().map(|_| format!("va-{}", volume.name)),
-            methods: methods.filter(|m| driver.is_some() && m.type_.best_proof() >= minimum_proof).cloned().collect(),
-            driver,
-            volume_handle: handle,
-            minimum_proof,
-        };
-        volumes.insert(volume.name.clone(), row);
-    }
-    let evidence = Evidence {
-        channel: Channel::Kubelet,
-        state: EvidenceState::Failed,
-        backend: None,
-        since: at(99_960),
-        reason: "NodeUnreachable".into(),
-        message: None,
-    };
-    let plan = Plan {
-        decided_at: at(100_000),
-        digest: "sha256:00000000".into(),
-        evidence: vec![evidence],
-        pods: pods.iter().map(planned).collect(),
-        volumes: volumes.into_values().collect(),
-    };
-    let policies = vec![PlannedPolicy {
-        name: policy.name_any(),
-        uid: policy.uid().unwrap(),
-        generation: 1,
-        mode: policy.spec.mode,
-    }];
-    let node = NodeIdentity { uid: "uid-n1".into(), boot_id: Some("boot-1".into()) };
-    let mut fence = NodeFence::new("n1", NodeFenceSpec { episode: 1, node, policies, plan });
-    fence.metadata.uid = Some("uid-fence".into());
-    fence.metadata.generation = Some(1);
-    fence.metadata.finalizers = Some(vec![names::NODE_CLEAN_FINALIZER.into()]);
-    fence
-}
-
-/// A pod's row: DaemonSet pods are kept, all others released.
-pub fn planned(pod: &PodView) -> PlannedPod {
-    let keep = pod.pod.controller_kind() == Some("DaemonSet");
-    PlannedPod {
-        episode: 1,
-        uid: pod.uid().into(),
-        namespace: pod.namespace().into(),
-        name: pod.name().into(),
-        policy: (!keep).then(|| "db".into()),
-        action: if keep { PodAction::Keep } else { PodAction::Release },
-        reason: if keep { "DaemonSet" } else { "NodeFailure" }.into(),
-        priority: pod.pod.spec.priority,
-        volumes: pod.volumes.iter().map(|volume| volume.name.clone()).collect(),
-    }
-}
-
-fn node_using(mut node: Node, fence: &NodeFence) -> Node {
-    let used = fence.spec.plan.volumes.iter().filter(|row| row.driver.is_some()).map(|row| unique_name(&row.name));
-    node.status.volumes_in_use = used.collect();
-    node.status.volumes_attached =
-        node.status.volumes_in_use.iter().map(|name| crate::api::slim::AttachedVolume { name: name.clone() }).collect();
-    node
-}
-
-fn unique_name(volume: &str) -> String {
-    format!("kubernetes.io/csi/{DRIVER}^handle-{volume}")
-}
-
 fn stamp(now: Now) -> Time {
     time::to_k8s(now.wall)
 }
@@ -533,7 +373,7 @@ fn short(key: &str) -> &str {
 /// What the record says of a volume and of a pod.
 impl World {
     /// The recorded row of a volume.
-    pub fn volume(&self, name: &str) -> crate::api::node_fence::VolumeStatus {
+    pub fn volume(&self, name: &str) -> VolumeStatus {
         let rows = &self.seen.fence.status.as_ref().expect("something is recorded").volumes;
         rows.iter().rev().find(|row| row.name == name).expect("the volume has a row").clone()
     }

@@ -1,0 +1,100 @@
+//! The NodeFence of a failed node, as it is planned.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+
+use crate::api::fencing::NodeIdentity;
+use crate::api::names;
+use crate::api::node_fence::{
+    Channel, Evidence, EvidenceState, NodeFence, NodeFenceSpec, Plan, PlannedPod, PlannedPolicy, PlannedVolume,
+    PodAction,
+};
+use crate::api::resiliency_policy::ResiliencyPolicy;
+use crate::api::slim::{AttachedVolume, Node};
+use crate::api::usage::{PodView, VolumeKind};
+use crate::controllers::testing::*;
+
+/// The NodeFence of node `n1` with these pods.
+pub fn fence(pods: &[PodView], policy: &ResiliencyPolicy) -> NodeFence {
+    let fencing = &policy.spec.fencing;
+    let mut volumes: BTreeMap<String, PlannedVolume> = BTreeMap::new();
+    for volume in pods.iter().flat_map(|pod| &pod.volumes) {
+        let (driver, handle) = match &volume.kind {
+            VolumeKind::Csi(csi) => (Some(csi.driver.clone()), Some(csi.handle.clone())),
+            _ => (None, None),
+        };
+        let minimum_proof = fencing.minimum_proof_for(driver.as_deref().unwrap_or_default());
+        let methods = fencing.methods_for(driver.as_deref().unwrap_or_default()).iter();
+        let row = PlannedVolume {
+            episode: 1,
+            name: volume.name.clone(),
+            uid: None,
+            node_id: driver.as_ref().map(|_| "id-n1".into()),
+            attachment_uid: driver.as_ref().map(|_| format!("va-{}", volume.name)),
+            methods: methods.filter(|m| driver.is_some() && m.type_.best_proof() >= minimum_proof).cloned().collect(),
+            driver,
+            volume_handle: handle,
+            minimum_proof,
+        };
+        volumes.insert(volume.name.clone(), row);
+    }
+    let evidence = Evidence {
+        channel: Channel::Kubelet,
+        state: EvidenceState::Failed,
+        backend: None,
+        since: at(99_960),
+        reason: "NodeUnreachable".into(),
+        message: None,
+    };
+    let plan = Plan {
+        decided_at: at(100_000),
+        digest: "sha256:00000000".into(),
+        evidence: vec![evidence],
+        pods: pods.iter().map(planned).collect(),
+        volumes: volumes.into_values().collect(),
+    };
+    let policies = vec![PlannedPolicy {
+        name: policy.name_any(),
+        uid: policy.uid().unwrap(),
+        generation: 1,
+        mode: policy.spec.mode,
+    }];
+    let node = NodeIdentity { uid: "uid-n1".into(), boot_id: Some("boot-1".into()) };
+    let mut fence = NodeFence::new("n1", NodeFenceSpec { episode: 1, node, policies, plan });
+    fence.metadata.uid = Some("uid-fence".into());
+    fence.metadata.generation = Some(1);
+    fence.metadata.finalizers = Some(vec![names::NODE_CLEAN_FINALIZER.into()]);
+    fence
+}
+
+/// A pod's row: DaemonSet pods are kept, all others released.
+pub fn planned(pod: &PodView) -> PlannedPod {
+    let keep = pod.pod.controller_kind() == Some("DaemonSet");
+    PlannedPod {
+        episode: 1,
+        uid: pod.uid().into(),
+        namespace: pod.namespace().into(),
+        name: pod.name().into(),
+        policy: (!keep).then(|| "db".into()),
+        action: if keep { PodAction::Keep } else { PodAction::Release },
+        reason: if keep { "DaemonSet" } else { "NodeFailure" }.into(),
+        priority: pod.pod.spec.priority,
+        volumes: pod.volumes.iter().map(|volume| volume.name.clone()).collect(),
+    }
+}
+
+/// The node with the volumes of the plan attached and in use.
+pub fn node_using(mut node: Node, fence: &NodeFence) -> Node {
+    let used = fence.spec.plan.volumes.iter().filter(|row| row.driver.is_some()).map(|row| unique_name(&row.name));
+    node.status.volumes_in_use = used.collect();
+    node.status.volumes_attached =
+        node.status.volumes_in_use.iter().map(|name| AttachedVolume { name: name.clone() }).collect();
+    node
+}
+
+/// The name of a volume in the node's status.
+pub fn unique_name(volume: &str) -> String {
+    format!("kubernetes.io/csi/{DRIVER}^handle-{volume}")
+}
+

@@ -1,0 +1,86 @@
+//! What must hold for every effect, whatever happened before: no second writer.
+
+use std::time::Duration;
+
+use crate::api::fence_request::FenceOutcome;
+use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::names;
+use crate::api::node_fence::{PlannedVolume, VolumeStatus, VolumeStatusState};
+use crate::api::time::Now;
+
+use super::super::decide::{Effect, Seen};
+
+/// Panics at an effect that the first promise of the design forbids.
+pub fn allowed(seen: &Seen, now: Now, effect: &Effect, log: &[String]) {
+    match effect {
+        Effect::DeletePod { pod, grace_seconds: Some(0) } | Effect::FailPod(pod) => {
+            let planned = seen.fence.spec.plan.pods.iter().find(|row| row.uid == pod.uid()).expect("a planned pod");
+            for name in &planned.volumes {
+                let row = planned_volume(seen, name).expect("a planned volume");
+                assert!(is_proved(seen, row), "{} goes but {name} is not proved: {log:#?}", pod.name());
+                assert!(is_fresh(seen, row, now), "{} goes but the proof of {name} is too old: {log:#?}", pod.name());
+            }
+        }
+        Effect::DeleteAttachment(attachment) => {
+            let row = planned_volume(seen, attachment.volume()).expect("a planned volume");
+            let fence_call = recorded(seen, row).is_some_and(|status| {
+                status.method == Some(FenceMethodType::Detach) && status.committed_at.is_some()
+            });
+            let is_fence_call = fence_call && minimum(seen, row) <= Proof::Acknowledged && attachment.status.attached;
+            assert!(is_proved(seen, row) || is_fence_call, "{} is detached unproved: {log:#?}", attachment.volume());
+        }
+        Effect::AddTaint { taint, node } if taint.key == names::OUT_OF_SERVICE_TAINT => {
+            assert!(node.ready() != "True" && seen.lease_is_still, "out-of-service on a live node: {log:#?}");
+            for attachment in &seen.attachments {
+                let row = planned_volume(seen, attachment.volume());
+                assert!(row.is_some_and(|row| is_proved(seen, row)), "{} unproved: {log:#?}", attachment.volume());
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The row of the last episode that planned the volume.
+fn planned_volume<'a>(seen: &'a Seen, name: &str) -> Option<&'a PlannedVolume> {
+    seen.fence.spec.plan.volumes.iter().filter(|row| row.name == name).max_by_key(|row| row.episode)
+}
+
+fn recorded<'a>(seen: &'a Seen, row: &PlannedVolume) -> Option<&'a VolumeStatus> {
+    let rows = &seen.fence.status.as_ref()?.volumes;
+    rows.iter().find(|it| it.episode == row.episode && it.name == row.name)
+}
+
+fn minimum(seen: &Seen, row: &PlannedVolume) -> Proof {
+    let live = seen.policies.iter().map(|it| it.spec.fencing.minimum_proof_for(row.driver.as_deref().unwrap_or("")));
+    live.max().unwrap_or(Proof::None).max(row.minimum_proof)
+}
+
+/// Recorded as cut off with enough proof.
+fn is_proved(seen: &Seen, row: &PlannedVolume) -> bool {
+    let minimum = minimum(seen, row);
+    let cut_off = |status: &VolumeStatus| {
+        matches!(status.state, VolumeStatusState::Fenced | VolumeStatusState::Detached) && status.proof >= minimum
+    };
+    minimum == Proof::None || recorded(seen, row).is_some_and(cut_off)
+}
+
+/// The answer that counts is there: of the round that was asked for, within 10 s, with no attach in flight.
+fn is_fresh(seen: &Seen, row: &PlannedVolume, now: Now) -> bool {
+    let minimum = minimum(seen, row);
+    let mut attachments = seen.attachments.iter().filter(|it| it.volume() == row.name);
+    if minimum == Proof::None {
+        return true;
+    }
+    if recorded(seen, row).and_then(|status| status.method) == Some(FenceMethodType::Detach) {
+        return attachments.next().is_none();
+    }
+    let Some(asked) = seen.asked.get(&(row.episode, row.name.clone())) else { return false };
+    let results = seen.request(row.driver.as_deref().unwrap_or("")).and_then(|request| request.status.as_ref());
+    let answered = results.into_iter().flat_map(|status| &status.volumes).any(|result| {
+        (result.episode, result.name.as_str(), result.round) == (row.episode, row.name.as_str(), asked.round)
+            && result.result == FenceOutcome::Fenced
+            && result.proof >= minimum
+    });
+    let in_time = now.mono.saturating_duration_since(asked.at) <= Duration::from_secs(10);
+    answered && in_time && attachments.all(|attachment| attachment.status.attached)
+}

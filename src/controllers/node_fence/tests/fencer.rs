@@ -1,0 +1,90 @@
+//! How fencers answer, and what the definition of FenceRequest refuses.
+
+use crate::api::fence_request::{
+    Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, RequestedVolume,
+};
+use crate::api::fencing::Proof;
+
+/// How a fencer behaves.
+#[derive(Clone, Debug)]
+pub enum Fencer {
+    /// Answers with this proof.
+    Proves(Proof),
+    /// Never writes anything.
+    Silent,
+    /// Writes Started, then hangs.
+    Hangs,
+    /// Calls, and fails with this reason.
+    Fails(&'static str),
+    /// Refuses before any call.
+    Refuses(&'static str),
+}
+
+/// The next thing a fencer writes for a row; `None` while it has nothing to write.
+pub fn answer(
+    fencer: &Fencer,
+    desired: Desired,
+    asked: &RequestedVolume,
+    known: Option<&FenceResult>,
+    now: chrono::DateTime<chrono::Utc>,
+) -> Option<FenceResult> {
+    let row = known.cloned().unwrap_or(FenceResult {
+        episode: asked.episode,
+        name: asked.name.clone(),
+        round: asked.round,
+        result: FenceOutcome::Unfenced,
+        proof: Proof::None,
+        method: None,
+        started_at: None,
+        published_before_at: None,
+        read_back_at: None,
+        reason: None,
+        message: None,
+    });
+    let begun = known.is_some_and(|it| it.round == asked.round && it.result == FenceOutcome::Started);
+    let done = known.is_some_and(|it| it.round == asked.round && it.result != FenceOutcome::Started);
+    let round = asked.round;
+    if desired == Desired::Unfenced {
+        let unfenced = FenceResult { result: FenceOutcome::Unfenced, proof: Proof::None, round, ..row };
+        return (known.map(|it| it.result) != Some(FenceOutcome::Unfenced)).then_some(unfenced);
+    }
+    match fencer {
+        Fencer::Silent => None,
+        _ if done && known.is_some_and(|it| it.result != FenceOutcome::Unfenced) => None,
+        Fencer::Refuses(reason) => {
+            Some(FenceResult { result: FenceOutcome::Failed, reason: Some((*reason).into()), round, ..row })
+        }
+        _ if !begun => {
+            let started_at = row.started_at.or(Some(now));
+            Some(FenceResult { result: FenceOutcome::Started, proof: Proof::None, started_at, round, ..row })
+        }
+        Fencer::Hangs => None,
+        Fencer::Fails(reason) => {
+            Some(FenceResult { result: FenceOutcome::Failed, reason: Some((*reason).into()), round, ..row })
+        }
+        Fencer::Proves(proof) => Some(FenceResult {
+            result: FenceOutcome::Fenced,
+            proof: *proof,
+            method: Some(FencerMethodType::Unpublish),
+            published_before_at: Some(now),
+            read_back_at: Some(now),
+            reason: Some("NotPublished".into()),
+            ..row
+        }),
+    }
+}
+
+/// What the definition of FenceRequest refuses.
+pub fn check_request(before: &FenceRequest, after: &FenceRequest) {
+    let (old, new) = (&before.spec, &after.spec);
+    assert!(new.episode == old.episode || new.episode == old.episode + 1, "episode only rises, by one");
+    assert!(new.episode > old.episode || new.node == old.node, "the frozen identity is immutable");
+    for row in &old.volumes {
+        let now = new.volumes.iter().find(|it| (it.episode, &it.name) == (row.episode, &row.name));
+        let now = now.unwrap_or_else(|| panic!("requested volume {} was removed", row.name));
+        assert!(now.round >= row.round, "round only rises");
+        let same = RequestedVolume { round: row.round, ..now.clone() };
+        assert_eq!(same, *row, "a requested volume cannot be changed");
+    }
+}
+

@@ -1,0 +1,142 @@
+//! The guard of the out-of-service taint: every reason for refusal.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::api::names;
+use crate::api::node_fence::{PodStatusState, VolumeStatusState};
+use crate::api::slim::{AttachedVolume, Node};
+use crate::api::time;
+use crate::api::usage::PodView;
+use crate::controllers::testing::*;
+
+use super::super::guard::may_add_out_of_service;
+use super::super::rows::Rows;
+use super::build::planned;
+use super::world::World;
+
+/// All is proved and released, and the attachment is still there; nobody else's pods are.
+fn ready() -> World {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    world.attacher = false;
+    world.run();
+    assert!(world.did("taint out-of-service"), "{:#?}", world.log);
+    world.node_becomes(|mut node| {
+        node.spec.taints.as_mut().unwrap().retain(|taint| taint.key != names::OUT_OF_SERVICE_TAINT);
+        node
+    });
+    world.seen.live = true;
+    world
+}
+
+fn refusal(world: &World) -> Option<String> {
+    let rows = Rows::advance(&world.seen, world.now);
+    may_add_out_of_service(&world.seen, &rows).err()
+}
+
+fn changed(world: &mut World, change: fn(&mut Node)) {
+    world.node_becomes(|mut node| {
+        change(&mut node);
+        node
+    });
+}
+
+fn add(world: &mut World, pod: PodView, in_plan: bool) {
+    if in_plan {
+        world.plan().pods.push(planned(&pod));
+    }
+    world.seen.pods.push(pod);
+}
+
+fn daemon(volumes: &[crate::api::usage::VolumeUse]) -> PodView {
+    owned_by(pod("daemon", "n1", volumes), Some("DaemonSet"))
+}
+
+fn terminating(view: PodView) -> PodView {
+    but(view, |pod| pod.metadata.deletion_timestamp = Some(time::to_k8s(at(99_000))))
+}
+
+fn completed(view: PodView) -> PodView {
+    but(view, |pod| pod.status.phase = Some("Succeeded".into()))
+}
+
+#[test]
+fn it_refuses_whatever_is_unproved_and_says_so() {
+    type Case = (&'static str, fn(&mut World), Option<&'static str>);
+    let cases: [Case; 21] = [
+        ("all is proved", |_| {}, None),
+        ("the Node is gone", |world| world.seen.node = None, Some("gone")),
+        ("another Node", |world| changed(world, |node| node.metadata.uid = Some("x".into())), Some("another")),
+        ("Ready", |world| world.node_becomes(|node| with_ready(node, "True")), Some("back")),
+        ("the Lease moved", |world| world.seen.lease_is_still = false, Some("back")),
+        (
+            "somebody else's taint",
+            |world| world.node_becomes(|node| with_taint(node, names::OUT_OF_SERVICE_TAINT, "x", "NoExecute")),
+            Some("somebody else"),
+        ),
+        ("a pod that is not planned", |world| add(world, pod("new", "n1", &[]), false), Some("shop/new is not in")),
+        ("a finished pod that is not planned", |world| add(world, completed(pod("job", "n1", &[])), false), Some("job")),
+        ("a planned pod that is not released", |world| add(world, pod("other", "n1", &[csi("v9")]), true), Some("other")),
+        ("a running DaemonSet pod", |world| add(world, daemon(&[]), false), None),
+        ("with a directory of the node", |world| add(world, daemon(&[local("l")]), false), None),
+        ("with a volume that is attached", |world| add(world, daemon(&[csi("v9")]), true), Some("v9")),
+        ("with one that is proved", |world| add(world, daemon(&[csi("v1")]), true), None),
+        ("a DaemonSet pod that is Terminating", |world| add(world, terminating(daemon(&[])), true), Some("Terminating")),
+        ("and not planned", |world| add(world, terminating(daemon(&[])), false), Some("not in the plan")),
+        ("a finished DaemonSet pod, not planned", |world| add(world, completed(daemon(&[])), false), Some("daemon")),
+        ("an unproved attachment", |world| world.attach("v9", "va-v9", true), Some("v9")),
+        (
+            "volumesInUse",
+            |world| changed(world, |node| node.status.volumes_in_use.push("kubernetes.io/csi/x^y".into())),
+            Some("x^y"),
+        ),
+        (
+            "volumesAttached",
+            |world| {
+                changed(world, |node| {
+                    node.status.volumes_attached.push(AttachedVolume { name: "kubernetes.io/aws-ebs/z".into() });
+                });
+            },
+            Some("aws-ebs"),
+        ),
+        (
+            "a record below the minimum",
+            |world| {
+                let status = Arc::make_mut(&mut world.seen.fence).status.as_mut().unwrap();
+                status.volumes[0].state = VolumeStatusState::Failed;
+                world.seen.asked.clear();
+            },
+            Some("v1"),
+        ),
+        (
+            "a proof of an earlier episode",
+            |world| {
+                let mut row = world.plan().volumes[0].clone();
+                row.episode = 2;
+                world.plan().volumes.push(row);
+                Arc::make_mut(&mut world.seen.fence).spec.episode = 2;
+            },
+            Some("v1"),
+        ),
+    ];
+    for (name, change, wanted) in cases {
+        let mut world = ready();
+        change(&mut world);
+        let found = refusal(&world);
+        match wanted {
+            None => assert_eq!(found, None, "{name}"),
+            Some(text) => assert!(found.as_ref().is_some_and(|it| it.contains(text)), "{name}: {found:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_live_list_decides_not_the_store() {
+    let mut world = ready();
+    world.seen.live = false;
+    let rows = Rows::advance(&world.seen, world.now);
+    assert!(rows.pods.iter().all(|row| row.state == PodStatusState::Released));
+    let decision = super::super::decide::decide(&world.seen, world.now);
+    assert!(decision.look_live, "{}", decision.reason);
+}

@@ -1,0 +1,229 @@
+//! Opening, growing and opening again; what a pass must not do.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::api::fencing::Proof;
+use crate::api::names;
+use crate::api::node_fence::{Phase, VolumeStatus, VolumeStatusState};
+use crate::api::time;
+use crate::controllers::testing::*;
+
+use super::super::decide::Effect;
+use super::World;
+
+fn failed() -> World {
+    World::with_failed(3, 1, &json!({}))
+}
+
+#[test]
+fn a_failed_node_gets_one_plan_with_its_frozen_identity() {
+    let mut world = failed();
+    world.rest();
+    let fence = world.fence("n0").unwrap();
+    assert_eq!(fence.spec.episode, 1);
+    assert_eq!((fence.spec.node.uid.as_str(), fence.spec.node.boot_id.as_deref()), ("uid-n0", Some("boot-1")));
+    assert_eq!(fence.metadata.finalizers.as_deref(), Some(&[names::NODE_CLEAN_FINALIZER.to_owned()][..]));
+    assert_eq!((fence.spec.plan.pods.len(), fence.spec.plan.volumes.len()), (1, 1));
+    assert_eq!(fence.spec.plan.volumes[0].node_id.as_deref(), Some("id-n0"));
+    assert_eq!(world.opened(), 1);
+}
+
+#[test]
+fn suspicion_alone_writes_nothing() {
+    let mut world = World::with_failed(3, 0, &json!({}));
+    world.rest();
+    world.node_becomes(with_ready(node("n0"), "Unknown"));
+    let decision = world.decide();
+    assert!(decision.suspected.contains("n0"));
+    assert_eq!(decision.effects, []);
+    assert!(decision.look_again.is_some());
+}
+
+#[test]
+fn what_the_api_says_live_wins() {
+    let cases: [(&str, fn(&mut super::LiveNode)); 3] = [
+        ("the Lease moved", |live| live.lease_is_still = false),
+        ("Ready again", |live| live.node = Arc::new(node("n0"))),
+        ("the pod is gone", |live| live.pods.clear()),
+    ];
+    for (name, change) in cases {
+        let mut world = failed();
+        let mut live = world.look_at("n0").unwrap();
+        change(&mut live);
+        world.live.insert("n0".into(), live);
+        world.rest();
+        assert_eq!(world.opened(), 0, "{name}");
+    }
+}
+
+#[test]
+fn a_failed_node_without_a_pod_to_release_is_left_alone() {
+    let mut world = World::new(
+        vec![unreachable("n0"), node("n1"), node("n2")],
+        vec![owned_by(pod("bare", "n0", &[csi("v")]), None), pod("empty", "n0", &[])],
+        vec![policy("db", &json!({}))],
+    );
+    world.rest();
+    assert_eq!(world.opened(), 0);
+}
+
+fn row(state: VolumeStatusState, episode: i64, name: &str) -> VolumeStatus {
+    VolumeStatus {
+        episode,
+        name: name.into(),
+        state,
+        proof: Proof::None,
+        method: None,
+        committed_at: None,
+        proved_at: None,
+        reason: None,
+        message: None,
+        refences: None,
+    }
+}
+
+#[test]
+fn failing_again_is_one_further_episode_of_the_same_object() {
+    for phase in [Phase::Cleaning, Phase::Recovered] {
+        let mut world = failed();
+        world.rest();
+        world.reach("n0", phase);
+        world.wait(1.0);
+        world.rest();
+        let fence = world.fence("n0").unwrap();
+        assert_eq!((world.opened(), fence.spec.episode), (1, 2), "{phase:?}: its status is still that of the last one");
+        assert!(fence.spec.plan.pods.iter().all(|row| row.episode == 2));
+        world.reach("n0", Phase::Fencing);
+        world.rest();
+        assert_eq!(world.fence("n0").unwrap().spec.episode, 2, "{phase:?}");
+        let status = world.seen.policies[0].status.clone().unwrap();
+        assert_eq!((status.nodes_acted_on, status.active_fences), (Some(1), vec!["n0".to_owned()]), "{phase:?}");
+    }
+}
+
+#[test]
+fn a_running_incident_is_left_alone() {
+    for phase in [Phase::Planned, Phase::Fencing, Phase::PodsReleased, Phase::Detached] {
+        let mut world = failed();
+        world.rest();
+        world.reach("n0", phase);
+        world.wait(3600.0);
+        world.rest();
+        assert_eq!(world.fence("n0").unwrap().spec.episode, 1, "{phase:?}");
+    }
+}
+
+#[test]
+fn rows_that_are_not_clean_are_carried_over_under_their_number() {
+    use VolumeStatusState::{Clean, Detached, Failed, Fenced, Fencing, Pending, Undone};
+    let states = [
+        (Pending, false),
+        (Fencing, true),
+        (Fenced, true),
+        (Detached, true),
+        (Failed, true),
+        (Clean, false),
+        (Undone, false),
+    ];
+    for (state, carried) in states {
+        let mut world = failed();
+        world.rest();
+        world.reach("n0", Phase::Cleaning);
+        Arc::make_mut(&mut world.seen.fences[0]).status.as_mut().unwrap().volumes = vec![row(state, 1, "v0")];
+        world.wait(1.0);
+        world.rest();
+        let volumes = &world.fence("n0").unwrap().spec.plan.volumes;
+        assert!(volumes.iter().any(|row| row.episode == 2), "{state:?}");
+        assert_eq!(volumes.iter().any(|row| row.episode == 1 && row.name == "v0"), carried, "{state:?}");
+    }
+}
+
+#[test]
+fn the_plan_of_a_running_incident_grows() {
+    let mut world = failed();
+    world.rest();
+    world.reach("n0", Phase::Fencing);
+    world.seen.pods.get_mut("n0").unwrap().push(pod("late", "n0", &[csi("v9")]));
+    let effects = world.pass();
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Replan(_))), "{effects:?}");
+    world.rest();
+    let fence = world.fence("n0").unwrap();
+    assert_eq!((fence.spec.episode, fence.spec.plan.pods.len(), fence.spec.plan.volumes.len()), (1, 2, 2));
+}
+
+#[test]
+fn a_policy_gets_its_finalizer_and_keeps_it_while_its_fences_have_work() {
+    let mut world = failed();
+    Arc::make_mut(&mut world.seen.policies[0]).metadata.finalizers = None;
+    let effects = world.pass();
+    assert!(matches!(effects[0], Effect::Guard(_)), "before anything else: {effects:?}");
+    world.rest();
+    Arc::make_mut(&mut world.seen.policies[0]).metadata.deletion_timestamp = Some(time::to_k8s(world.now.wall));
+    for (phase, waits) in [
+        (None, true),
+        (Some(Phase::Planned), true),
+        (Some(Phase::Fencing), true),
+        (Some(Phase::PodsReleased), true),
+        (Some(Phase::Detached), false),
+        (Some(Phase::Cleaning), false),
+        (Some(Phase::Recovered), false),
+    ] {
+        if let Some(phase) = phase {
+            world.reach("n0", phase);
+        }
+        let unguards = world.decide().effects.iter().any(|effect| matches!(effect, Effect::Unguard(_)));
+        assert_eq!(unguards, !waits, "{phase:?}");
+    }
+    world.reach("n0", Phase::Fencing);
+    world.rest();
+    let ready = world.seen.policies[0].status.clone().unwrap().conditions;
+    let ready = ready.iter().find(|condition| condition.type_ == "Ready").unwrap();
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "FencesOpen"));
+}
+
+#[test]
+fn a_policy_that_is_being_deleted_begins_nothing() {
+    let mut world = failed();
+    Arc::make_mut(&mut world.seen.policies[0]).metadata.deletion_timestamp = Some(time::to_k8s(world.now.wall));
+    world.pass();
+    assert_eq!(world.opened(), 0);
+}
+
+#[test]
+fn the_policy_tells_at_noon_what_would_be_held_at_night() {
+    let cases = [
+        ("a sidecar that reads back", vec![able(DRIVER)], json!({}), "True", "ProofReachable"),
+        ("no sidecar", vec![], json!({}), "False", "FencerMissing"),
+        ("it cannot read back", vec![report(DRIVER, &["Unpublish"])], json!({}), "False", "ProofUnreachable"),
+        (
+            "Detach is enough",
+            vec![],
+            json!({ "fencing": { "minimumProof": "Acknowledged" } }),
+            "True",
+            "ProofReachable",
+        ),
+    ];
+    for (name, drivers, spec, status, reason) in cases {
+        let mut world = World::with_failed(3, 0, &spec);
+        world.seen.reports = reports(drivers);
+        world.rest();
+        let conditions = world.seen.policies[0].status.clone().unwrap().conditions;
+        let ready = conditions.iter().find(|condition| condition.type_ == "FenceReady").unwrap();
+        assert_eq!((ready.status.as_str(), ready.reason.as_str()), (status, reason), "{name}");
+    }
+}
+
+#[test]
+fn pods_that_come_and_go_are_counted_once_a_minute() {
+    let mut world = World::with_failed(3, 0, &json!({}));
+    world.seen.reports.clear();
+    world.rest();
+    world.seen.counts_due = false;
+    world.seen.pods.get_mut("n1").unwrap().push(pod("late", "n1", &[csi("v9")]));
+    assert_eq!(world.decide().effects, [], "not now");
+    world.seen.counts_due = true;
+    world.rest();
+    assert_eq!(world.seen.policies[0].status.clone().unwrap().protected_pods, Some(4));
+}

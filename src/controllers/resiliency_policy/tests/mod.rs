@@ -1,0 +1,201 @@
+//! The pass over the cluster, in a cluster that lives in one value. Expectations come from the design and the API.
+
+mod brakes;
+mod episodes;
+mod evidence;
+mod plan;
+mod select;
+mod silence;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, Timeline};
+use crate::api::resiliency_policy::{ResiliencyPolicy, RestraintType};
+use crate::api::slim::Node;
+use crate::api::time::Now;
+use crate::api::usage::{PodView, VolumeKind};
+use crate::controllers::testing::*;
+
+use super::decide::{Decision, Effect, Seen, decide};
+use super::evidence::Silence;
+use super::plan::LiveNode;
+
+/// What is known of a node's kubelet when it was just looked at.
+fn silence(node: &Node) -> Silence {
+    Silence { lease_age: None, unreachable_for: node.is_unreachable().then_some(Duration::ZERO) }
+}
+
+/// The cluster and what was remembered of it.
+struct World {
+    seen: Seen,
+    now: Now,
+    /// What the API says of nodes where it differs from the stores.
+    live: BTreeMap<String, LiveNode>,
+}
+
+impl World {
+    fn new(nodes: Vec<Node>, pods: Vec<PodView>, policies: Vec<ResiliencyPolicy>) -> Self {
+        let mut by_node: BTreeMap<String, Vec<PodView>> = BTreeMap::new();
+        for pod in pods {
+            by_node.entry(pod.pod.spec.node_name.clone().unwrap()).or_default().push(pod);
+        }
+        let seen = Seen {
+            policies: policies.into_iter().map(Arc::new).collect(),
+            nodes: nodes.into_iter().map(|node| (Arc::new(node.clone()), silence(&node))).collect(),
+            pods: by_node,
+            namespaces: [("shop".to_owned(), BTreeMap::new())].into(),
+            reports: reports([able(DRIVER)]),
+            counts_due: true,
+            ..Seen::default()
+        };
+        Self { seen, now: now(), live: BTreeMap::new() }
+    }
+
+    /// `count` nodes of which the first `failed` are unreachable, each with one protected pod.
+    fn with_failed(count: usize, failed: usize, spec: &serde_json::Value) -> Self {
+        let nodes = (0..count).map(|i| if i < failed { unreachable(&format!("n{i}")) } else { node(&format!("n{i}")) });
+        let pods = (0..count).map(|i| pod(&format!("p{i}"), &format!("n{i}"), &[csi(&format!("v{i}"))]));
+        Self::new(nodes.collect(), pods.collect(), vec![policy("db", spec)])
+    }
+
+    fn look_at(&self, name: &str) -> Option<LiveNode> {
+        if let Some(live) = self.live.get(name) {
+            return Some(live.clone());
+        }
+        let (node, silence) = self.seen.nodes.iter().find(|(node, _)| node.metadata.name.as_deref() == Some(name))?;
+        Some(live_node(node.as_ref().clone(), *silence, self.seen.pods.get(name).cloned().unwrap_or_default()))
+    }
+
+    /// Decides as the controller does.
+    fn decide(&mut self) -> Decision {
+        self.seen.live.clear();
+        let decision = decide(&self.seen, self.now);
+        if decision.look_at.is_empty() {
+            return decision;
+        }
+        for name in &decision.look_at {
+            if let Some(live) = self.look_at(name) {
+                self.seen.live.insert(name.clone(), live);
+            }
+        }
+        decide(&self.seen, self.now)
+    }
+
+    /// One pass; what it did.
+    fn pass(&mut self) -> Vec<Effect> {
+        let decision = self.decide();
+        for policy in &decision.outage {
+            self.seen.outage_seen.insert(policy.clone(), Duration::ZERO);
+        }
+        for effect in decision.effects.clone() {
+            self.apply(effect);
+        }
+        decision.effects
+    }
+
+    /// Passes until nothing is written any more. A pass over unchanged state writes nothing.
+    fn rest(&mut self) {
+        for _ in 0..10 {
+            if self.pass().is_empty() {
+                return;
+            }
+        }
+        panic!("writes at rest: {:?}", self.decide().effects);
+    }
+
+    fn apply(&mut self, effect: Effect) {
+        match effect {
+            Effect::Guard(policy) => self.policy(&policy, |policy| {
+                policy.metadata.finalizers.get_or_insert_default().push("bulkhead.dev/policy".into());
+            }),
+            Effect::Unguard(policy) => self.policy(&policy, |policy| policy.metadata.finalizers = None),
+            Effect::Record(wanted) => self.policy(&wanted, |policy| policy.status = wanted.status.clone()),
+            Effect::Open(fence) => {
+                assert!(self.fence(fence.metadata.name.as_deref().unwrap()).is_none(), "opened twice");
+                self.seen.fences.push(Arc::from(fence));
+            }
+            Effect::Replan(fence) => {
+                let name = fence.metadata.name.clone();
+                let known = self.seen.fences.iter_mut().find(|it| it.metadata.name == name).expect("it exists");
+                let (old, new) = (&known.spec, &fence.spec);
+                assert!(new.episode == old.episode || new.episode == old.episode + 1, "episode only rises, by one");
+                if new.episode == old.episode {
+                    assert!(old.plan.pods.iter().all(|row| new.plan.pods.contains(row)), "rows never change");
+                    assert!(old.plan.volumes.iter().all(|row| new.plan.volumes.contains(row)), "rows never change");
+                    assert_eq!(old.plan.evidence, new.plan.evidence);
+                }
+                Arc::make_mut(known).spec = fence.spec;
+            }
+        }
+    }
+
+    fn policy(&mut self, which: &ResiliencyPolicy, change: impl FnOnce(&mut ResiliencyPolicy)) {
+        let name = which.metadata.name.clone();
+        let known = self.seen.policies.iter_mut().find(|it| it.metadata.name == name).expect("it exists");
+        change(Arc::make_mut(known));
+    }
+
+    fn fence(&self, name: &str) -> Option<&NodeFence> {
+        self.seen.fences.iter().map(Arc::as_ref).find(|fence| fence.metadata.name.as_deref() == Some(name))
+    }
+
+    /// node_fence writes the status of the planned episode.
+    fn reach(&mut self, name: &str, phase: Phase) {
+        let fence = self.seen.fences.iter_mut().find(|it| it.metadata.name.as_deref() == Some(name)).unwrap();
+        let fence = Arc::make_mut(fence);
+        let timeline = Timeline { decided_at: Some(fence.spec.plan.decided_at), ..Timeline::default() };
+        let status = fence.status.take().unwrap_or_default();
+        fence.status = Some(NodeFenceStatus { phase: Some(phase), timeline: Some(timeline), ..status });
+    }
+
+    /// The node becomes another.
+    fn node_becomes(&mut self, changed: Node) {
+        let name = changed.metadata.name.clone();
+        let place = self.seen.nodes.iter_mut().find(|(node, _)| node.metadata.name == name).unwrap();
+        *place = (Arc::new(changed.clone()), silence(&changed));
+    }
+
+    fn wait(&mut self, seconds: f64) {
+        self.now = later(self.now, seconds);
+        for passed in self.seen.outage_seen.values_mut() {
+            *passed += Duration::from_secs_f64(seconds);
+        }
+    }
+
+    fn opened(&self) -> usize {
+        self.seen.fences.len()
+    }
+
+    fn restraints(&self) -> Vec<RestraintType> {
+        let status = self.seen.policies[0].status.iter();
+        status.flat_map(|status| &status.restraints).map(|restraint| restraint.type_).collect()
+    }
+}
+
+/// A node read from the API, with the attachments of its pods.
+fn live_node(node: Node, silence: Silence, pods: Vec<PodView>) -> LiveNode {
+    let name = node.metadata.name.clone().unwrap();
+    let volumes = pods.iter().flat_map(|pod| &pod.volumes).filter_map(|volume| match &volume.kind {
+        VolumeKind::Csi(csi) => Some((volume.name.clone(), csi.clone())),
+        _ => None,
+    });
+    let attached_volumes: BTreeMap<_, _> = volumes.collect();
+    let attachments = attached_volumes.keys().map(|volume| Arc::new(attachment(volume, &name))).collect();
+    let csi_node = serde_json::from_value(json!({
+        "metadata": { "name": name },
+        "spec": { "drivers": [{ "name": DRIVER, "nodeID": format!("id-{name}") }] },
+    }));
+    LiveNode {
+        node: Arc::new(node),
+        silence,
+        lease_is_still: true,
+        pods,
+        attachments,
+        attached_volumes,
+        csi_node: Some(Arc::new(csi_node.unwrap())),
+    }
+}

@@ -1,0 +1,112 @@
+//! How long a kubelet is silent, by our own clock.
+
+use std::time::{Duration, Instant};
+
+use crate::api::slim::{Lease, Node};
+use crate::controllers::testing::*;
+
+use super::super::silence::SilenceTracker;
+
+fn lease(renewed: i64) -> Lease {
+    serde_json::from_value(serde_json::json!({ "metadata": {}, "spec": { "renewTime": at(renewed) } })).unwrap()
+}
+
+/// A tracker that is fed: `live` Leases move every 10 s, that of `dead` never.
+struct Fed {
+    tracker: SilenceTracker,
+    start: Instant,
+    second: u64,
+    epoch: (u64, u64),
+    /// Names of the nodes whose Leases move.
+    moving: Vec<&'static str>,
+    still: Vec<&'static str>,
+}
+
+impl Fed {
+    fn new(moving: &[&'static str], still: &[&'static str]) -> Self {
+        let tracker = SilenceTracker::default();
+        Self { tracker, start: Instant::now(), second: 0, epoch: (0, 1), moving: moving.into(), still: still.into() }
+    }
+
+    fn run(&mut self, seconds: u64, node: &Node) {
+        for _ in 0..seconds {
+            self.second += 1;
+            let moved = i64::try_from(self.second / 10).unwrap();
+            let moving = self.moving.iter().map(|name| (*name, lease(moved)));
+            let leases: Vec<_> = moving.chain(self.still.iter().map(|name| (*name, lease(-5)))).collect();
+            let leases = leases.iter().map(|(name, lease)| (*name, lease));
+            self.tracker.update(leases, [node], self.epoch, self.now());
+        }
+    }
+
+    fn now(&self) -> Instant {
+        self.start + Duration::from_secs(self.second)
+    }
+
+    fn age(&self, name: &str) -> Option<u64> {
+        self.tracker.of(&node(name), self.now()).lease_age.map(|age| age.as_secs())
+    }
+}
+
+#[test]
+fn an_age_grows_while_the_watch_is_proved_live() {
+    let mut fed = Fed::new(&["a", "b"], &["dead"]);
+    fed.run(60, &node("dead"));
+    let age = fed.age("dead").unwrap();
+    assert!((45..=60).contains(&age), "{age}");
+    assert!(fed.age("a").unwrap() <= 10);
+}
+
+#[test]
+fn no_age_is_told_while_it_is_not() {
+    let mut all_still = Fed::new(&[], &["a", "b", "dead"]);
+    all_still.run(60, &node("dead"));
+    assert_eq!(all_still.age("dead"), None, "the watch stands still, not the kubelets");
+    let mut alone = Fed::new(&[], &["dead"]);
+    alone.run(60, &node("dead"));
+    assert_eq!(alone.age("dead"), None, "no other Lease to tell by");
+    let mut minority = Fed::new(&["a"], &["b", "c", "dead"]);
+    minority.run(60, &node("dead"));
+    assert_eq!(minority.age("dead"), None, "one of three others moved");
+}
+
+#[test]
+fn silence_of_the_watch_is_not_added_to_an_age() {
+    let mut fed = Fed::new(&["a", "b"], &["dead"]);
+    fed.run(20, &node("dead"));
+    std::mem::swap(&mut fed.moving, &mut Vec::new());
+    fed.still = vec!["dead"];
+    // The others are gone from the store's events: nothing moves for five minutes.
+    fed.run(300, &node("dead"));
+    fed.moving = vec!["a", "b"];
+    fed.run(30, &node("dead"));
+    let age = fed.age("dead").unwrap_or_default();
+    assert!(age <= 60, "{age}: five minutes in which nobody was looking do not count");
+}
+
+#[test]
+fn a_relist_or_a_new_term_forgets_all_ages() {
+    for epoch in [(1, 1), (0, 2)] {
+        let mut fed = Fed::new(&["a", "b"], &["dead"]);
+        let dead = unreachable("dead");
+        fed.run(60, &dead);
+        assert!(fed.tracker.of(&dead, fed.now()).unreachable_for.unwrap().as_secs() >= 59);
+        fed.epoch = epoch;
+        fed.run(1, &dead);
+        assert_eq!(fed.age("dead"), None, "{epoch:?}");
+        assert_eq!(fed.tracker.of(&dead, fed.now()).unreachable_for, Some(Duration::ZERO), "{epoch:?}");
+    }
+}
+
+#[test]
+fn a_node_that_was_reachable_in_between_begins_anew() {
+    let mut fed = Fed::new(&["a", "b"], &["dead"]);
+    fed.run(30, &unreachable("dead"));
+    fed.run(1, &node("dead"));
+    fed.run(5, &unreachable("dead"));
+    let since = fed.tracker.of(&unreachable("dead"), fed.now()).unreachable_for.unwrap();
+    assert!(since <= Duration::from_secs(5), "{since:?}");
+    let mut again = unreachable("dead");
+    again.metadata.uid = Some("uid-again".into());
+    assert_eq!(fed.tracker.of(&again, fed.now()).unreachable_for, None, "another Node of that name");
+}
