@@ -46,6 +46,7 @@ pub fn trials() -> Vec<Trial> {
         brakes::no_more_nodes_than_the_budget_are_acted_on,
         brakes::a_policy_with_an_open_fence_goes_when_it_is_finished,
         kinds::pods_that_no_proof_can_move_wait_by_name,
+        kinds::a_pod_with_a_finalizer_is_failed_first,
         kinds::pods_that_nobody_asked_for_are_left_alone,
         closed::a_read_back_that_shows_too_little_releases_nothing,
         closed::without_a_sidecar_pods_wait_for_it,
