@@ -33,7 +33,7 @@ pub const FENCE_OPEN_FINALIZER: &str = "bulkhead.dev/fence-open";
 
 /// On a VolumeAttachment, by the external-attacher: the node id that was really published.
 pub const ATTACHED_NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
-/// Prefix of the external-attacher's finalizer; the driver's name follows, `/` written as `-`.
+/// Prefix of the external-attacher's finalizer; the driver's name follows, in its spelling.
 pub const ATTACHER_FINALIZER_PREFIX: &str = "external-attacher/";
 /// On static (mirror) pods, by the kubelet.
 pub const MIRROR_POD_ANNOTATION: &str = "kubernetes.io/config.mirror";
@@ -43,9 +43,13 @@ pub fn out_of_service_value(episode: i64) -> String {
     format!("bulkhead-{episode}")
 }
 
-/// The VolumeAttachment finalizer of a driver's attacher.
+/// The VolumeAttachment finalizer of a driver's attacher. It writes all but letters, digits and `-` as `-`, and ends a
+/// name that would end so with `X` (external-attacher, `SanitizeDriverName`).
 pub fn attacher_finalizer(driver: &str) -> String {
-    format!("{ATTACHER_FINALIZER_PREFIX}{}", driver.replace('/', "-"))
+    let kept = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let driver: String = driver.chars().map(kept).collect();
+    let end = if driver.ends_with('-') { "X" } else { "" };
+    format!("{ATTACHER_FINALIZER_PREFIX}{driver}{end}")
 }
 
 /// Name of the FenceRequest for a node and a fencer: the node's, shortened to 244 characters, and eight hex digits of
@@ -71,6 +75,12 @@ pub fn hex(digest: &[u8], bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_attachers_finalizer_is_spelled_as_the_attacher_does() {
+        assert_eq!(attacher_finalizer("csi.block.example.com"), "external-attacher/csi-block-example-com");
+        assert_eq!(attacher_finalizer("odd."), "external-attacher/odd-X");
+    }
 
     #[test]
     fn fence_requests_are_named_as_the_api_says() {

@@ -26,6 +26,8 @@ use crate::runtime::informer::Informer;
 use crate::runtime::store::{ObjectKey, Store};
 use crate::runtime::telemetry::Telemetry;
 
+#[cfg(test)]
+mod metrics_tests;
 pub mod node_fence;
 pub mod resiliency_policy;
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead::api::node_fence::NodeFence;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use tempfile::TempDir;
 
 pub use self::workload::Workload;
@@ -149,7 +149,8 @@ impl Cluster {
             options,
             _parts: parts,
         };
-        cluster.nodes_ready().await?;
+        let names: Vec<_> = (1..=cluster.options.nodes).map(|number| format!("node-{number}")).collect();
+        cluster.nodes_usable(&names).await?;
         if cluster.options.programs.is_some() {
             cluster.install_operator().await?;
         }
@@ -320,12 +321,14 @@ impl Cluster {
         Ok(())
     }
 
-    async fn nodes_ready(&self) -> Result<(), ClusterError> {
+    /// Waits until these nodes are Ready and have no taint.
+    pub async fn nodes_usable(&self, names: &[String]) -> Result<(), ClusterError> {
         let api: Api<k8s_openapi::api::core::v1::Node> = Api::all(self.client.clone());
         self.wait("all nodes Ready", Duration::from_secs(60), async || {
             let nodes = api.list(&kube::api::ListParams::default()).await?.items;
-            let ready = nodes.iter().filter(|node| is_usable(node)).count();
-            Ok(if ready == self.options.nodes { Ok(()) } else { Err(format!("{ready} are")) })
+            let wanted = nodes.iter().filter(|node| names.contains(&node.name_any()));
+            let ready = wanted.filter(|node| is_usable(node)).count();
+            Ok(if ready == names.len() { Ok(()) } else { Err(format!("{ready} of {} are", names.len())) })
         })
         .await
     }

@@ -3,7 +3,7 @@
 pub mod act;
 pub mod decide;
 pub mod guard;
-mod metrics;
+pub(crate) mod metrics;
 pub mod observe;
 pub mod pods;
 pub mod requests;

@@ -8,8 +8,8 @@ use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead_testbed::array::{Array, ArrayOptions};
 use bulkhead_testbed::cluster::{AddedArray, Cluster, ClusterError, ClusterOptions, Workload};
 use bulkhead_testbed::nodes::{NodeOptions, SimulatedNode};
-use bulkhead_testbed::oracle;
 use bulkhead_testbed::process::Process;
+use bulkhead_testbed::{Component, TestbedOptions, oracle};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use libtest_mimic::Failed;
@@ -48,7 +48,11 @@ impl Fleet {
 /// The options with the programs that cargo built for this test, and spans that fit a test.
 pub fn options() -> ClusterOptions {
     let controller = PathBuf::from(env!("CARGO_BIN_EXE_bulkhead-controller"));
+    let mut testbed = TestbedOptions::fast_nodes();
+    // Attach/detach learns of an attachment that somebody else removed at its next sync only, each minute by default.
+    testbed.extra_args.insert(Component::ControllerManager, vec!["--attach-detach-reconcile-sync-period=2s".into()]);
     ClusterOptions {
+        testbed,
         programs: controller.parent().map(PathBuf::from),
         node: NodeOptions { write_interval: Duration::from_millis(50), ..NodeOptions::default() },
         controller_args: vec!["--attacher-resync-period=1s".into()],
@@ -90,6 +94,8 @@ impl<'a> Lane<'a> {
         for number in 1..=options.nodes {
             nodes.push(cluster.nodes.add(&format!("{name}-node-{number}")).await?);
         }
+        let names: Vec<_> = nodes.iter().map(|node| node.name().to_owned()).collect();
+        cluster.nodes_usable(&names).await?;
         let sidecar = options.sidecar.then(|| cluster.sidecar(&storage.array)).transpose()?;
         let lane = Self { cluster, name: name.to_owned(), nodes, storage, sidecar };
         create_policy(&cluster.client, name, name, &options.policy).await?;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::fleet::{Lane, LaneOptions, SOON};
-use super::look::pod_row;
+use super::look::{operator_records, pod_row};
 
 /// Pods on the victim, by name, with their uid.
 type Present = BTreeMap<String, Option<String>>;
@@ -120,6 +120,50 @@ pub async fn pods_that_nobody_asked_for_are_left_alone(cluster: &Cluster) -> Res
     let mut left = before;
     left.remove("kept-db-0");
     assert_eq!(present(&lane).await?, left);
+    lane.end().await
+}
+
+/// The Job controller holds its pods with a finalizer until they have ended: nobody is there to end them.
+pub async fn a_pod_with_a_finalizer_is_failed_first(cluster: &Cluster) -> Result<(), Failed> {
+    let lane = Lane::new(cluster, "job", LaneOptions::default()).await?;
+    lane.array().claim(&lane.client(), &Claim::new("default", "job-data")).await?;
+    let nodes: Vec<_> = lane.nodes.iter().map(|node| node.name()).collect();
+    let on = |nodes: &[&str]| json!({ "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": nodes }] });
+    let victim = lane.victim()?;
+    let job = serde_json::from_value(json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": { "name": "job-batch", "namespace": "default" },
+        "spec": { "template": {
+            "metadata": { "labels": { "lane": "job" } },
+            "spec": {
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": false,
+                "affinity": { "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [on(&nodes)] },
+                    "preferredDuringSchedulingIgnoredDuringExecution":
+                        [{ "weight": 100, "preference": on(&[victim.name()]) }],
+                } },
+                "containers": [{ "name": "main", "image": "app" }],
+                "volumes": volume("job-data"),
+            },
+        } },
+    }))?;
+    cluster.testbed.apply(vec![job]).await?;
+    let api: Api<Pod> = Api::default_namespaced(lane.client());
+    let running_on = async |node: &str| {
+        let pods = api.list(&ListParams::default().labels("lane=job")).await?.items;
+        let runs = |pod: &&Pod| {
+            pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node)
+                && pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+        };
+        Ok(pods.iter().find(runs).map(ResourceExt::name_any).ok_or_else(|| format!("{} pods", pods.len())))
+    };
+    let first = cluster.wait("the Job's pod runs", SOON, async || running_on(victim.name()).await).await?;
+    victim.kill().await;
+    cluster.wait("the Job's next pod runs", SOON, async || running_on(nodes[1]).await).await?;
+    let ours = operator_records(cluster, |record| record.resource == "pods" && record.name == first && record.is_write())?;
+    let steps: Vec<_> = ours.iter().map(|record| (record.verb.as_str(), record.subresource.as_str())).collect();
+    assert_eq!(steps, [("patch", "status"), ("delete", "")]);
     lane.end().await
 }
 

@@ -9,6 +9,7 @@ mod look;
 mod methods;
 mod moves;
 mod order;
+mod restarts;
 mod returns;
 
 use std::sync::Arc;
@@ -31,7 +32,10 @@ pub fn trials() -> Vec<Trial> {
         Ok(fleet) => Arc::new(fleet),
         Err(error) => return vec![Trial::test("failover::runtime", move || Err(error.into()))],
     };
-    let mut trials = vec![alone("most_nodes_at_once_are_an_outage", brakes::most_nodes_at_once_are_an_outage)];
+    let mut trials = vec![
+        alone("what_was_begun_is_carried_through_by_others", restarts::what_was_begun_is_carried_through_by_others),
+        alone("most_nodes_at_once_are_an_outage", brakes::most_nodes_at_once_are_an_outage),
+    ];
     trials.extend(on![
         fleet,
         closed::each_trouble_holds_its_own_pod_only,
@@ -42,6 +46,7 @@ pub fn trials() -> Vec<Trial> {
         brakes::no_more_nodes_than_the_budget_are_acted_on,
         brakes::a_policy_with_an_open_fence_goes_when_it_is_finished,
         kinds::pods_that_no_proof_can_move_wait_by_name,
+        kinds::a_pod_with_a_finalizer_is_failed_first,
         kinds::pods_that_nobody_asked_for_are_left_alone,
         closed::a_read_back_that_shows_too_little_releases_nothing,
         closed::without_a_sidecar_pods_wait_for_it,

@@ -15,16 +15,23 @@ use serde_json::{Value, json};
 use super::fleet::{Lane, LaneOptions};
 use super::look::operator_records;
 
-/// What the controller wrote on the victim's Node with this text in it.
-fn node_writes(lane: &Lane<'_>, text: &str) -> Result<Vec<Record>, Failed> {
+/// The controller's patches of the victim's Node that added this taint.
+fn taintings(lane: &Lane<'_>, key: &str) -> Result<Vec<Record>, Failed> {
     let victim = lane.victim()?.name();
     operator_records(lane.cluster, |record| {
-        record.resource == "nodes" && record.name == victim && record.succeeded() && says(record, text)
+        record.resource == "nodes" && record.name == victim && record.succeeded() && adds(record, key)
     })
 }
 
-fn says(record: &Record, text: &str) -> bool {
-    record.body.as_ref().is_some_and(|body| body.to_string().contains(text))
+/// Whether a JSON patch adds something with this text in its path or value.
+fn adds(record: &Record, text: &str) -> bool {
+    let operations = record.body.as_ref().and_then(Value::as_array);
+    let (plain, pointer) = (text.to_owned(), text.replace('/', "~1"));
+    let says = |operation: &Value| {
+        let written = operation.to_string();
+        operation["op"] == "add" && (written.contains(&plain) || written.contains(&pointer))
+    };
+    operations.is_some_and(|operations| operations.iter().any(says))
 }
 
 /// When the victim lost its access to a volume.
@@ -61,7 +68,6 @@ pub async fn every_step_waits_for_the_one_before(cluster: &Cluster) -> Result<()
     lane.moved(&set).await?;
     lane.detached().await?;
     // Set, and taken back when it had done its work.
-    let value = names::out_of_service_value(1);
     lane.cluster
         .wait("the out-of-service taint is gone", super::fleet::SOON, async || {
             let taints = lane.taints().await.unwrap_or_default();
@@ -72,17 +78,17 @@ pub async fn every_step_waits_for_the_one_before(cluster: &Cluster) -> Result<()
     let fences = operator_records(cluster, |record| {
         record.resource == "nodefences" && record.subresource.is_empty() && record.name == victim.name()
     })?;
-    let active: Vec<_> = fences.into_iter().filter(|record| says(record, "bulkhead.dev~1active")).collect();
+    let active: Vec<_> = fences.into_iter().filter(|record| adds(record, names::ACTIVE_LABEL)).collect();
     let asked = operator_records(cluster, |record| {
         record.resource == "fencerequests" && record.verb == "create" && record.name.starts_with(victim.name())
     })?;
     let deleted = lane.deletions(&attachments)?;
     let (_, active) = span(&active)?;
-    let (taint_begun, tainted) = span(&node_writes(&lane, "bulkhead.dev/fenced")?)?;
+    let (taint_begun, tainted) = span(&taintings(&lane, names::FENCED_TAINT)?)?;
     let (ask_begun, asked) = span(&asked)?;
     let cut = cut_off(&lane, &set.handle(0, 0))?;
     let (delete_begun, released) = span(&deleted)?;
-    let (detach_begun, _) = span(&node_writes(&lane, &value)?)?;
+    let (detach_begun, _) = span(&taintings(&lane, &names::out_of_service_value(1))?)?;
     assert!(active <= taint_begun, "tainted before it was active");
     assert!(tainted <= ask_begun, "asked before it was tainted");
     assert!(asked <= cut, "cut off before it was asked for");
@@ -122,7 +128,7 @@ pub async fn beside_a_pod_that_stays_attachments_go_one_by_one(cluster: &Cluster
     lane.victim()?.kill().await;
     lane.moved(&set).await?;
     assert_eq!(lane.attachments().await?, kept, "of the pod that stays");
-    assert_eq!(node_writes(&lane, names::OUT_OF_SERVICE_TAINT)?, [], "the taint acts on the whole node");
+    assert_eq!(taintings(&lane, names::OUT_OF_SERVICE_TAINT)?, [], "the taint acts on the whole node");
     let deleted = lane.deletions(&attachments)?;
     let (pods, removed): (Vec<_>, Vec<_>) = deleted.iter().partition(|record| record.resource == "pods");
     assert!(pods.iter().all(|record| record.name.starts_with(&set.name)), "{pods:?}");
@@ -147,6 +153,6 @@ pub async fn somebody_elses_out_of_service_taint_is_not_touched(cluster: &Cluste
     lane.detached().await?;
     let left = lane.taints().await?.into_iter().find(|taint| taint.key == names::OUT_OF_SERVICE_TAINT);
     assert_eq!(left.and_then(|taint| taint.value).as_deref(), Some("nodeshutdown"));
-    assert_eq!(node_writes(&lane, &names::out_of_service_value(1))?, []);
+    assert_eq!(taintings(&lane, names::OUT_OF_SERVICE_TAINT)?, []);
     lane.end().await
 }

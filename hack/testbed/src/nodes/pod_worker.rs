@@ -54,7 +54,11 @@ impl PodWorker {
             () = seen_ended(&kubelet, &mut end) => {}
             () = self.bring_up(&mut volumes) => {}
         }
-        seen_ended(&kubelet, &mut end).await;
+        tokio::select! {
+            biased;
+            () = seen_ended(&kubelet, &mut end) => {}
+            () = self.stay_ready() => {}
+        }
         self.tear_down(&volumes).await;
     }
 
@@ -80,6 +84,24 @@ impl PodWorker {
             self.writers.spawn(writer.run());
         }
         self.report(&pod, Stage::Running, restarts).await;
+    }
+
+    /// While a node is silent its pods are marked as not Ready; the kubelet reports what is true when it is back.
+    async fn stay_ready(&self) {
+        let mut view = self.view.clone();
+        let marked = |pod: &Option<Arc<Pod>>| pod.as_deref().is_some_and(|pod| !status::is_ready(pod));
+        while view.wait_for(marked).await.is_ok() {
+            let pod = self.pod().await;
+            if let Some(pod) = pod.filter(|pod| !status::must_end(pod) && !status::is_ready(pod)) {
+                self.report(&pod, Stage::Running, 0).await;
+            }
+            // What was reported comes back as a change.
+            if view.changed().await.is_err() {
+                break;
+            }
+        }
+        // The simulation is over.
+        std::future::pending().await
     }
 
     /// The pod as the API has it, when the network is up.

@@ -121,6 +121,14 @@ fn before<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
     statuses.iter().find(|status| status.name == container)
 }
 
+/// It is reported as Ready.
+pub(super) fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions
+        .into_iter()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
 /// Its containers must not run (any more): deleted, or somebody set it to a final phase.
 pub(super) fn must_end(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some() || is_final(pod)

@@ -1,0 +1,49 @@
+//! The metrics of all controllers together.
+
+use chrono::DateTime;
+
+use super::{node_fence, resiliency_policy};
+use crate::api::node_fence::{NodeFenceStatus, Timeline};
+use crate::runtime::telemetry::{Telemetry, EventResult, InformerLabel, Outcome, QueueLabel};
+
+fn tainted() -> NodeFenceStatus {
+    let at = |seconds| DateTime::from_timestamp(seconds, 0);
+    let timeline = Timeline { decided_at: at(100), tainted_at: at(101), ..Timeline::default() };
+    NodeFenceStatus { timeline: Some(timeline), ..NodeFenceStatus::default() }
+}
+
+/// Names are an interface: dashboards and alerts rest on them.
+#[test]
+fn the_list_of_metrics_is_as_recorded() {
+    let telemetry = Telemetry::new();
+    let (informer, queue) = (InformerLabel { informer: "i" }, QueueLabel { queue: "q" });
+    let runtime = &telemetry.runtime;
+    // A family without a member is not in the text.
+    let _ = runtime.informer_objects.get_or_create(&informer);
+    let _ = runtime.informer_relists.get_or_create(&informer);
+    let _ = runtime.informer_idle.get_or_create(&informer);
+    let _ = runtime.informer_undecodable.get_or_create(&informer);
+    let _ = runtime.informer_errors.get_or_create(&informer);
+    let _ = runtime.queue_depth.get_or_create(&queue);
+    let _ = runtime.queue_running.get_or_create(&queue);
+    runtime.reconciled("q", Outcome::Ok, std::time::Duration::ZERO);
+    runtime.event(EventResult::Published);
+    node_fence::metrics::Metrics::register(&telemetry).reached(None, &tainted());
+    resiliency_policy::metrics::Metrics::register(&telemetry).pass(&resiliency_policy::decide::Decision::default(), &[]);
+    let text = telemetry.encode().unwrap();
+    let mut lines: Vec<_> =
+        text.lines().filter(|line| line.starts_with("# HELP") || line.starts_with("# TYPE")).collect();
+    lines.sort_unstable();
+    insta::assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn a_step_is_observed_once_per_episode() {
+    let telemetry = Telemetry::new();
+    let metrics = node_fence::metrics::Metrics::register(&telemetry);
+    let status = tainted();
+    metrics.reached(None, &status);
+    metrics.reached(Some(&status), &status);
+    let text = telemetry.encode().unwrap();
+    assert!(text.contains("bulkhead_incident_step_seconds_count{step=\"Tainted\"} 1"), "{text}");
+}
