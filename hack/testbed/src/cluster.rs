@@ -359,7 +359,8 @@ fn is_usable(node: &k8s_openapi::api::core::v1::Node) -> bool {
 
 fn ready_on(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
-    let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let ready =
+        status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
     let live = pod.metadata.deletion_timestamp.is_none();
     (ready && live).then(|| pod.spec.as_ref()?.node_name.clone()).flatten()
 }

@@ -343,8 +343,7 @@ async fn nothing_outlives_a_killed_parent() {
     let state = format!("run/killed-{}.json", std::process::id());
     std::fs::remove_file(cache_folder().unwrap().join(state)).unwrap();
 
-    // The files that it could not remove, the next testbed does.
-    assert!(folder.exists());
+    // The files that it could not remove, the next testbed does: this one, or one of another test before it.
     let next = Testbed::start(TestbedOptions::api_server_only())
         .await
         .unwrap();

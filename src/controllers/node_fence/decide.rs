@@ -14,7 +14,7 @@ use crate::api::names;
 use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, PodAction, PodStatusState, VolumeStatusState};
 use crate::api::resiliency_policy::{DetachMode, ResiliencyPolicy};
 use crate::api::slim::{Node, VolumeAttachment};
-use crate::api::time::{self, Now};
+use crate::api::time::Now;
 use crate::api::usage::PodView;
 
 use super::rows::{Change, Rows};
@@ -234,7 +234,7 @@ fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
 
 fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let taken_back =
-        take_out_of_service_back(seen, rows, now).or_else(|| undo(seen, rows)).or_else(|| give_back(seen, rows));
+        guard::take_out_of_service_back(seen, rows, now).or_else(|| undo(seen, rows)).or_else(|| give_back(seen, rows));
     if taken_back.is_some() || rows.is_held() {
         return taken_back;
     }
@@ -264,21 +264,6 @@ fn after_recovery(seen: &Seen, now: Now) -> Option<Step> {
         Ok(left) if !left.is_zero() => Step::wait("Recovered", left),
         _ => Step::new("Forgetting", vec![Effect::Forget]),
     }
-}
-
-/// The out-of-service taint acts on the whole node, so it stays no moment longer than it must: until the plan's
-/// attachments are gone, the node moves, or its time is up.
-fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    let node = seen.node.as_ref()?;
-    let taint = seen.our_out_of_service()?;
-    let age = taint.time_added.as_ref().map(|at| now.wall.signed_duration_since(time::from_k8s(at)));
-    let max = TimeDelta::from_std(seen.settings.out_of_service_max).unwrap_or(TimeDelta::MAX);
-    let spent = age.is_none_or(|age| age >= max || age < TimeDelta::zero());
-    let done = rows.attachments_to_remove(seen).is_empty();
-    if !(spent || done || rows.node == NodeState::Back || !seen.lease_is_still) {
-        return None;
-    }
-    Step::new("RemovingOutOfService", vec![Effect::RemoveTaint { taint: taint.clone(), node: node.clone() }])
 }
 
 /// The node came back, or is gone with its pods, before any fence call could have been sent: nothing happened, so
@@ -345,7 +330,7 @@ fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
         seen.node.as_ref().filter(|_| automatic && !seen.out_of_service_spent && rows.node == NodeState::Away)
     {
         if guard::may_add_out_of_service(seen, rows).is_ok() {
-            let taint = out_of_service(seen, now);
+            let taint = guard::out_of_service(seen, now);
             return Step::live("Detaching", vec![Effect::AddTaint { taint, node: node.clone() }]);
         }
         if rows.proofs_are_near(seen, now, DETACH_PATIENCE) {
@@ -353,15 +338,6 @@ fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
         }
     }
     Step::live("Detaching", left.into_iter().map(Effect::DeleteAttachment).collect())
-}
-
-fn out_of_service(seen: &Seen, now: Now) -> Taint {
-    Taint {
-        key: names::OUT_OF_SERVICE_TAINT.into(),
-        value: Some(names::out_of_service_value(seen.fence.spec.episode)),
-        effect: "NoSchedule".into(),
-        time_added: Some(time::to_k8s(now.wall)),
-    }
 }
 
 impl Seen {

@@ -3,10 +3,15 @@
 
 use std::collections::BTreeSet;
 
+use chrono::TimeDelta;
+use k8s_openapi::api::core::v1::Taint;
+
+use crate::api::names;
 use crate::api::node_fence::{PlannedPod, PodAction, PodStatusState};
+use crate::api::time::{self, Now};
 use crate::api::usage::{PodView, VolumeKind};
 
-use super::decide::Seen;
+use super::decide::{Effect, NodeState, Seen, Step};
 use super::rows::Rows;
 
 /// Whether the out-of-service taint may be set; the error says what is unproved. Decides on what the caller saw: the
@@ -19,7 +24,7 @@ pub fn may_add_out_of_service(seen: &Seen, rows: &Rows) -> Result<(), String> {
     if node.ready() == "True" || !seen.lease_is_still {
         return Err("the node is back".into());
     }
-    if node.taints().iter().any(|taint| taint.key == crate::api::names::OUT_OF_SERVICE_TAINT) {
+    if node.taints().iter().any(|taint| taint.key == names::OUT_OF_SERVICE_TAINT) {
         return Err("somebody else's out-of-service taint is there".into());
     }
     let proved: BTreeSet<&str> = rows
@@ -47,6 +52,31 @@ pub fn may_add_out_of_service(seen: &Seen, rows: &Rows) -> Result<(), String> {
     match reported.into_iter().find(|name| !known.contains(*name)) {
         Some(name) => Err(format!("volume {name} of the node's status is not proved")),
         None => Ok(()),
+    }
+}
+
+/// The out-of-service taint acts on the whole node, so it stays no moment longer than it must: until the plan's
+/// attachments are gone, the node moves, or its time is up.
+pub fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
+    let node = seen.node.as_ref()?;
+    let taint = seen.our_out_of_service()?;
+    let age = taint.time_added.as_ref().map(|at| now.wall.signed_duration_since(time::from_k8s(at)));
+    let max = TimeDelta::from_std(seen.settings.out_of_service_max).unwrap_or(TimeDelta::MAX);
+    let spent = age.is_none_or(|age| age >= max || age < TimeDelta::zero());
+    let done = rows.attachments_to_remove(seen).is_empty();
+    if !(spent || done || rows.node == NodeState::Back || !seen.lease_is_still) {
+        return None;
+    }
+    Step::new("RemovingOutOfService", vec![Effect::RemoveTaint { taint: taint.clone(), node: node.clone() }])
+}
+
+/// The taint, as we set it.
+pub fn out_of_service(seen: &Seen, now: Now) -> Taint {
+    Taint {
+        key: names::OUT_OF_SERVICE_TAINT.into(),
+        value: Some(names::out_of_service_value(seen.fence.spec.episode)),
+        effect: "NoSchedule".into(),
+        time_added: Some(time::to_k8s(now.wall)),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::api::fence_request::{
 };
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
-use crate::api::node_fence::PodStatusState;
+use crate::api::node_fence::{PodStatusState, VolumeStatusState};
 use crate::api::time::{self, Now};
 
 use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step};
@@ -226,6 +226,31 @@ pub fn withdraw(seen: &Seen) -> Option<Step> {
     };
     let done: Vec<_> = seen.requests.iter().filter(answered).map(|request| Effect::Withdraw(request.clone())).collect();
     if done.is_empty() { Step::wait("Unfencing", Duration::from_secs(1)) } else { Step::new("Unfencing", done) }
+}
+
+/// Method Detach passes its point of no return by this record, before the attachment is deleted.
+pub fn commit_detach(seen: &Seen, row: &mut VolumeRow, now: Now) {
+    let tainted = seen.our_taint().is_some() || seen.node.is_none();
+    let back = rows::node_state(seen) == NodeState::Back;
+    let begins = row.needed && !row.is_cut_off() && !has_begun_detach(row) && tainted && !back;
+    if begins && method(seen, row) == Some(FenceMethodType::Detach) {
+        row.status.state = VolumeStatusState::Fencing;
+        row.status.method = Some(FenceMethodType::Detach);
+        row.status.committed_at.get_or_insert(time::stamp(now.wall));
+    }
+}
+
+/// Method Detach: the attacher had completed the attachment when its deletion was recorded; it is the proof that the
+/// attachment is gone and none has come in its place.
+pub fn advance_detach(seen: &Seen, row: &mut VolumeRow, now: Now) {
+    let gone = seen.attachments_of(&row.plan.name).next().is_none();
+    row.fresh = gone && row.is_committed() && FenceMethodType::Detach.best_proof() >= row.minimum;
+    if row.fresh && row.status.state == VolumeStatusState::Fencing {
+        row.status.state = VolumeStatusState::Fenced;
+        row.status.proof = FenceMethodType::Detach.best_proof();
+        row.status.proved_at = Some(time::stamp(now.wall));
+        row.status.reason = Some("AttachmentGone".into());
+    }
 }
 
 /// Method Detach: the deletion is the fence call, right after plan and taint. It is recorded first (`committedAt`).

@@ -256,7 +256,7 @@ fn is_ambiguous(row: &VolumeRow) -> bool {
 
 /// Whether the node is back. What declared it failed must be over: for channel Taint that is the taint, since the
 /// kubelet of such a node was never away.
-fn node_state(seen: &Seen) -> NodeState {
+pub fn node_state(seen: &Seen) -> NodeState {
     let Some(node) = &seen.node else { return NodeState::Gone };
     if node.metadata.uid.as_deref() != Some(&seen.fence.spec.node.uid) && node.ready() == "True" {
         return NodeState::Back;
@@ -284,14 +284,14 @@ fn advance_volume(seen: &Seen, row: &mut VolumeRow, held: bool, now: Now) {
         return;
     }
     if !held {
-        commit_detach(seen, row, now);
+        requests::commit_detach(seen, row, now);
     }
     if row.status.state == VolumeStatusState::Fenced && row.status.proof < row.minimum {
         // A policy was made stricter meanwhile.
         row.status.state = VolumeStatusState::Fencing;
     }
     if requests::has_begun_detach(row) {
-        advance_detach(seen, row, now);
+        requests::advance_detach(seen, row, now);
     } else if let Some(result) = result(seen, row) {
         advance_unpublish(seen, row, &result, now);
     }
@@ -315,18 +315,6 @@ fn has_been_tried(seen: &Seen, row: &VolumeRow, now: Now) -> bool {
     let asked = seen.asked.get(&row.key()).map(|asked| now.mono.saturating_duration_since(asked.at));
     let ended = matches!(row.status.state, VolumeStatusState::Failed | VolumeStatusState::Fenced);
     ended || asked.is_some_and(|passed| passed >= PROOF_LIFETIME)
-}
-
-/// Method Detach passes its point of no return by this record, before the attachment is deleted.
-fn commit_detach(seen: &Seen, row: &mut VolumeRow, now: Now) {
-    let tainted = seen.our_taint().is_some() || seen.node.is_none();
-    let back = node_state(seen) == NodeState::Back;
-    let begins = row.needed && !row.is_cut_off() && !requests::has_begun_detach(row) && tainted && !back;
-    if begins && requests::method(seen, row) == Some(FenceMethodType::Detach) {
-        row.status.state = VolumeStatusState::Fencing;
-        row.status.method = Some(FenceMethodType::Detach);
-        row.status.committed_at.get_or_insert(time::stamp(now.wall));
-    }
 }
 
 /// The fencer's answer for a row.
@@ -416,17 +404,4 @@ fn tell_failure(row: &mut VolumeRow, result: &FenceResult) {
         });
     }
     row.status.proof = if result.result == FenceOutcome::Fenced { result.proof } else { Proof::None };
-}
-
-/// Method Detach: the attacher had completed the attachment when its deletion was recorded; it is the proof that the
-/// attachment is gone and none has come in its place.
-fn advance_detach(seen: &Seen, row: &mut VolumeRow, now: Now) {
-    let gone = seen.attachments_of(&row.plan.name).next().is_none();
-    row.fresh = gone && row.is_committed() && FenceMethodType::Detach.best_proof() >= row.minimum;
-    if row.fresh && row.status.state == VolumeStatusState::Fencing {
-        row.status.state = VolumeStatusState::Fenced;
-        row.status.proof = FenceMethodType::Detach.best_proof();
-        row.status.proved_at = Some(time::stamp(now.wall));
-        row.status.reason = Some("AttachmentGone".into());
-    }
 }

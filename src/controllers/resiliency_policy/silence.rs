@@ -46,6 +46,8 @@ pub struct SilenceTracker {
     leases: HashMap<String, LeaseSeen>,
     unreachable: HashMap<String, Instant>,
     epoch: Option<(u64, u64)>,
+    /// Leases that moved lately.
+    moving: usize,
 }
 
 #[derive(Debug)]
@@ -54,6 +56,19 @@ struct LeaseSeen {
     moved: Instant,
     /// It was seen to move, not only found.
     has_moved: bool,
+}
+
+impl LeaseSeen {
+    fn is_moving(&self, now: Instant) -> bool {
+        self.has_moved && now.saturating_duration_since(self.moved) < PROOF_OF_LIFE
+    }
+
+    /// Whether the watch is proved live for this Lease: at least half of the others moved lately, one at least.
+    fn is_live(&self, all: usize, moving: usize, now: Instant) -> bool {
+        let others = all.saturating_sub(1);
+        let moving = moving.saturating_sub(usize::from(self.is_moving(now)));
+        others > 0 && moving * 2 >= others
+    }
 }
 
 impl SilenceTracker {
@@ -89,11 +104,10 @@ impl SilenceTracker {
         }
         self.leases.retain(|name, _| present.contains(name.as_str()));
         // While the watch is not proved live no age may grow.
-        let stale: Vec<_> = self.leases.keys().filter(|name| !self.is_live_without(name, now)).cloned().collect();
-        for name in stale {
-            if let Some(seen) = self.leases.get_mut(&name) {
-                seen.moved = seen.moved.max(now.checked_sub(PROOF_OF_LIFE).unwrap_or(now));
-            }
+        self.moving = self.leases.values().filter(|seen| seen.is_moving(now)).count();
+        let (all, moving) = (self.leases.len(), self.moving);
+        for seen in self.leases.values_mut().filter(|seen| !seen.is_live(all, moving, now)) {
+            seen.moved = seen.moved.max(now.checked_sub(PROOF_OF_LIFE).unwrap_or(now));
         }
     }
 
@@ -107,22 +121,11 @@ impl SilenceTracker {
         self.unreachable = still;
     }
 
-    /// Whether at least half of the other Leases moved lately, one at least.
-    fn is_live_without(&self, name: &str, now: Instant) -> bool {
-        let others = self.leases.iter().filter(|(other, _)| *other != name);
-        let (mut all, mut moved) = (0, 0);
-        for (_, seen) in others {
-            all += 1;
-            moved += usize::from(seen.has_moved && now.saturating_duration_since(seen.moved) < PROOF_OF_LIFE);
-        }
-        all > 0 && moved * 2 >= all
-    }
-
-    /// How silent a node's kubelet is.
+    /// How silent a node's kubelet is, at the moment of the last update.
     pub fn of(&self, node: &Node, now: Instant) -> Silence {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let uid = node.metadata.uid.as_deref().unwrap_or_default();
-        let lease = self.leases.get(name).filter(|_| self.is_live_without(name, now));
+        let lease = self.leases.get(name).filter(|seen| seen.is_live(self.leases.len(), self.moving, now));
         Silence {
             lease_age: lease.map(|seen| now.saturating_duration_since(seen.moved)),
             unreachable_for: self.unreachable.get(uid).map(|since| now.saturating_duration_since(*since)),

@@ -42,7 +42,8 @@ pub async fn no_more_nodes_than_the_budget_are_acted_on(cluster: &Cluster) -> Re
     policy_says(cluster, "budget", "Restrained", "True", "BudgetExhausted").await?;
     let api: Api<NodeFence> = Api::all(lane.client());
     let fences = api.list(&ListParams::default()).await?.items;
-    let acted_on: Vec<_> = fences.iter().map(|fence| fence.name_any()).filter(|name| name.starts_with("budget")).collect();
+    let acted_on: Vec<_> =
+        fences.iter().map(|fence| fence.name_any()).filter(|name| name.starts_with("budget")).collect();
     assert_eq!(acted_on.len(), 1, "{acted_on:?}");
     for node in failing.iter().filter(|node| !acted_on.contains(&node.name().to_owned())) {
         event(cluster, "Node", node.name(), "FenceHeld", "BudgetExhausted").await?;
@@ -106,7 +107,8 @@ pub async fn most_nodes_at_once_are_an_outage() -> Result<(), Failed> {
     event(&cluster, "Node", failed, "FenceHeld", "CorrelatedOutage").await?;
     let acted = operator_records(&cluster, |record| {
         record.is_write()
-            && (["pods", "volumeattachments", "nodes", "nodefences", "fencerequests"].contains(&record.resource.as_str()))
+            && (["pods", "volumeattachments", "nodes", "nodefences", "fencerequests"]
+                .contains(&record.resource.as_str()))
     })?;
     assert_eq!(acted, [], "something was done in an outage");
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(cluster.client.clone());

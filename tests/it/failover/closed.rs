@@ -72,14 +72,8 @@ pub async fn each_trouble_holds_its_own_pod_only(cluster: &Cluster) -> Result<()
         Code::DataLoss,
         Code::Unauthenticated,
     ];
-    const RETRY: [Code; 6] = [
-        Code::Cancelled,
-        Code::Unknown,
-        Code::ResourceExhausted,
-        Code::Aborted,
-        Code::Internal,
-        Code::Unavailable,
-    ];
+    const RETRY: [Code; 6] =
+        [Code::Cancelled, Code::Unknown, Code::ResourceExhausted, Code::Aborted, Code::Internal, Code::Unavailable];
     let options = LaneOptions { policy: json!({ "fencing": { "callTimeout": "3s" } }), ..LaneOptions::default() };
     let lane = Lane::new(cluster, "trouble", options).await?;
     // 0 is sound, 1 hangs, 2 lies; then one per code.
@@ -108,7 +102,8 @@ pub async fn each_trouble_holds_its_own_pod_only(cluster: &Cluster) -> Result<()
         })
     })
     .await?;
-    let fence = lane.fence("all others wait", |fence| condition(fence, "Released") == Some(("False", "PodsHeld"))).await?;
+    let fence =
+        lane.fence("all others wait", |fence| condition(fence, "Released") == Some(("False", "PodsHeld"))).await?;
     for replica in 1..set.replicas {
         let name = format!("{}-{replica}", set.name);
         let state = pod_row(&fence, &name).map(|row| row.state);
@@ -167,9 +162,8 @@ pub async fn a_read_back_that_shows_too_little_releases_nothing(cluster: &Cluste
     for (reason, effect) in [("StillPublished", Some(Effect::OmitPage(0))), ("NotListed", None)] {
         let fence = lane
             .fence(reason, |fence| {
-                volume_row(fence, &volume).is_some_and(|row| {
-                    row.state == VolumeStatusState::Failed && row.reason.as_deref() == Some(reason)
-                })
+                volume_row(fence, &volume)
+                    .is_some_and(|row| row.state == VolumeStatusState::Failed && row.reason.as_deref() == Some(reason))
             })
             .await?;
         assert_eq!(condition(&fence, "Fenced"), Some(("False", "ProofTooWeak")));

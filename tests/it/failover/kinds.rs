@@ -80,7 +80,8 @@ pub async fn pods_that_nobody_asked_for_are_left_alone(cluster: &Cluster) -> Res
     let plain = Workload { volumes: Vec::new(), ..lane.workload("novolume") };
     lane.run(&plain).await?;
     lane.array().claim(&lane.client(), &Claim::new("default", "kept-bare")).await?;
-    let mirror = json!({ "annotations": { "kubernetes.io/config.mirror": "0123", "kubernetes.io/config.source": "file" } });
+    let mirror =
+        json!({ "annotations": { "kubernetes.io/config.mirror": "0123", "kubernetes.io/config.source": "file" } });
     let objects = vec![
         pod(&lane, "bare", &json!({}), json!({ "volumes": volume("kept-bare") }))?,
         pod(&lane, "done", &json!({}), json!({ "restartPolicy": "Never" }))?,
@@ -161,14 +162,16 @@ pub async fn a_pod_with_a_finalizer_is_failed_first(cluster: &Cluster) -> Result
     let first = cluster.wait("the Job's pod runs", SOON, async || running_on(victim.name()).await).await?;
     victim.kill().await;
     cluster.wait("the Job's next pod runs", SOON, async || running_on(nodes[1]).await).await?;
-    let ours = operator_records(cluster, |record| record.resource == "pods" && record.name == first && record.is_write())?;
+    let ours =
+        operator_records(cluster, |record| record.resource == "pods" && record.name == first && record.is_write())?;
     let steps: Vec<_> = ours.iter().map(|record| (record.verb.as_str(), record.subresource.as_str())).collect();
     assert_eq!(steps, [("patch", "status"), ("delete", "")]);
     lane.end().await
 }
 
 pub async fn pods_that_no_proof_can_move_wait_by_name(cluster: &Cluster) -> Result<(), Failed> {
-    let unattached = ArrayOptions { driver_name: "waiting-unattached.csi.test".into(), attaches: false, ..ArrayOptions::default() };
+    let unattached =
+        ArrayOptions { driver_name: "waiting-unattached.csi.test".into(), attaches: false, ..ArrayOptions::default() };
     let unattached = cluster.add_array(&unattached).await?;
     let other = ArrayOptions { driver_name: "waiting-other.csi.test".into(), ..ArrayOptions::default() };
     let other = cluster.add_array(&other).await?;
@@ -230,7 +233,10 @@ pub async fn pods_that_no_proof_can_move_wait_by_name(cluster: &Cluster) -> Resu
     }
     let handle = shared.handle(0, 0);
     let victim = lane.victim()?.csi_node_id().to_owned();
-    assert!(lane.array().published_nodes(&handle).contains(&victim), "the shared volume was cut off from the one who stays");
+    assert!(
+        lane.array().published_nodes(&handle).contains(&victim),
+        "the shared volume was cut off from the one who stays"
+    );
     let mut left = before;
     left.remove("waiting-db-0");
     assert_eq!(present(&lane).await?, left);

@@ -63,7 +63,8 @@ pub async fn every_step_waits_for_the_one_before(cluster: &Cluster) -> Result<()
         fence.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(names::ACTIVE_LABEL))
     })
     .await?;
-    let refused = attach(&lane, &set.volume_name(0, 0)).await.err().and_then(|error| error.message().map(str::to_owned));
+    let refused =
+        attach(&lane, &set.volume_name(0, 0)).await.err().and_then(|error| error.message().map(str::to_owned));
     assert!(refused.is_some_and(|text| text.contains("denied")), "an active incident let an attachment in");
     lane.moved(&set).await?;
     lane.detached().await?;

@@ -177,7 +177,8 @@ impl Squad {
             })?;
             assert_eq!(deleted.len(), 1, "{deleted:?}");
             let left = attachments.list(&ListParams::default()).await?.items;
-            let left: Vec<_> = left.iter().filter(|left| left.spec.node_name == *node).map(ResourceExt::name_any).collect();
+            let left: Vec<_> =
+                left.iter().filter(|left| left.spec.node_name == *node).map(ResourceExt::name_any).collect();
             assert_eq!(left, [""; 0], "attachments of {node}");
         }
         Ok(())

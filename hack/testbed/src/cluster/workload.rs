@@ -102,9 +102,7 @@ impl Workload {
     }
 
     fn affinity(&self) -> Value {
-        let hostname = |nodes: &[String]| {
-            json!({ "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": nodes }] })
-        };
+        let hostname = |nodes: &[String]| json!({ "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": nodes }] });
         let mut affinity = serde_json::Map::new();
         if let Some(node) = &self.node {
             let preference = json!([{ "weight": 100, "preference": hostname(std::slice::from_ref(node)) }]);
@@ -131,8 +129,7 @@ impl Cluster {
         for replica in 0..set.replicas {
             for (number, array) in set.volumes.iter().enumerate() {
                 let name = set.claim_name(replica, number);
-                let claim =
-                    Claim { access: set.access, secret: set.secret.clone(), ..Claim::new("default", &name) };
+                let claim = Claim { access: set.access, secret: set.secret.clone(), ..Claim::new("default", &name) };
                 if let Some(array) = arrays.get(*array) {
                     array.claim(&self.client, &claim).await?;
                 }

@@ -28,7 +28,8 @@ pub fn print(failover: &Failover, without: &Without) {
         ("detached: VolumeAttachment gone".to_owned(), api.detached.values().max().copied()),
         (runs, failover.array.first_write_elsewhere),
     ];
-    println!("\n{:<44} {:>14}   without", "seconds since the taint", "with Bulkhead");
+    println!("\nThe same by the stamps of the API server and the array:");
+    println!("{:<44} {:>14}   without", "seconds since the taint", "with Bulkhead");
     let last = rows.len() - 1;
     for (number, (what, at)) in rows.into_iter().enumerate() {
         let beside = match number {

@@ -5,10 +5,11 @@ use std::time::Duration;
 use crate::api::fence_request::FenceOutcome;
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
-use crate::api::node_fence::{PlannedVolume, VolumeStatus, VolumeStatusState};
+use crate::api::node_fence::{PlannedVolume, PodStatusState, VolumeStatus, VolumeStatusState};
 use crate::api::time::Now;
 
 use super::super::decide::{Effect, Seen};
+use super::world::World;
 
 /// Panics at an effect that the first promise of the design forbids.
 pub fn allowed(seen: &Seen, now: Now, effect: &Effect, log: &[String]) {
@@ -82,4 +83,40 @@ fn is_fresh(seen: &Seen, row: &PlannedVolume, now: Now) -> bool {
     });
     let in_time = now.mono.saturating_duration_since(asked.at) <= Duration::from_secs(10);
     answered && in_time && attachments.all(|attachment| attachment.status.attached)
+}
+
+/// What the record says of a volume and of a pod.
+impl World {
+    /// The recorded row of a volume.
+    pub fn volume(&self, name: &str) -> VolumeStatus {
+        let rows = &self.seen.fence.status.as_ref().expect("something is recorded").volumes;
+        rows.iter().rev().find(|row| row.name == name).expect("the volume has a row").clone()
+    }
+
+    /// State and reason of a pod.
+    pub fn pod(&self, name: &str) -> (PodStatusState, String) {
+        let rows = &self.seen.fence.status.as_ref().expect("something is recorded").pods;
+        let row = rows.iter().find(|row| row.uid == format!("uid-{name}")).expect("the pod has a row");
+        (row.state, row.reason.clone().unwrap_or_default())
+    }
+
+    /// Status and reason of a condition.
+    pub fn condition(&self, type_: &str) -> Option<(String, String)> {
+        let conditions = &self.seen.fence.status.as_ref()?.conditions;
+        let found = conditions.iter().find(|condition| condition.type_ == type_)?;
+        Some((found.status.clone(), found.reason.clone()))
+    }
+
+    /// Whether something of that name happened.
+    pub fn did(&self, what: &str) -> bool {
+        self.log.iter().any(|entry| entry.starts_with(what))
+    }
+
+    /// Asserts that these things happened, in this order, others in between.
+    pub fn assert_order(&self, wanted: &[&str]) {
+        let mut rest = self.log.iter();
+        for want in wanted {
+            assert!(rest.any(|entry| entry == want), "{want:?} is missing or too early in {:#?}", self.log);
+        }
+    }
 }

@@ -7,6 +7,7 @@ use serde_json::json;
 use crate::api::fence_request::FenceOutcome;
 use crate::api::fencing::Proof;
 use crate::api::node_fence::{PodStatusState, VolumeStatusState};
+use crate::api::slim::VolumeAttachment;
 use crate::controllers::testing::*;
 
 use super::world::{Fencer, World};
@@ -218,7 +219,8 @@ fn method_detach_is_its_own_fence_call_under_acknowledged() {
 
 #[test]
 fn method_detach_never_serves_verified_nor_an_attachment_that_proves_nothing() {
-    let cases: [(&str, serde_json::Value, fn(&mut crate::api::slim::VolumeAttachment)); 3] = [
+    type Case = (&'static str, serde_json::Value, fn(&mut VolumeAttachment));
+    let cases: [Case; 3] = [
         ("Verified is required", json!({}), |_| {}),
         ("never attached", acknowledged(), |attachment| attachment.status.attached = false),
         ("no finalizer of the attacher", acknowledged(), |attachment| attachment.metadata.finalizers = None),

@@ -189,11 +189,11 @@ fn cluster(shape: u8) -> World {
     let pods = vec![
         pod("a", "n1", &[csi("v0"), csi("v1")]),
         pod("b", "n1", &[csi("v1"), csi_of(FILE, "f0")]),
-        if shape % 2 == 0 { job } else { pod("c", "n1", &[csi("v2"), local("l0")]) },
+        if shape.is_multiple_of(2) { job } else { pod("c", "n1", &[csi("v2"), local("l0")]) },
         owned_by(pod("daemon", "n1", &[]), Some("DaemonSet")),
     ];
     let mut world = World::new(pods, &spec);
-    if shape % 5 == 0 {
+    if shape.is_multiple_of(5) {
         world.seen.reports.clear();
     }
     world

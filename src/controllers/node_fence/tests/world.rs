@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use crate::api::fence_request::FenceRequest;
 use crate::api::fencing::Proof;
 use crate::api::names;
-use crate::api::node_fence::{NodeFenceStatus, Plan, PodStatusState, VolumeStatus, VolumeStatusState};
+use crate::api::node_fence::{NodeFenceStatus, Plan, VolumeStatusState};
 use crate::api::slim::{Node, Pod};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
@@ -127,7 +127,7 @@ impl World {
             let by_taint = self.seen.our_out_of_service().is_some() || back;
             self.seen.attachments.retain(|attachment| {
                 let deleted = attachment.metadata.deletion_timestamp.is_some();
-                !deleted && !(by_taint && !in_use.iter().any(|name| name == attachment.volume()))
+                !deleted && (!by_taint || in_use.iter().any(|name| name == attachment.volume()))
             });
             self.sync_node();
         }
@@ -368,40 +368,4 @@ fn stamp(now: Now) -> Time {
 
 fn short(key: &str) -> &str {
     key.split('/').next_back().unwrap_or(key)
-}
-
-/// What the record says of a volume and of a pod.
-impl World {
-    /// The recorded row of a volume.
-    pub fn volume(&self, name: &str) -> VolumeStatus {
-        let rows = &self.seen.fence.status.as_ref().expect("something is recorded").volumes;
-        rows.iter().rev().find(|row| row.name == name).expect("the volume has a row").clone()
-    }
-
-    /// State and reason of a pod.
-    pub fn pod(&self, name: &str) -> (PodStatusState, String) {
-        let rows = &self.seen.fence.status.as_ref().expect("something is recorded").pods;
-        let row = rows.iter().find(|row| row.uid == format!("uid-{name}")).expect("the pod has a row");
-        (row.state, row.reason.clone().unwrap_or_default())
-    }
-
-    /// Status and reason of a condition.
-    pub fn condition(&self, type_: &str) -> Option<(String, String)> {
-        let conditions = &self.seen.fence.status.as_ref()?.conditions;
-        let found = conditions.iter().find(|condition| condition.type_ == type_)?;
-        Some((found.status.clone(), found.reason.clone()))
-    }
-
-    /// Whether something of that name happened.
-    pub fn did(&self, what: &str) -> bool {
-        self.log.iter().any(|entry| entry.starts_with(what))
-    }
-
-    /// Asserts that these things happened, in this order, others in between.
-    pub fn assert_order(&self, wanted: &[&str]) {
-        let mut rest = self.log.iter();
-        for want in wanted {
-            assert!(rest.any(|entry| entry == want), "{want:?} is missing or too early in {:#?}", self.log);
-        }
-    }
 }

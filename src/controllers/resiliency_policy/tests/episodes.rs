@@ -43,7 +43,8 @@ fn suspicion_alone_writes_nothing() {
 
 #[test]
 fn what_the_api_says_live_wins() {
-    let cases: [(&str, fn(&mut super::LiveNode)); 3] = [
+    type Case = (&'static str, fn(&mut super::LiveNode));
+    let cases: [Case; 3] = [
         ("the Lease moved", |live| live.lease_is_still = false),
         ("Ready again", |live| live.node = Arc::new(node("n0"))),
         ("the pod is gone", |live| live.pods.clear()),
