@@ -61,11 +61,16 @@ pub enum Capability {
 }
 
 impl DriverReport {
+    /// Whether the driver answers its sidecar.
+    pub fn is_ready(&self) -> bool {
+        self.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, "Ready"))
+    }
+
     /// The strongest proof that method Unpublish can give with this driver now.
     pub fn unpublish_proof(&self) -> Proof {
         let Some(status) = &self.status else { return Proof::None };
         let has = |capability| status.capabilities.contains(&capability);
-        if !conditions::is_true(&status.conditions, "Ready") || !has(Capability::Unpublish) {
+        if !self.is_ready() || !has(Capability::Unpublish) {
             return Proof::None;
         }
         let reads = has(Capability::ListPublishedNodes) || has(Capability::GetPublishedNodes);

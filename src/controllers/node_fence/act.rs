@@ -42,7 +42,7 @@ impl Actor<'_> {
         let mut deletions = Vec::new();
         for effect in effects {
             match effect {
-                Effect::DeletePod { .. } | Effect::FailPod(_) | Effect::DeleteAttachment(_) => deletions.push(effect),
+                Effect::DeletePod { .. } | Effect::FailPod { .. } | Effect::DeleteAttachment(_) => deletions.push(effect),
                 other => {
                     self.delete(std::mem::take(&mut deletions)).await?;
                     self.one(incident, other).await?;
@@ -111,7 +111,7 @@ impl Actor<'_> {
                 let uid = fence.metadata.uid.as_deref().unwrap_or_default();
                 cx.writer.delete::<NodeFence>(&ObjectKey::from(fence), uid, None, None).await?;
             }
-            Effect::DeletePod { .. } | Effect::FailPod(_) | Effect::DeleteAttachment(_) => {}
+            Effect::DeletePod { .. } | Effect::FailPod { .. } | Effect::DeleteAttachment(_) => {}
         }
         Ok(())
     }
@@ -126,7 +126,13 @@ impl Actor<'_> {
     async fn delete_one(&self, effect: Effect) -> Result<()> {
         let (cx, seen) = (self.cx, self.seen);
         match effect {
-            Effect::DeletePod { pod, grace_seconds } => {
+            // Decided on a proof that has grown too old while others were deleted: a new round is asked for.
+            Effect::DeletePod { not_after: Some(limit), .. } | Effect::FailPod { not_after: Some(limit), .. }
+                if cx.clock.now().mono >= limit =>
+            {
+                Ok(())
+            }
+            Effect::DeletePod { pod, grace_seconds, .. } => {
                 let version = pod.pod.metadata.resource_version.as_deref();
                 cx.writer.delete::<Pod>(&ObjectKey::from(pod.pod.as_ref()), pod.uid(), version, grace_seconds).await?;
                 tracing::info!(node = seen.fence.name_any(), pod = pod.display(), ?grace_seconds, "pod released");
@@ -134,7 +140,7 @@ impl Actor<'_> {
                 self.metrics.released();
                 Ok(())
             }
-            Effect::FailPod(pod) => fail(cx, &pod).await,
+            Effect::FailPod { pod, .. } => fail(cx, &pod).await,
             Effect::DeleteAttachment(attachment) => {
                 let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
                 cx.writer.delete::<VolumeAttachment>(&ObjectKey::from(attachment.as_ref()), uid, None, None).await?;

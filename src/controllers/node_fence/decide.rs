@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Taint;
 use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::FenceRequest;
 use crate::api::names;
-use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, PodAction, PodStatusState, VolumeStatusState};
+use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, PodAction, PodStatus, PodStatusState, VolumeStatusState};
 use crate::api::resiliency_policy::{DetachMode, ResiliencyPolicy};
 use crate::api::slim::{Node, VolumeAttachment};
 use crate::api::time::Now;
@@ -109,13 +109,20 @@ pub enum Effect {
     /// Take the finalizer off a FenceRequest and delete it.
     Withdraw(Arc<FenceRequest>),
     /// Mark a pod with finalizers as Failed, so that who holds it lets go.
-    FailPod(PodView),
+    FailPod {
+        /// The pod.
+        pod: PodView,
+        /// When the proof is too old to act on.
+        not_after: Option<Instant>,
+    },
     /// Delete a pod of this uid at this resourceVersion.
     DeletePod {
         /// The pod.
         pod: PodView,
         /// 0 when nobody is there to stop it; the pod's own period when its kubelet is back.
         grace_seconds: Option<u32>,
+        /// When the proof is too old to delete on.
+        not_after: Option<Instant>,
     },
     /// Delete a VolumeAttachment of this uid.
     DeleteAttachment(Arc<VolumeAttachment>),
@@ -192,32 +199,36 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         return Decision { reason: "Looking", look_live: true, ..Decision::default() };
     }
     let wanted = status::compute(seen, &rows, step.as_ref(), now);
-    match rows.change_from(&recorded) {
-        Change::None => {}
-        change => return record(seen, &rows, change, wanted),
+    let change = rows.change_from(&recorded);
+    if change == Change::Intent {
+        return record(wanted);
     }
-    let mut decision = match step {
-        Some(step) => finish(seen, step),
-        None => Decision { reason: "Waiting", ..Decision::default() },
-    };
-    if !decision.look_live && wanted != recorded {
-        decision.effects.push(Effect::Record(Box::new(wanted)));
+    // What rests on no record goes first: a status of a hundred pods takes the API server a quarter of a second.
+    if let Some(step) = step.filter(|step| !step.effects.is_empty() || step.look_again.is_some() && wanted == recorded) {
+        let mut decision = finish(seen, step);
+        decision.look_again = decision.look_again.or_else(|| look_again(seen, &rows));
+        return decision;
     }
-    decision.look_again = decision.look_again.or_else(|| look_again(seen, &rows));
-    decision
+    let wait = pace(seen, &rows, &recorded, change);
+    if wanted != recorded && wait.is_none() {
+        return record(wanted);
+    }
+    Decision { reason: "Waiting", look_again: wait.or_else(|| look_again(seen, &rows)), ..Decision::default() }
 }
 
-/// Rows are recorded before anything rests on them. Mere progress (a pod or an attachment that has gone) is recorded
-/// at most twice a second, and when it is complete: a few writes for a hundred pods instead of a hundred.
-fn record(seen: &Seen, rows: &Rows, change: Change, wanted: NodeFenceStatus) -> Decision {
-    const PACE: Duration = Duration::from_millis(500);
-    let complete = rows.pods.iter().all(|row| is_settled(row.state));
-    let wait = PACE.saturating_sub(seen.recorded_for.unwrap_or(PACE));
-    if change == Change::Progress && !complete && !wait.is_zero() {
-        return Decision { reason: "Recording", look_again: Some(wait), ..Decision::default() };
-    }
+fn record(wanted: NodeFenceStatus) -> Decision {
     let effects = vec![Effect::Record(Box::new(wanted))];
     Decision { reason: "Recording", effects, look_again: Some(Duration::from_millis(100)), ..Decision::default() }
+}
+
+/// Mere progress (a pod or an attachment that has gone) is recorded every two seconds, and when a step is complete:
+/// a few writes for a hundred pods instead of a hundred.
+fn pace(seen: &Seen, rows: &Rows, recorded: &NodeFenceStatus, change: Change) -> Option<Duration> {
+    const PACE: Duration = Duration::from_secs(2);
+    let released = |pods: &[PodStatus]| pods.iter().all(|row| is_settled(row.state));
+    let complete = released(&rows.pods) != released(&recorded.pods) || rows.attachments_to_remove(seen).is_empty();
+    let wait = PACE.saturating_sub(seen.recorded_for.unwrap_or(PACE));
+    (change == Change::Progress && !complete && !wait.is_zero()).then_some(wait)
 }
 
 fn finish(seen: &Seen, step: Step) -> Decision {
@@ -234,7 +245,10 @@ fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
 
 fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let taken_back =
-        guard::take_out_of_service_back(seen, rows, now).or_else(|| undo(seen, rows)).or_else(|| give_back(seen, rows));
+        guard::take_out_of_service_back(seen, rows, now)
+            .or_else(|| undo(seen, rows))
+            .or_else(|| give_back(seen, rows))
+            .or_else(|| hold_for_outage(seen, rows));
     if taken_back.is_some() || rows.is_held() {
         return taken_back;
     }
@@ -244,6 +258,16 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
         .or_else(|| requests::detach_as_fence(seen, rows))
         .or_else(|| pods::release(seen, rows))
         .or_else(|| detach(seen, rows, now))
+}
+
+/// So many nodes are suspected that the observer must be at fault: nothing that was not sent yet may be sent.
+fn hold_for_outage(seen: &Seen, rows: &Rows) -> Option<Step> {
+    if rows.outage.is_none() {
+        return None;
+    }
+    let open = seen.requests.iter().filter(|request| requests::may_be_undone(request));
+    let effects: Vec<_> = open.map(|request| Effect::AskAgain(Box::new(requests::unfenced(request)))).collect();
+    if effects.is_empty() { None } else { Step::new("Holding", effects) }
 }
 
 /// A recovered incident only waits to be forgotten. `kubectl delete` takes effect here, not earlier.
@@ -322,7 +346,8 @@ fn taint(seen: &Seen, rows: &Rows) -> Option<Step> {
 fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let mut left = rows.attachments_to_remove(seen);
     left.retain(|attachment| attachment.metadata.deletion_timestamp.is_none());
-    if left.is_empty() || seen.our_out_of_service().is_some() {
+    // A kubelet that is back unmounts first; then attach/detach detaches. Ours would cut off what it still flushes.
+    if rows.node == NodeState::Back || left.is_empty() || seen.our_out_of_service().is_some() {
         return None;
     }
     let automatic = seen.policies.iter().all(|policy| policy.spec.release.detach == DetachMode::Automatic);

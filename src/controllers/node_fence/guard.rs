@@ -21,6 +21,11 @@ pub fn may_add_out_of_service(seen: &Seen, rows: &Rows) -> Result<(), String> {
     if node.metadata.uid.as_deref() != Some(&seen.fence.spec.node.uid) {
         return Err("the Node is another one".into());
     }
+    // A machine that has rebooted is another one, though its kubelet is not up yet.
+    let boot_id = node.status.node_info.boot_id.as_str();
+    if seen.fence.spec.node.boot_id.as_deref().is_some_and(|planned| planned != boot_id) {
+        return Err("the node has rebooted".into());
+    }
     if node.ready() == "True" || !seen.lease_is_still {
         return Err("the node is back".into());
     }
@@ -87,7 +92,9 @@ fn check_pod(seen: &Seen, rows: &Rows, pod: &PodView, proved: &BTreeSet<&str>) -
     if bound_to_node && !pod.pod.is_terminating() && !pod.pod.is_finished() && !has_attachable(pod) {
         return Ok(());
     }
+    let harmless = pod.pod.is_finished() && pod.volumes.is_empty();
     match planned {
+        None if harmless => Ok(()),
         None => Err(format!("pod {} is not in the plan", pod.display())),
         Some(PlannedPod { action: PodAction::Keep, .. }) if pod.pod.is_terminating() => {
             Err(format!("pod {} is kept and Terminating", pod.display()))
@@ -95,11 +102,19 @@ fn check_pod(seen: &Seen, rows: &Rows, pod: &PodView, proved: &BTreeSet<&str>) -
         Some(PlannedPod { action: PodAction::Release, uid, .. }) if !is_released(rows, uid) => {
             Err(format!("pod {} is not released yet", pod.display()))
         }
+        // It is still there: podGC would delete it, on a proof that may have grown too old.
+        Some(PlannedPod { action: PodAction::Release, volumes, .. }) if !pod.pod.is_finished() && !are_fresh(rows, volumes) => {
+            Err(format!("pod {} is still there and its proof is too old", pod.display()))
+        }
         Some(_) => match uncovered {
             Some(volume) => Err(format!("volume {} of pod {} is not proved", volume.name, pod.display())),
             None => Ok(()),
         },
     }
+}
+
+fn are_fresh(rows: &Rows, volumes: &[String]) -> bool {
+    volumes.iter().all(|name| rows.volume(name).is_some_and(|row| row.fresh))
 }
 
 fn has_attachable(pod: &PodView) -> bool {

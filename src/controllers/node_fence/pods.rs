@@ -1,12 +1,14 @@
 //! Pods of the plan: which may go, which wait and why, and their release.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
+use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{NodeFenceStatus, PlannedPod, PodAction, PodStatus, PodStatusState, VolumeStatusState};
 use crate::api::time::{self, Now};
 use crate::api::usage::{PodView, VolumeKind};
 
-use super::decide::{Effect, NodeState, Seen, Step, is_closed, is_settled};
+use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_closed, is_settled};
 use super::requests;
 use super::rows::Rows;
 
@@ -186,14 +188,23 @@ pub fn release(seen: &Seen, rows: &Rows) -> Option<Step> {
     let grace_seconds = if rows.node == NodeState::Back { None } else { Some(0) };
     let mut effects = Vec::new();
     for pod in going {
+        let not_after = grace_seconds.and_then(|_| proved_until(seen, rows, pod));
         let has_finalizers = pod.pod.metadata.finalizers.as_ref().is_some_and(|finalizers| !finalizers.is_empty());
         if has_finalizers && !pod.pod.is_finished() && grace_seconds == Some(0) {
-            effects.push(Effect::FailPod(pod.clone()));
+            effects.push(Effect::FailPod { pod: pod.clone(), not_after });
         } else {
-            effects.push(Effect::DeletePod { pod: pod.clone(), grace_seconds });
+            effects.push(Effect::DeletePod { pod: pod.clone(), grace_seconds, not_after });
         }
     }
     Step::live("Releasing", effects)
+}
+
+/// When the first of the proofs that the pod rests on is too old: a pass with hundreds of deletions on a slow API server
+/// outlasts it. Method Detach and minimum proof None do not age.
+fn proved_until(seen: &Seen, rows: &Rows, pod: &PodView) -> Option<Instant> {
+    let volumes = pod.volumes.iter().filter_map(|volume| rows.volume(&volume.name));
+    let ageing = volumes.filter(|row| row.minimum > Proof::None && row.status.method == Some(FenceMethodType::Unpublish));
+    ageing.filter_map(|row| seen.asked.get(&row.key())).map(|asked| asked.at + PROOF_LIFETIME).min()
 }
 
 /// Pods that may be deleted now. One that is being deleted already is deleted again only to take its grace period

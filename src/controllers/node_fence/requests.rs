@@ -28,6 +28,7 @@ pub fn ask(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
             .iter()
             .filter(|row| row.plan.driver.as_deref() == Some(driver))
             .filter(|row| row.needed && method(seen, row) == Some(FenceMethodType::Unpublish))
+            .filter(|row| rows.outage.is_none() || row.is_committed())
             .collect();
         effects.extend(ask_fencer(seen, rows, driver, &wanted, now));
     }
@@ -120,11 +121,13 @@ fn needs_new_round(seen: &Seen, rows: &Rows, row: &VolumeRow, round: i32, now: N
     match result.result {
         FenceOutcome::Started => false,
         _ if strong => {
-            // The pods it was for may all be on their way; then nobody waits for a new proof.
+            // The pods it was for may all be on their way, or wait for another volume that cannot be proved now: then
+            // nobody is served by a new proof.
             let waited_for = !row.is_cut_off()
                 || rows.pods.iter().zip(&seen.fence.spec.plan.pods).any(|(pod, planned)| {
                     matches!(pod.state, PodStatusState::Pending | PodStatusState::Waiting | PodStatusState::Releasing)
                         && planned.volumes.contains(&row.plan.name)
+                        && planned.volumes.iter().all(|name| rows.volume(name).is_some_and(|other| !is_failed(other)))
                 });
             let in_flight = seen.attachments_of(&row.plan.name).any(|attachment| !attachment.status.attached);
             waited_for
@@ -134,6 +137,10 @@ fn needs_new_round(seen: &Seen, rows: &Rows, row: &VolumeRow, round: i32, now: N
         }
         _ => passed.is_none_or(|passed| passed >= backoff(round)),
     }
+}
+
+fn is_failed(row: &VolumeRow) -> bool {
+    row.status.state == VolumeStatusState::Failed
 }
 
 /// The answer came in time but an attachment was in flight: it is asked for again at once, now that it is not.
@@ -196,10 +203,14 @@ pub fn may_be_started(seen: &Seen, row: &VolumeRow, now: Now) -> bool {
     request.spec.desired == Desired::Fenced && asked && !answered
 }
 
-/// Whether nothing was sent for any row, and something still may be.
+/// Whether the fencer may still begin with a row. What it has begun is recorded, and its pods go in any case.
 pub fn may_be_undone(request: &FenceRequest) -> bool {
-    let results = request.status.iter().flat_map(|status| &status.volumes);
-    request.spec.desired == Desired::Fenced && results.into_iter().all(|result| result.started_at.is_none())
+    let results = request.status.as_ref().map(|status| status.volumes.as_slice()).unwrap_or_default();
+    let begun = |volume: &RequestedVolume| {
+        let row = results.iter().find(|row| row.episode == volume.episode && row.name == volume.name);
+        row.is_some_and(|row| row.started_at.is_some())
+    };
+    request.spec.desired == Desired::Fenced && request.spec.volumes.iter().any(|volume| !begun(volume))
 }
 
 /// The request turned round: give access back, or confirm that nothing was sent.
@@ -282,6 +293,9 @@ pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
     match seen.reports.get(driver) {
         _ if is_refused(seen, row) => ("Unimplemented", format!("the sidecar of driver {driver} refused for good")),
         None => ("FencerMissing", format!("run bulkhead-csi-sidecar beside the controller of driver {driver}")),
+        Some(report) if !report.is_ready() => {
+            ("DriverUnavailable", format!("driver {driver} does not answer its sidecar; see kubectl describe driverreport"))
+        }
         Some(report) if report.unpublish_proof() == Proof::None => {
             ("Unimplemented", format!("driver {driver} does not unpublish; see kubectl get driverreport {driver}"))
         }

@@ -10,7 +10,7 @@ use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{
     Channel, NodeFenceStatus, PlannedVolume, PodStatus, PodStatusState, VolumeStatus, VolumeStatusState,
 };
-use crate::api::resiliency_policy::ResiliencyPolicy;
+use crate::api::resiliency_policy::{ResiliencyPolicy, RestraintType};
 use crate::api::slim::VolumeAttachment;
 use crate::api::time::{self, Now};
 
@@ -30,6 +30,8 @@ pub struct Rows {
     pub need_live: bool,
     /// A volume whose identity is in doubt: the whole incident is held.
     pub ambiguous: Option<String>,
+    /// The outage brake of a policy that the plan names.
+    pub outage: Option<RestraintType>,
 }
 
 fn change(same: bool, gone: bool) -> Change {
@@ -94,12 +96,13 @@ impl Rows {
             node,
             need_live: false,
             ambiguous: None,
+            outage: outage(seen),
         };
         pods::observe_departures(seen, &mut rows, now);
         pods::find_blocked(seen, &mut rows);
         rows.mark_needed(seen);
         rows.ambiguous = rows.volumes.iter().find(|row| is_ambiguous(row)).map(|row| row.plan.name.clone());
-        let held = rows.is_held();
+        let held = rows.is_held() || rows.outage.is_some();
         for row in &mut rows.volumes {
             advance_volume(seen, row, held, now);
         }
@@ -121,9 +124,9 @@ impl Rows {
         self.volumes.iter().filter(move |row| !replaced(row))
     }
 
-    /// Whether the whole incident waits.
+    /// Whether the whole incident waits. An outage holds what has not begun; what was cut off is brought to its end.
     pub fn is_held(&self) -> bool {
-        self.ambiguous.is_some()
+        self.ambiguous.is_some() || self.outage.is_some() && !self.is_committed() && self.node != NodeState::Back
     }
 
     /// Whether any fence call may have been sent.
@@ -184,7 +187,7 @@ impl Rows {
             // A fence that was begun is brought to its end, whoever removed the pods meanwhile.
             let begun = row.is_committed() && !is_closed(row.status.state) && !row.is_cut_off();
             let wanted = needed.contains_key(&row.plan.name) || begun && !pods::is_in_use(seen, &row.plan.name);
-            row.needed = row.plan.episode == episode && wanted;
+            row.needed = wanted && (row.plan.episode == episode || begun);
         }
     }
 
@@ -205,6 +208,14 @@ impl Rows {
             }
         }
     }
+}
+
+/// The outage brake that a policy of the plan reports. It comes to hold after the plan was written, where nodes fall
+/// silent one after the other.
+fn outage(seen: &Seen) -> Option<RestraintType> {
+    let restraints = seen.policies.iter().flat_map(|policy| &policy.status).flat_map(|status| &status.restraints);
+    let mut outages = restraints.map(|restraint| restraint.type_).filter(|type_| *type_ != RestraintType::BudgetExhausted);
+    outages.next()
 }
 
 /// Whether a Node that was deleted, and its volumes with it held for clean, came back under the same boot id: what ran
@@ -267,7 +278,10 @@ pub fn node_state(seen: &Seen) -> NodeState {
             .taints()
             .iter()
             .any(|taint| seen.policies.iter().any(|policy| policy.spec.detection.counts_taint(taint)));
-    if node.ready() == "True" && !tainted { NodeState::Back } else { NodeState::Away }
+    // A kubelet that renews its Lease and reports itself not ready (a slow network plugin) is back all the same: it can
+    // stop its pods itself.
+    let talks = node.ready() == "True" || node.ready() == "False" && !seen.lease_is_still;
+    if talks && !tainted { NodeState::Back } else { NodeState::Away }
 }
 
 /// A new, non-empty boot id proves that no process of the old one lives; so does a Node object that is gone with its
@@ -348,7 +362,8 @@ fn reopen_if_attached_again(seen: &Seen, row: &mut VolumeRow) {
 
 fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now: Now) {
     let status = &mut row.status;
-    if status.committed_at.is_none() && result.started_at.is_some() && result.result != FenceOutcome::Unfenced {
+    // Also where the request was turned round since: the call may have been sent.
+    if status.committed_at.is_none() && result.started_at.is_some() {
         status.committed_at = result.started_at;
         status.method = Some(FenceMethodType::Unpublish);
     }
@@ -382,6 +397,9 @@ fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now
         tell_failure(row, result);
     } else if open && strong && !settled {
         row.status.reason = Some("AttachInFlight".into());
+    } else if open && strong && asked.is_some_and(|asked| asked.round == result.round) {
+        row.status.reason = Some("AnswerTooLate".into());
+        row.status.message = Some("the proof came more than 10 s after it was asked for; it is read again".into());
     }
 }
 

@@ -151,22 +151,22 @@ fn set_conditions(
         conditions::set(conditions, type_, state, reason, message, generation, now.wall);
     };
     let stalled = stalled(seen, rows, now);
-    let held = rows.ambiguous.as_ref();
-    match held {
-        Some(volume) => set("Held", State::True, "IdentityAmbiguous", ambiguous(volume)),
+    let held = held(rows);
+    match &held {
+        Some((reason, message)) => set("Held", State::True, reason, message.clone()),
         None => set("Held", State::False, "NotHeld", String::new()),
     }
     let waiting = waiting(rows);
     let done = phase == Phase::Recovered;
     let reason = match (&held, &stalled) {
         _ if done => "Recovered",
-        (Some(_), _) => "IdentityAmbiguous",
+        (Some((reason, _)), _) => reason,
         (None, Some((reason, _))) => reason.as_str(),
         _ => step_reason(phase, step, &waiting),
     };
-    let message = match (held, &stalled) {
+    let message = match (&held, &stalled) {
         _ if done => String::new(),
-        (Some(volume), _) => ambiguous(volume),
+        (Some((_, message)), _) => message.clone(),
         (None, Some((_, message))) => message.clone(),
         _ => waiting.clone().map(|(_, message)| message).unwrap_or_default(),
     };
@@ -208,6 +208,18 @@ fn set_conditions(
         let state = State::True;
         conditions::set(&mut status.conditions, "Reconciling", state, reason_or(phase), message, generation, now.wall);
     }
+}
+
+/// Why the whole incident waits.
+fn held(rows: &Rows) -> Option<(&'static str, String)> {
+    if !rows.is_held() {
+        return None;
+    }
+    if let Some(volume) = &rows.ambiguous {
+        return Some(("IdentityAmbiguous", ambiguous(volume)));
+    }
+    // A calm after an outage is part of it: the reasons of an incident know no Cooldown.
+    rows.outage.map(|_| ("CorrelatedOutage", "too many nodes are suspected at once: nothing more is begun".into()))
 }
 
 fn ambiguous(volume: &str) -> String {
@@ -284,8 +296,17 @@ fn stalled(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
         (Some(known), _) => Some(known),
         (None, false) => None,
         (None, true) if silent => Some(("FencerSilent".into(), "the driver's sidecar has not answered".into())),
-        (None, true) => waiting(rows).map(|(_, message)| ("ProofTooWeak".into(), message)),
+        (None, true) => waiting(rows).map(|(_, message)| ("ProofTooWeak".into(), message)).or_else(|| unproved(rows)),
     }
+}
+
+/// The first volume that is still tried, with what was answered last.
+fn unproved(rows: &Rows) -> Option<(String, String)> {
+    let row = rows.volumes.iter().find(|row| row.needed && !row.is_cut_off())?;
+    let answer = row.status.reason.as_deref().unwrap_or("no answer yet");
+    let detail = row.status.message.as_deref().unwrap_or_default();
+    let reason = if answer == "DeadlineExceeded" { "FenceTimeout" } else { "ProofTooWeak" };
+    Some((reason.into(), format!("volume {} is not proved: {answer}: {detail}; it is tried again", row.plan.name)))
 }
 
 fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> (State, &'static str, String) {

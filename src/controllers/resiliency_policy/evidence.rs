@@ -44,8 +44,10 @@ pub fn declares(
     // The lifecycle controller's own taints repeat what the kubelet channel says.
     let independent = taints.iter().find(|taint| !is_lifecycle(&taint.key));
     let long_enough = silence.unreachable_for.unwrap_or_default() >= policies.decisive_after();
+    // The taint `unreachable` says no more than Ready=Unknown does, and no sooner than the policy asks for.
+    let tainted = taints.iter().any(|taint| taint.key != names::UNREACHABLE_TAINT || long_enough);
     let decisive = kubelet && long_enough && policies.is_decisive(DecisiveChannel::Kubelet)
-        || !taints.is_empty() && policies.is_decisive(DecisiveChannel::Taint);
+        || tainted && policies.is_decisive(DecisiveChannel::Taint);
     let agreeing = usize::from(kubelet) + usize::from(independent.is_some());
     if !decisive && agreeing < policies.required_channels() {
         return None;

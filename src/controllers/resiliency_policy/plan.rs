@@ -159,6 +159,8 @@ impl<'a> Rows<'a> {
         }
         let (action, reason) = match decision {
             PodDecision::Release(_) => (PodAction::Release, "NodeFailure"),
+            // A finished pod without a volume is nobody's concern, and a node of batch jobs has hundreds of them.
+            PodDecision::Keep("Completed") if pod.volumes.is_empty() => return,
             PodDecision::Keep(reason) => (PodAction::Keep, *reason),
             PodDecision::NotYet => return,
         };

@@ -14,7 +14,7 @@ use super::world::World;
 /// Panics at an effect that the first promise of the design forbids.
 pub fn allowed(seen: &Seen, now: Now, effect: &Effect, log: &[String]) {
     match effect {
-        Effect::DeletePod { pod, grace_seconds: Some(0) } | Effect::FailPod(pod) => {
+        Effect::DeletePod { pod, grace_seconds: Some(0), .. } | Effect::FailPod { pod, .. } => {
             let planned = seen.fence.spec.plan.pods.iter().find(|row| row.uid == pod.uid()).expect("a planned pod");
             for name in &planned.volumes {
                 let row = planned_volume(seen, name).expect("a planned volume");

@@ -64,7 +64,7 @@ fn completed(view: PodView) -> PodView {
 #[test]
 fn it_refuses_whatever_is_unproved_and_says_so() {
     type Case = (&'static str, fn(&mut World), Option<&'static str>);
-    let cases: [Case; 21] = [
+    let cases: [Case; 24] = [
         ("all is proved", |_| {}, None),
         ("the Node is gone", |world| world.seen.node = None, Some("gone")),
         ("another Node", |world| changed(world, |node| node.metadata.uid = Some("x".into())), Some("another")),
@@ -77,9 +77,23 @@ fn it_refuses_whatever_is_unproved_and_says_so() {
         ),
         ("a pod that is not planned", |world| add(world, pod("new", "n1", &[]), false), Some("shop/new is not in")),
         (
-            "a finished pod that is not planned",
-            |world| add(world, completed(pod("job", "n1", &[])), false),
+            "a finished pod that is not planned, with a volume",
+            |world| add(world, completed(pod("job", "n1", &[csi("v9")])), false),
             Some("job"),
+        ),
+        ("and without one", |world| add(world, completed(pod("job", "n1", &[])), false), None),
+        (
+            "a pod that is still there on a proof that has grown too old",
+            |world| {
+                world.seen.pods.push(pod("pg", "n1", &[csi("v1")]));
+                world.seen.asked.clear();
+            },
+            Some("too old"),
+        ),
+        (
+            "a machine that has rebooted",
+            |world| changed(world, |node| node.status.node_info.boot_id = "another".into()),
+            Some("rebooted"),
         ),
         (
             "a planned pod that is not released",
@@ -96,7 +110,7 @@ fn it_refuses_whatever_is_unproved_and_says_so() {
             Some("Terminating"),
         ),
         ("and not planned", |world| add(world, terminating(daemon(&[])), false), Some("not in the plan")),
-        ("a finished DaemonSet pod, not planned", |world| add(world, completed(daemon(&[])), false), Some("daemon")),
+        ("a finished DaemonSet pod", |world| add(world, completed(daemon(&[])), false), None),
         ("an unproved attachment", |world| world.attach("v9", "va-v9", true), Some("v9")),
         (
             "volumesInUse",

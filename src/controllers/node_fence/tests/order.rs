@@ -22,10 +22,10 @@ fn a_dead_node_is_walked_through_in_the_designs_order() {
         "v1 is Fenced",
         "pg is Releasing",
         "delete pg grace 0",
-        "pg is Released",
         "taint out-of-service",
-        "v1 is Detached",
+        "pg is Released",
         "untaint out-of-service",
+        "v1 is Detached",
     ]);
     assert!(!world.did("detach"), "the taint detaches all of it: {:#?}", world.log);
     assert_eq!(world.seen.phase(), Some(Phase::PodsReleased), "one attacher re-sync is watched first");

@@ -238,7 +238,7 @@ fn a_policy_may_forbid_the_out_of_service_taint() {
 #[test]
 fn an_attachment_waits_while_any_pod_uses_its_volume() {
     let mut world = World::new(vec![pod("a", "n1", &[csi("v1")])], &json!({}));
-    while !world.did("a is Released") {
+    while !world.did("delete a grace 0") {
         if !world.pass() {
             world.fencers_act();
         }

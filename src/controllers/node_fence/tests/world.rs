@@ -203,11 +203,11 @@ impl World {
                 self.log.push(format!("withdraw {}", request.spec.fencer_name));
                 self.seen.requests.retain(|it| it.spec.fencer_name != request.spec.fencer_name);
             }
-            Effect::FailPod(pod) => {
+            Effect::FailPod { pod, .. } => {
                 self.log.push(format!("fail {}", pod.name()));
                 self.change_pod(pod.name(), |pod| pod.status.phase = Some("Failed".into()));
             }
-            Effect::DeletePod { pod, grace_seconds } => self.delete_pod(&pod, grace_seconds),
+            Effect::DeletePod { pod, grace_seconds, .. } => self.delete_pod(&pod, grace_seconds),
             Effect::DeleteAttachment(attachment) => {
                 self.log.push(format!("detach {}", attachment.volume()));
                 let uid = attachment.metadata.uid.clone();
