@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::{Api, ResourceExt};
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +48,8 @@ pub struct Incident {
     renewed: Option<Option<MicroTime>>,
     out_of_service_spent: bool,
     recorded_at: Option<Instant>,
+    /// The store was seen to hold what the API has, once.
+    confirmed: bool,
     /// The NodeFence that this process wrote last, and when: an older one is not decided on.
     written: Option<(String, Instant)>,
 }
@@ -149,7 +152,7 @@ impl Controller {
             self.forget(node);
             return Ok(Next::Await);
         };
-        if incident.is_ahead_of(&seen.fence) {
+        if incident.is_ahead_of(&seen.fence) || !self.is_confirmed(&seen.fence, incident).await? {
             return Ok(Next::After(Duration::from_millis(20)));
         }
         let mut decision = decide::decide(&seen, now);
@@ -160,6 +163,17 @@ impl Controller {
         tracing::debug!(node, reason = decision.reason, effects = decision.effects.len(), "decided");
         act::Actor { cx: &self.cx, metrics: &self.metrics, seen: &seen }.act(incident, decision.effects).await?;
         Ok(decision.look_again.map_or(Next::Await, Next::After))
+    }
+
+    /// A process that has just come to lead may have a store that lags behind the last leader: what it begins with must
+    /// be what the API has.
+    async fn is_confirmed(&self, fence: &NodeFence, incident: &mut Incident) -> Result<bool> {
+        if !incident.confirmed {
+            let api: Api<NodeFence> = Api::all(self.cx.clients.reads.clone());
+            let live = api.get_opt(&fence.name_any()).await?;
+            incident.confirmed = live.is_some_and(|live| live.metadata.resource_version == fence.metadata.resource_version);
+        }
+        Ok(incident.confirmed)
     }
 
     fn incident(&self, node: &str) -> Arc<Mutex<Incident>> {

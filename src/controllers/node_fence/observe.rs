@@ -81,7 +81,7 @@ impl Incident {
     fn begin(&mut self, fence: &NodeFence) {
         let episode = (fence.metadata.uid.clone(), fence.spec.episode);
         if self.episode.as_ref() != Some(&episode) {
-            *self = Self { episode: Some(episode), ..Self::default() };
+            *self = Self { episode: Some(episode), confirmed: self.confirmed, ..Self::default() };
         }
     }
 

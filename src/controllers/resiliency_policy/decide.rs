@@ -188,7 +188,10 @@ fn candidates<'a>(seen: &'a Seen, now: Now) -> Vec<(String, Vec<(&'a PodView, Ef
 
 fn may_be_released(pod: &PodView) -> bool {
     let kind = pod.pod.controller_kind();
-    !pod.volumes.is_empty() && kind.is_some_and(|kind| kind != "DaemonSet") && !pod.pod.is_finished()
+    !pod.volumes.is_empty()
+        && kind.is_some_and(|kind| kind != "DaemonSet")
+        && !pod.pod.is_finished()
+        && !pod.pod.is_static()
 }
 
 fn consider(
@@ -204,13 +207,15 @@ fn consider(
     if fence.is_some() && !begins && !lacks(fence, pods) {
         return;
     }
-    // Growing the plan of a node that is acted on already begins nothing.
-    if begins && let Some(held) = held(name, fence.map(Arc::as_ref), pods, brakes, now) {
+    // A plan that grows by the pods of a further policy is that policy's doing, and in an outage nothing grows.
+    if let Some(held) = held(name, fence.map(Arc::as_ref), pods, brakes, now) {
         decision.restrained.push(held);
         return;
     }
     let Some(live) = seen.live.get(name) else {
         decision.look_at.push(name.to_owned());
+        // No more nodes are read than could be acted on.
+        count(pods, fence.map(Arc::as_ref), brakes, now);
         return;
     };
     // The live Lease moved: the node is back, whatever the watch says (KEP-5647's lesson).
@@ -223,13 +228,23 @@ fn consider(
         Some(fence) => grow(seen, fence, live, now),
     };
     if let Some(effect) = effect {
-        for (policy_name, policy) in acting(pods) {
-            let is_counted = fence.is_some_and(|fence| brakes::counts(policy, fence, now.wall));
-            if let Some(brake) = brakes.get_mut(policy_name).filter(|_| begins && !is_counted) {
-                brake.acted_on += 1;
-            }
-        }
+        count(pods, fence.map(Arc::as_ref), brakes, now);
         decision.effects.push(effect);
+    }
+}
+
+/// Counts the node against the budgets of the policies that would act, where it does not count already.
+fn count(
+    pods: &[(&PodView, Effective)],
+    fence: Option<&NodeFence>,
+    brakes: &mut BTreeMap<&str, PolicyBrakes>,
+    now: Now,
+) {
+    for (name, policy) in acting(pods) {
+        let is_counted = fence.is_some_and(|fence| brakes::counts(policy, fence, now.wall));
+        if let Some(brake) = brakes.get_mut(name).filter(|_| !is_counted) {
+            brake.acted_on += 1;
+        }
     }
 }
 

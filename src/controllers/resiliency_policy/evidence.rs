@@ -16,6 +16,9 @@ use super::select::Effective;
 pub struct Silence {
     /// Time since its Lease was seen to change; `None` while that cannot be told (the watch is not proved live).
     pub lease_age: Option<Duration>,
+    /// Time since its Lease was seen to change, proved or not. When most Leases stand still no age is proved, and that
+    /// is the clearest sign that the observer is at fault: it counts for `maxUnhealthy`, and for nothing else.
+    pub still_for: Option<Duration>,
     /// Time since it was first seen unreachable without interruption.
     pub unreachable_for: Option<Duration>,
 }
@@ -24,7 +27,7 @@ pub struct Silence {
 pub fn is_suspected(node: &Node, silence: Silence, suspect_after: Duration) -> bool {
     node.ready() != "True"
         || node.taints().iter().any(|taint| taint.key == names::UNREACHABLE_TAINT)
-        || silence.lease_age.is_some_and(|age| age >= suspect_after)
+        || silence.still_for.is_some_and(|still| still >= suspect_after)
 }
 
 /// The evidence that declares the node failed for a pod under these policies; `None` while it does not.

@@ -18,10 +18,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kube::ResourceExt;
+use futures::future::join_all;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::node_fence::NodeFence;
+use crate::api::slim::Node;
 use crate::controllers::{Context, reference};
 use crate::error::Result;
 use crate::runtime::clock::Now;
@@ -37,6 +41,8 @@ use silence::{FencerTracker, SilenceTracker};
 const CLUSTER: &str = "cluster";
 /// Pods change all the time and decide little: their changes are gathered for this long.
 const POD_PACE: Duration = Duration::from_millis(500);
+/// How often is looked whether the store has caught up.
+const UNSEEN_PACE: Duration = Duration::from_millis(100);
 /// Counts of pods are written at most this often.
 const COUNTS_PACE: Duration = Duration::from_secs(60);
 
@@ -48,8 +54,10 @@ struct Memory {
     outage_seen: HashMap<String, Instant>,
     suspected: BTreeSet<String>,
     restrained: BTreeSet<decide::Restrained>,
-    /// NodeFences written but not seen in the store yet: the generation, and when it was written.
-    unseen: HashMap<String, (i64, Instant)>,
+    /// NodeFences that exist but are not seen in the store yet, by generation.
+    unseen: HashMap<String, i64>,
+    /// The leadership term that `unseen` was begun in.
+    term: Option<u64>,
     counted_at: Option<Instant>,
 }
 
@@ -78,7 +86,7 @@ pub async fn run(cx: Context, cancel: CancellationToken) {
 fn feed(cx: &Context, queue: &Queue<&'static str>) {
     let stores = &cx.stores;
     on_change(stores.policies.subscribe(), queue, None);
-    on_change(stores.nodes.subscribe(), queue, None);
+    on_node_change(stores.nodes.subscribe(), queue);
     on_change(stores.fences.subscribe(), queue, None);
     on_change(stores.reports.subscribe(), queue, None);
     on_change(stores.namespaces.subscribe(), queue, Some(POD_PACE));
@@ -102,51 +110,94 @@ fn on_change<K: Send + Sync + 'static>(
     });
 }
 
+/// Kubelets write their Node's status every few minutes and more; only what decisions rest on is worth a pass.
+fn on_node_change(mut changes: mpsc::UnboundedReceiver<Change<Node>>, queue: &Queue<&'static str>) {
+    let queue = queue.clone();
+    tokio::spawn(async move {
+        while let Some(change) = changes.recv().await {
+            let view = |node: &Arc<Node>| {
+                let taints = node.taints().to_vec();
+                (node.metadata.uid.clone(), node.ready().to_owned(), taints, node.status.node_info.boot_id.clone())
+            };
+            if change.old.as_ref().map(view) != change.new.as_ref().map(view) {
+                queue.add(CLUSTER);
+            }
+        }
+    });
+}
+
 impl Controller {
     async fn pass(&self) -> Result<Next> {
         self.cx.stores.wait_synced().await;
         let mut memory = self.memory.lock().await;
-        if !self.sees_own_writes(&mut memory) {
-            return Ok(Next::After(Duration::from_millis(50)));
+        if !self.sees_every_fence(&mut memory).await? {
+            return Ok(Next::After(UNSEEN_PACE));
         }
         let now = self.cx.clock.now();
         let mut seen = self.observe(&mut memory, now);
+        let mut failed = None;
         let mut decision = decide::decide(&seen, now);
         if !decision.look_at.is_empty() {
-            for name in &decision.look_at {
-                let silence = seen.nodes.iter().find(|(node, _)| node.name_any() == *name).map(|(_, silence)| *silence);
-                if let Some(live) = observe::live(&self.cx, name, silence.unwrap_or_default()).await? {
-                    seen.live.insert(name.clone(), live);
+            let silence = |name: &str| {
+                let known = seen.nodes.iter().find(|(node, _)| node.name_any() == name);
+                known.map(|(_, silence)| *silence).unwrap_or_default()
+            };
+            let looks = decision.look_at.iter().map(|name| observe::live(&self.cx, name, silence(name)));
+            let found = join_all(looks).await;
+            for (name, live) in decision.look_at.iter().zip(found) {
+                // One node that cannot be read holds up no other.
+                match live {
+                    Ok(live) => seen.live.extend(live.map(|live| (name.clone(), live))),
+                    Err(error) => failed = failed.or(Some(error)),
                 }
             }
             decision = decide::decide(&seen, now);
         }
         self.report(&mut memory, &decision, now);
         let look_again = decision.look_again;
+        let mut changed = false;
         for effect in decision.effects {
             match act::act(&self.cx, effect).await {
                 Ok(Some(fence)) => {
-                    memory.unseen.insert(fence.name_any(), (fence.metadata.generation.unwrap_or_default(), now.mono));
+                    memory.unseen.insert(fence.name_any(), fence.metadata.generation.unwrap_or_default());
                 }
                 Ok(None) => {}
                 // Somebody wrote in between, or deleted the policy: what was decided on is gone, so decide anew.
-                Err(error) if error.is_conflict() || error.is_not_found() => return Ok(Next::After(Duration::from_millis(100))),
-                Err(error) => return Err(error),
+                Err(error) if error.is_conflict() || error.is_not_found() => changed = true,
+                // One node whose plan is refused holds up no other.
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Ok(look_again.map_or(Next::Await, Next::After))
+        match failed {
+            Some(error) => Err(error),
+            None if changed => Ok(Next::After(Duration::from_millis(100))),
+            None => Ok(look_again.map_or(Next::Await, Next::After)),
+        }
     }
 
-    /// A pass counts NodeFences for the brakes, so it must not run before it sees those it opened itself.
-    fn sees_own_writes(&self, memory: &mut Memory) -> bool {
-        let now = self.cx.clock.now().mono;
-        memory.unseen.retain(|name, (generation, written)| {
-            let known = self.cx.stores.fences.get(&ObjectKey::cluster(name));
-            // One that is gone again will never be seen; the watch tells of it well within this time.
-            let given_up = now.saturating_duration_since(*written) > Duration::from_secs(60);
-            !given_up && known.is_none_or(|fence| fence.metadata.generation.unwrap_or_default() < *generation)
+    /// A pass counts NodeFences for the brakes, so it must not run before it sees all of them: those it opened itself,
+    /// and, at the start of a term, those that the last leader opened while our watch may have lagged.
+    async fn sees_every_fence(&self, memory: &mut Memory) -> Result<bool> {
+        let api: Api<NodeFence> = Api::all(self.cx.clients.reads.clone());
+        let term = self.cx.writer.leadership().term();
+        if memory.term != Some(term) {
+            let listed = api.list(&ListParams::default()).await?;
+            let generations = listed.items.iter().map(|fence| (fence.name_any(), fence.metadata.generation.unwrap_or_default()));
+            memory.unseen = generations.collect();
+            memory.term = Some(term);
+        }
+        let store = &self.cx.stores.fences;
+        memory.unseen.retain(|name, generation| {
+            let known = store.get(&ObjectKey::cluster(name));
+            known.is_none_or(|fence| fence.metadata.generation.unwrap_or_default() < *generation)
         });
-        memory.unseen.is_empty()
+        // One that was removed meanwhile will never be seen.
+        for name in memory.unseen.keys().cloned().collect::<Vec<_>>() {
+            if api.get_opt(&name).await?.is_none() {
+                memory.unseen.remove(&name);
+            }
+        }
+        Ok(memory.unseen.is_empty())
     }
 
     fn observe(&self, memory: &mut Memory, now: Now) -> Seen {

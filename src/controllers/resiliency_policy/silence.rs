@@ -53,7 +53,10 @@ pub struct SilenceTracker {
 #[derive(Debug)]
 struct LeaseSeen {
     renewed: Option<MicroTime>,
+    /// When it last moved, as far as that is proved.
     moved: Instant,
+    /// When it last moved, as far as was seen.
+    stood_since: Instant,
     /// It was seen to move, not only found.
     has_moved: bool,
 }
@@ -95,9 +98,9 @@ impl SilenceTracker {
             let renewed = &lease.spec.renew_time;
             match self.leases.get_mut(name) {
                 Some(seen) if seen.renewed == *renewed => {}
-                Some(seen) => *seen = LeaseSeen { renewed: renewed.clone(), moved: now, has_moved: true },
+                Some(seen) => *seen = LeaseSeen { renewed: renewed.clone(), moved: now, stood_since: now, has_moved: true },
                 None => {
-                    let seen = LeaseSeen { renewed: renewed.clone(), moved: now, has_moved: false };
+                    let seen = LeaseSeen { renewed: renewed.clone(), moved: now, stood_since: now, has_moved: false };
                     self.leases.insert(name.to_owned(), seen);
                 }
             }
@@ -125,8 +128,10 @@ impl SilenceTracker {
     pub fn of(&self, node: &Node, now: Instant) -> Silence {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let uid = node.metadata.uid.as_deref().unwrap_or_default();
-        let lease = self.leases.get(name).filter(|seen| seen.is_live(self.leases.len(), self.moving, now));
+        let seen = self.leases.get(name);
+        let lease = seen.filter(|seen| seen.is_live(self.leases.len(), self.moving, now));
         Silence {
+            still_for: seen.map(|seen| now.saturating_duration_since(seen.stood_since)),
             lease_age: lease.map(|seen| now.saturating_duration_since(seen.moved)),
             unreachable_for: self.unreachable.get(uid).map(|since| now.saturating_duration_since(*since)),
         }

@@ -129,7 +129,7 @@ fn each_channel_says_what_the_api_says() {
 fn the_kubelet_is_decisive_after_its_time_without_interruption() {
     let spec = json!({ "detection": { "decisiveChannels": ["Kubelet"], "kubelet": { "decisiveAfter": "90s" } } });
     for (seconds, wanted) in [(None, NOTHING), (Some(89), NOTHING), (Some(90), KUBELET)] {
-        let silence = Silence { lease_age: None, unreachable_for: seconds.map(Duration::from_secs) };
+        let silence = Silence { unreachable_for: seconds.map(Duration::from_secs), ..Silence::default() };
         assert_eq!(channels(&unreachable("n1"), silence, &down(), &spec), wanted, "{seconds:?}");
     }
 }
@@ -149,7 +149,7 @@ fn the_evidence_names_the_taint_that_counted() {
 #[test]
 fn suspicion_needs_one_signal_and_never_an_unknown_age() {
     let after = Duration::from_secs(20);
-    let aged = |seconds| Silence { lease_age: Some(Duration::from_secs(seconds)), unreachable_for: None };
+    let aged = |seconds| Silence { still_for: Some(Duration::from_secs(seconds)), ..Silence::default() };
     let unknown = Silence::default();
     let cases: [(&str, Node, Silence, bool); 6] = [
         ("healthy", node("n1"), aged(9), false),

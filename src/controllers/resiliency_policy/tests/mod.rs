@@ -26,7 +26,7 @@ use super::plan::LiveNode;
 
 /// What is known of a node's kubelet when it was just looked at.
 fn silence(node: &Node) -> Silence {
-    Silence { lease_age: None, unreachable_for: node.is_unreachable().then_some(Duration::ZERO) }
+    Silence { unreachable_for: node.is_unreachable().then_some(Duration::ZERO), ..Silence::default() }
 }
 
 /// The cluster and what was remembered of it.
