@@ -4,7 +4,7 @@ use chrono::DateTime;
 
 use super::{node_fence, resiliency_policy};
 use crate::api::node_fence::{NodeFenceStatus, Timeline};
-use crate::runtime::telemetry::{Telemetry, EventResult, InformerLabel, Outcome, QueueLabel};
+use crate::runtime::telemetry::{EventResult, InformerLabel, Outcome, QueueLabel, Telemetry};
 
 fn tainted() -> NodeFenceStatus {
     let at = |seconds| DateTime::from_timestamp(seconds, 0);
@@ -29,7 +29,8 @@ fn the_list_of_metrics_is_as_recorded() {
     runtime.reconciled("q", Outcome::Ok, std::time::Duration::ZERO);
     runtime.event(EventResult::Published);
     node_fence::metrics::Metrics::register(&telemetry).reached(None, &tainted());
-    resiliency_policy::metrics::Metrics::register(&telemetry).pass(&resiliency_policy::decide::Decision::default(), &[]);
+    resiliency_policy::metrics::Metrics::register(&telemetry)
+        .pass(&resiliency_policy::decide::Decision::default(), &[]);
     let text = telemetry.encode().unwrap();
     let mut lines: Vec<_> =
         text.lines().filter(|line| line.starts_with("# HELP") || line.starts_with("# TYPE")).collect();

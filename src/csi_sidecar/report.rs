@@ -100,7 +100,8 @@ async fn create(cx: &Context) -> Result<DriverReport> {
 
 fn tell(cx: &Context, report: &DriverReport) {
     let conditions = report.status.iter().flat_map(|status| &status.conditions);
-    for condition in conditions.into_iter().filter(|condition| condition.type_ == "Ready" && condition.status != "True") {
+    for condition in conditions.into_iter().filter(|condition| condition.type_ == "Ready" && condition.status != "True")
+    {
         let note = format!("{}: {}", condition.reason, condition.message);
         tracing::warn!(driver = cx.name, note, "driver does not answer");
         cx.events.publish(report.object_ref(&()), EventType::Warning, "DriverUnavailable", "Report", note);

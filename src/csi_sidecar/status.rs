@@ -30,14 +30,20 @@ pub fn compute(request: &FenceRequest, answers: Vec<FenceResult>, now: Now) -> F
         })
         .collect();
     let good = answered.iter().filter(|(volume, row)| {
-        row.is_some_and(|row| row.result == wanted && (wanted == FenceOutcome::Unfenced || row.proof >= volume.minimum_proof))
+        row.is_some_and(|row| {
+            row.result == wanted && (wanted == FenceOutcome::Unfenced || row.proof >= volume.minimum_proof)
+        })
     });
     let done = good.count();
     status.progress = Some(format!("{done}/{}", answered.len()));
-    status.weakest_proof = Some(answered.iter().map(|(_, row)| row.map_or(Proof::None, |row| row.proof)).min().unwrap_or(Proof::None));
+    status.weakest_proof =
+        Some(answered.iter().map(|(_, row)| row.map_or(Proof::None, |row| row.proof)).min().unwrap_or(Proof::None));
     let failing = answered.iter().filter_map(|(_, row)| *row).find(|row| {
-        row.result == FenceOutcome::Failed || row.result == FenceOutcome::Started && row.reason.is_some()
-            || row.result == FenceOutcome::Fenced && row.reason.as_deref() != Some("NotPublished") && row.reason.as_deref() != Some("Acknowledged")
+        row.result == FenceOutcome::Failed
+            || row.result == FenceOutcome::Started && row.reason.is_some()
+            || row.result == FenceOutcome::Fenced
+                && row.reason.as_deref() != Some("NotPublished")
+                && row.reason.as_deref() != Some("Acknowledged")
     });
     let all = done == answered.len();
     let (reason, message) = match (all, wanted, failing) {

@@ -32,7 +32,10 @@ struct Case {
 
 impl Case {
     fn new() -> Self {
-        let now = Now { wall: DateTime::from_timestamp(1_700_000_000, 0).unwrap(), mono: Instant::now() + Duration::from_secs(3600) };
+        let now = Now {
+            wall: DateTime::from_timestamp(1_700_000_000, 0).unwrap(),
+            mono: Instant::now() + Duration::from_secs(3600),
+        };
         Self { desired: Desired::Fenced, minimum: Proof::Verified, round: 1, row: None, call: None, reading: None, now }
     }
 
@@ -158,7 +161,11 @@ fn a_volume_that_cannot_be_proved_is_answered_without_a_call() {
 }
 
 fn empty_list() -> Reading {
-    Reading { began: Instant::now() + Duration::from_secs(3600), ended: DateTime::UNIX_EPOCH, published: Ok(BTreeMap::new()) }
+    Reading {
+        began: Instant::now() + Duration::from_secs(3600),
+        ended: DateTime::UNIX_EPOCH,
+        published: Ok(BTreeMap::new()),
+    }
 }
 
 fn unreadable() -> Reading {
@@ -175,7 +182,10 @@ fn verified_needs_the_read_before_the_ok_and_a_read_that_began_after_it() {
     assert_eq!((verified.result, verified.proof), (FenceOutcome::Fenced, Proof::Verified));
     assert!(verified.read_back_at.is_some() && verified.started_at.is_some());
     let lie = case().read(4, &[NODE]).answer();
-    assert_eq!((lie.result, lie.proof, lie.reason.as_deref()), (FenceOutcome::Failed, Proof::None, Some("StillPublished")));
+    assert_eq!(
+        (lie.result, lie.proof, lie.reason.as_deref()),
+        (FenceOutcome::Failed, Proof::None, Some("StillPublished"))
+    );
     let mut unseen = case().read(4, &[]);
     unseen.row.as_mut().unwrap().published_before_at = None;
     let weak = unseen.answer();
@@ -214,7 +224,10 @@ fn after_a_restart_a_begun_row_is_called_again() {
 #[test]
 fn grpc_codes_are_answers_or_reasons_to_try_again() {
     let stop = Case::new().begun(1).failed("NotFound", FailureClass::Stop, 0).answer();
-    assert_eq!((stop.result, stop.proof, stop.reason.as_deref()), (FenceOutcome::Failed, Proof::None, Some("NotFound")));
+    assert_eq!(
+        (stop.result, stop.proof, stop.reason.as_deref()),
+        (FenceOutcome::Failed, Proof::None, Some("NotFound"))
+    );
     let told = Case::new().begun(1).failed("Unavailable", FailureClass::Retry, 0).answer();
     assert_eq!((told.result, told.reason.as_deref()), (FenceOutcome::Started, Some("Unavailable")));
     let mut known = Case::new().begun(1).failed("Unavailable", FailureClass::Retry, 0);
@@ -252,7 +265,8 @@ fn the_conditions_say_what_the_rows_say() {
         let ready = crate::api::conditions::find(&status.conditions, "Ready").unwrap().clone();
         (ready.status, ready.reason, status.progress.unwrap())
     };
-    let fenced = FenceResult { proof: Proof::Verified, reason: Some("NotPublished".into()), ..row(FenceOutcome::Fenced, 1) };
+    let fenced =
+        FenceResult { proof: Proof::Verified, reason: Some("NotPublished".into()), ..row(FenceOutcome::Fenced, 1) };
     let unimplemented = FenceResult { reason: Some("Unimplemented".into()), ..row(FenceOutcome::Failed, 1) };
     for (row, expected) in [
         (fenced, ("True", "Fenced", "1/1")),

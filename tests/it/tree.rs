@@ -40,9 +40,12 @@ fn imports(text: &str) -> Vec<String> {
         let end = rest.find(|c| !is_path(c)).unwrap_or(rest.len());
         let (path, rest) = rest.split_at(end);
         match rest.strip_prefix('{').and_then(|rest| rest.split('}').next()) {
-            Some(list) => found.extend(list.split([',', '{']).map(str::trim).filter(|item| !item.is_empty()).map(|item| {
-                format!("{path}{item}")
-            })),
+            Some(list) => found.extend(
+                list.split([',', '{'])
+                    .map(str::trim)
+                    .filter(|item| !item.is_empty())
+                    .map(|item| format!("{path}{item}")),
+            ),
             None => found.push(path.trim_end_matches(':').to_owned()),
         }
     }
@@ -71,7 +74,8 @@ fn allowed(path: &str) -> Option<Vec<String>> {
     }
     let mut allowed: Vec<String> = ["api", "csi", "error", "runtime"].map(str::to_owned).into();
     // The context of all controllers, but not another controller.
-    let context = ["Context", "Stores", "reference", "BY_NODE", "NODE_LEASES"].map(|item| format!("controllers::{item}"));
+    let context =
+        ["Context", "Stores", "reference", "BY_NODE", "NODE_LEASES"].map(|item| format!("controllers::{item}"));
     allowed.extend(context);
     allowed.push(module);
     Some(allowed)
@@ -79,13 +83,25 @@ fn allowed(path: &str) -> Option<Vec<String>> {
 
 fn the_promised_crates_are_used() -> Result<(), Failed> {
     let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
-    let dependencies = manifest.split("[dependencies]").nth(1).and_then(|rest| rest.split("\n[").next()).ok_or("no [dependencies]")?;
+    let dependencies =
+        manifest.split("[dependencies]").nth(1).and_then(|rest| rest.split("\n[").next()).ok_or("no [dependencies]")?;
     let code: String = sources().into_iter().map(fs::read_to_string).collect::<Result<_, _>>()?;
     for name in [
-        "kube", "kube-runtime", "k8s-openapi", "schemars", "tokio", "serde", "serde_json", "tracing", "opentelemetry",
-        "chrono", "thiserror",
+        "kube",
+        "kube-runtime",
+        "k8s-openapi",
+        "schemars",
+        "tokio",
+        "serde",
+        "serde_json",
+        "tracing",
+        "opentelemetry",
+        "chrono",
+        "thiserror",
     ] {
-        let listed = dependencies.lines().any(|line| line.starts_with(&format!("{name}.")) || line.starts_with(&format!("{name} ")));
+        let listed = dependencies
+            .lines()
+            .any(|line| line.starts_with(&format!("{name}.")) || line.starts_with(&format!("{name} ")));
         let used = code.contains(&format!("{}::", name.replace('-', "_")));
         if !(listed && used) {
             return Err(format!("crate {name}: direct dependency: {listed}, used: {used}").into());

@@ -50,9 +50,7 @@ pub enum ApplyError {
         source: kube::Error,
     },
     /// A definition was accepted but is not served.
-    #[error(
-        "the CustomResourceDefinition {name} is not Established: see kubectl describe crd {name}"
-    )]
+    #[error("the CustomResourceDefinition {name} is not Established: see kubectl describe crd {name}")]
     NotEstablished {
         /// The definition's name.
         name: String,
@@ -68,9 +66,7 @@ impl Testbed {
     pub async fn apply_dir(&self, folder: &Path) -> Result<(), TestbedError> {
         let mut objects = Vec::new();
         if folder.join("kustomization.yaml").is_file() {
-            let rendered = self
-                .kubectl(&["kustomize", &folder.to_string_lossy()])
-                .await?;
+            let rendered = self.kubectl(&["kustomize", &folder.to_string_lossy()]).await?;
             objects = parse(folder, &rendered)?;
         } else {
             for file in yaml_files(folder).map_err(read_error(folder))? {
@@ -96,12 +92,9 @@ impl Testbed {
     /// When an object is refused or a definition is not served in time.
     pub async fn apply(&self, objects: Vec<DynamicObject>) -> Result<(), TestbedError> {
         let client = self.client(&Identity::Admin).await?;
-        let (definitions, others): (Vec<_>, Vec<_>) = objects
-            .into_iter()
-            .partition(|object| kind(object) == "CustomResourceDefinition");
-        let (namespaces, others): (Vec<_>, Vec<_>) = others
-            .into_iter()
-            .partition(|object| kind(object) == "Namespace");
+        let (definitions, others): (Vec<_>, Vec<_>) =
+            objects.into_iter().partition(|object| kind(object) == "CustomResourceDefinition");
+        let (namespaces, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|object| kind(object) == "Namespace");
         for object in namespaces.iter().chain(&definitions) {
             apply_one(&client, object).await?;
         }
@@ -116,36 +109,22 @@ impl Testbed {
 }
 
 fn kind(object: &DynamicObject) -> &str {
-    object
-        .types
-        .as_ref()
-        .map_or("", |types| types.kind.as_str())
+    object.types.as_ref().map_or("", |types| types.kind.as_str())
 }
 
 async fn apply_one(client: &Client, object: &DynamicObject) -> Result<(), ApplyError> {
-    let failed = |source| ApplyError::Apply {
-        kind: kind(object).to_owned(),
-        name: object.name_any(),
-        source,
-    };
+    let failed = |source| ApplyError::Apply { kind: kind(object).to_owned(), name: object.name_any(), source };
     let types = object.types.clone().unwrap_or_default();
-    let gvk = GroupVersionKind::try_from(types).map_err(|error| {
-        failed(kube::Error::Discovery(
-            kube::error::DiscoveryError::MissingKind(error.to_string()),
-        ))
-    })?;
+    let gvk = GroupVersionKind::try_from(types)
+        .map_err(|error| failed(kube::Error::Discovery(kube::error::DiscoveryError::MissingKind(error.to_string()))))?;
     let (resource, capabilities) = discovery::pinned_kind(client, &gvk).await.map_err(failed)?;
     let api: Api<DynamicObject> = match object.namespace() {
-        _ if capabilities.scope == discovery::Scope::Cluster => {
-            Api::all_with(client.clone(), &resource)
-        }
+        _ if capabilities.scope == discovery::Scope::Cluster => Api::all_with(client.clone(), &resource),
         Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
         None => Api::default_namespaced_with(client.clone(), &resource),
     };
     let params = PatchParams::apply(FIELD_MANAGER).force();
-    api.patch(&object.name_any(), &params, &Patch::Apply(object))
-        .await
-        .map_err(failed)?;
+    api.patch(&object.name_any(), &params, &Patch::Apply(object)).await.map_err(failed)?;
     Ok(())
 }
 
@@ -154,9 +133,7 @@ async fn wait_established(client: &Client, name: &str) -> Result<(), ApplyError>
     let established = await_condition(api, name, is_crd_established());
     match tokio::time::timeout(ESTABLISHED_DEADLINE, established).await {
         Ok(Ok(_)) => Ok(()),
-        _ => Err(ApplyError::NotEstablished {
-            name: name.to_owned(),
-        }),
+        _ => Err(ApplyError::NotEstablished { name: name.to_owned() }),
     }
 }
 
@@ -164,10 +141,7 @@ fn yaml_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "yaml")
-        {
+        if path.extension().is_some_and(|extension| extension == "yaml") {
             files.push(path);
         }
     }
@@ -180,10 +154,8 @@ fn read(path: &Path) -> Result<Vec<DynamicObject>, ApplyError> {
 }
 
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<DynamicObject>, ApplyError> {
-    serde_saphyr::from_multiple(text).map_err(|error| ApplyError::Parse {
-        path: path.to_owned(),
-        message: error.to_string(),
-    })
+    serde_saphyr::from_multiple(text)
+        .map_err(|error| ApplyError::Parse { path: path.to_owned(), message: error.to_string() })
 }
 
 fn read_error(path: &Path) -> impl FnOnce(io::Error) -> ApplyError {

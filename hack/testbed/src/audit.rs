@@ -46,10 +46,7 @@ pub struct Record {
 impl Record {
     /// Whether the request asks for a change, whatever the answer.
     pub fn is_write(&self) -> bool {
-        matches!(
-            self.verb.as_str(),
-            "create" | "update" | "patch" | "delete" | "deletecollection"
-        )
+        matches!(self.verb.as_str(), "create" | "update" | "patch" | "delete" | "deletecollection")
     }
 
     /// Whether the request was granted and done.
@@ -127,11 +124,7 @@ impl Audit {
 
 /// A line that is not a whole record is one that is just being written: it is left out.
 fn read(lines: impl BufRead) -> impl Iterator<Item = Record> {
-    lines
-        .lines()
-        .map_while(Result::ok)
-        .filter_map(|line| serde_json::from_str::<Event>(&line).ok())
-        .map(Record::from)
+    lines.lines().map_while(Result::ok).filter_map(|line| serde_json::from_str::<Event>(&line).ok()).map(Record::from)
 }
 
 #[derive(Deserialize)]
@@ -231,9 +224,7 @@ mod tests {
 
     #[test]
     fn a_refused_write_taints_nothing() {
-        let text = PATCH
-            .replace('\n', "")
-            .replace("\"code\":200", "\"code\":409");
+        let text = PATCH.replace('\n', "").replace("\"code\":200", "\"code\":409");
         let record = read(text.as_bytes()).next().unwrap();
         assert!(!record.writes_taint("node.kubernetes.io/unreachable", "NoSchedule"));
     }

@@ -66,10 +66,7 @@ impl Program {
     fn module(self) -> &'static Module {
         match self {
             Self::Etcd => &ETCD,
-            Self::KubeApiserver
-            | Self::KubeControllerManager
-            | Self::KubeScheduler
-            | Self::Kubectl => &KUBERNETES,
+            Self::KubeApiserver | Self::KubeControllerManager | Self::KubeScheduler | Self::Kubectl => &KUBERNETES,
             Self::Kwok => &KWOK,
             Self::CsiAttacher => &EXTERNAL_ATTACHER,
         }
@@ -113,13 +110,8 @@ const KUBERNETES: Module = Module {
                    -X k8s.io/component-base/version.gitMinor=36",
     usual_time: "five minutes",
 };
-const KWOK: Module = Module {
-    folder: "kwok",
-    path: "sigs.k8s.io/kwok",
-    version: "v0.8.0",
-    linker_flags: "",
-    usual_time: "one minute",
-};
+const KWOK: Module =
+    Module { folder: "kwok", path: "sigs.k8s.io/kwok", version: "v0.8.0", linker_flags: "", usual_time: "one minute" };
 const EXTERNAL_ATTACHER: Module = Module {
     folder: "external-attacher",
     path: "github.com/kubernetes-csi/external-attacher/v4",
@@ -184,9 +176,7 @@ impl Binaries {
     /// When a program is nowhere and cannot be built.
     pub fn ensure(given: Option<&Path>) -> Result<Self, BinariesError> {
         let folders: Vec<PathBuf> = [
-            given
-                .map(Path::to_owned)
-                .or_else(|| std::env::var_os(BINARIES_VARIABLE).map(PathBuf::from)),
+            given.map(Path::to_owned).or_else(|| std::env::var_os(BINARIES_VARIABLE).map(PathBuf::from)),
             std::env::var_os(ASSETS_VARIABLE).map(PathBuf::from),
         ]
         .into_iter()
@@ -207,10 +197,7 @@ impl Binaries {
     /// The program's file.
     pub fn path(&self, program: Program) -> PathBuf {
         // `ensure` put every program in; the PATH is what is left to a program that is not.
-        self.paths
-            .get(&program)
-            .cloned()
-            .unwrap_or_else(|| program.name().into())
+        self.paths.get(&program).cloned().unwrap_or_else(|| program.name().into())
     }
 }
 
@@ -228,20 +215,13 @@ pub fn cache_folder() -> Result<PathBuf, BinariesError> {
 }
 
 fn find_given(program: Program, folders: &[PathBuf]) -> Option<PathBuf> {
-    folders
-        .iter()
-        .map(|folder| folder.join(program.name()))
-        .find(|path| {
-            let fits = path.is_file() && version_fits(program, path);
-            if path.is_file() && !fits {
-                eprintln!(
-                    "testbed: {} is not used: it is not {}",
-                    path.display(),
-                    program.version()
-                );
-            }
-            fits
-        })
+    folders.iter().map(|folder| folder.join(program.name())).find(|path| {
+        let fits = path.is_file() && version_fits(program, path);
+        if path.is_file() && !fits {
+            eprintln!("testbed: {} is not used: it is not {}", path.display(), program.version());
+        }
+        fits
+    })
 }
 
 fn version_fits(program: Program, path: &Path) -> bool {
@@ -250,13 +230,10 @@ fn version_fits(program: Program, path: &Path) -> bool {
         _ => &["--version"],
     };
     let wanted = minor_version(program.version());
-    Command::new(path)
-        .args(arguments)
-        .output()
-        .is_ok_and(|output| {
-            let text = String::from_utf8_lossy(&output.stdout);
-            text.split_whitespace().find_map(minor_version) == wanted
-        })
+    Command::new(path).args(arguments).output().is_ok_and(|output| {
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.split_whitespace().find_map(minor_version) == wanted
+    })
 }
 
 /// Major and minor number of a word such as `v1.36.3` or `go1.26.8`.
@@ -269,9 +246,7 @@ fn minor_version(word: &str) -> Option<(u32, u32)> {
 }
 
 fn cached(program: Program, cache: &Path) -> PathBuf {
-    cache
-        .join(format!("{}-{}", program.name(), program.version()))
-        .join(program.name())
+    cache.join(format!("{}-{}", program.name(), program.version())).join(program.name())
 }
 
 fn ensure_cached(program: Program, cache: &Path) -> Result<PathBuf, BinariesError> {
@@ -329,16 +304,10 @@ fn build(module: &Module, cache: &Path) -> Result<(), BinariesError> {
         if let Some(parent) = target.parent() {
             create_folder(parent)?;
         }
-        fs::rename(scratch.join(program.name()), &target)
-            .map_err(file_error("move a built program to", &target))?;
+        fs::rename(scratch.join(program.name()), &target).map_err(file_error("move a built program to", &target))?;
     }
     fs::remove_dir_all(&scratch).map_err(file_error("remove", &scratch))?;
-    eprintln!(
-        "testbed: built {} {} in {} s",
-        module.path,
-        module.version,
-        started.elapsed().as_secs()
-    );
+    eprintln!("testbed: built {} {} in {} s", module.path, module.version, started.elapsed().as_secs());
     Ok(())
 }
 
@@ -361,11 +330,7 @@ fn create_folder(path: &Path) -> Result<(), BinariesError> {
 
 fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BinariesError {
     let path = path.to_owned();
-    move |source| BinariesError::File {
-        action,
-        path,
-        source,
-    }
+    move |source| BinariesError::File { action, path, source }
 }
 
 #[cfg(test)]

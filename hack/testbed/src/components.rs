@@ -63,17 +63,12 @@ impl Component {
                 .flag("leader-elect", "false"),
         };
         if self != Self::Etcd && !layout.options.feature_gates.is_empty() {
-            let gates: Vec<String> = layout
-                .options
-                .feature_gates
-                .iter()
-                .map(|(gate, on)| format!("{gate}={on}"))
-                .collect();
+            let gates: Vec<String> =
+                layout.options.feature_gates.iter().map(|(gate, on)| format!("{gate}={on}")).collect();
             args = args.flag("feature-gates", gates.join(","));
         }
         let extra = layout.options.extra_args.get(&self);
-        args.0
-            .extend(extra.into_iter().flatten().map(OsString::from));
+        args.0.extend(extra.into_iter().flatten().map(OsString::from));
         args.0
     }
 }
@@ -105,21 +100,12 @@ fn secure_server(layout: &Layout<'_>, port: u16) -> Args {
 
 fn apiserver(layout: &Layout<'_>) -> Args {
     let mut args = secure_server(layout, layout.ports.apiserver)
-        .flag(
-            "etcd-servers",
-            format!("http://127.0.0.1:{}", layout.ports.etcd),
-        )
+        .flag("etcd-servers", format!("http://127.0.0.1:{}", layout.ports.etcd))
         .flag("client-ca-file", layout.pki.authority_file())
         .flag("authorization-mode", "Node,RBAC")
         .flag("service-account-issuer", "https://kubernetes.default.svc")
-        .flag(
-            "service-account-signing-key-file",
-            layout.pki.service_account_key(),
-        )
-        .flag(
-            "service-account-key-file",
-            layout.pki.service_account_public_key(),
-        )
+        .flag("service-account-signing-key-file", layout.pki.service_account_key())
+        .flag("service-account-key-file", layout.pki.service_account_public_key())
         .flag("service-cluster-ip-range", "10.0.0.0/16")
         // A loopback address may not stand in the endpoints of the Service `kubernetes`.
         .flag("endpoint-reconciler-type", "none")
@@ -143,26 +129,16 @@ fn controller_manager(layout: &Layout<'_>) -> Args {
         .flag("kubeconfig", layout.controller_manager)
         .flag("leader-elect", "false")
         .flag("use-service-account-credentials", "true")
-        .flag(
-            "service-account-private-key-file",
-            layout.pki.service_account_key(),
-        )
+        .flag("service-account-private-key-file", layout.pki.service_account_key())
         .flag("root-ca-file", layout.pki.authority_file())
         .duration("node-monitor-period", options.node_monitor_period)
-        .duration(
-            "node-monitor-grace-period",
-            options.node_monitor_grace_period,
-        )
+        .duration("node-monitor-grace-period", options.node_monitor_grace_period)
         .number("kube-api-qps", options.controller_manager_qps)
         .number("kube-api-burst", options.controller_manager_burst)
 }
 
 /// The arguments of an external-attacher for the CSI driver behind `socket`.
-pub(crate) fn attacher(
-    kubeconfig: &Path,
-    socket: &Path,
-    options: &AttacherOptions,
-) -> Vec<OsString> {
+pub(crate) fn attacher(kubeconfig: &Path, socket: &Path, options: &AttacherOptions) -> Vec<OsString> {
     let (retry_start, retry_max) = options.retry_interval;
     Args::default()
         .flag("kubeconfig", kubeconfig)
@@ -179,19 +155,11 @@ pub(crate) fn attacher(
 }
 
 /// The arguments of a kwok for some nodes.
-pub(crate) fn kwok(
-    kubeconfig: &Path,
-    stages: &Path,
-    nodes: &KwokNodes,
-    options: &KwokOptions,
-) -> Vec<OsString> {
+pub(crate) fn kwok(kubeconfig: &Path, stages: &Path, nodes: &KwokNodes, options: &KwokOptions) -> Vec<OsString> {
     let args = Args::default()
         .flag("kubeconfig", kubeconfig)
         .flag("config", stages)
-        .number(
-            "node-lease-duration-seconds",
-            options.lease_duration.as_secs().max(1),
-        );
+        .number("node-lease-duration-seconds", options.lease_duration.as_secs().max(1));
     match nodes {
         KwokNodes::One(name) => args.flag("manage-single-node", name).0,
         KwokNodes::Labelled(selector) => args.flag("manage-nodes-with-label-selector", selector).0,

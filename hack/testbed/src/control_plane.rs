@@ -31,10 +31,8 @@ const ATTEMPTS: u32 = 4;
 
 /// What starts together. A controller that starts before the apiserver has its roles is refused
 /// and backs off, which costs two seconds.
-const START_ORDER: [[Component; 2]; 2] = [
-    [Component::Etcd, Component::ApiServer],
-    [Component::ControllerManager, Component::Scheduler],
-];
+const START_ORDER: [[Component; 2]; 2] =
+    [[Component::Etcd, Component::ApiServer], [Component::ControllerManager, Component::Scheduler]];
 
 /// A running control plane with its own folder and ports. Dropping it ends and removes all of it.
 #[derive(Debug)]
@@ -60,10 +58,7 @@ impl Testbed {
         let given = options.binaries.clone();
         let binaries = tokio::task::spawn_blocking(move || Binaries::ensure(given.as_deref()))
             .await
-            .map_err(|error| TestbedError::Folder {
-                folder: PathBuf::new(),
-                source: io::Error::other(error),
-            })??;
+            .map_err(|error| TestbedError::Folder { folder: PathBuf::new(), source: io::Error::other(error) })??;
         let mut attempt = 1;
         loop {
             match Self::try_start(&binaries, &options).await {
@@ -77,18 +72,12 @@ impl Testbed {
         }
     }
 
-    async fn try_start(
-        binaries: &Binaries,
-        options: &TestbedOptions,
-    ) -> Result<Self, TestbedError> {
+    async fn try_start(binaries: &Binaries, options: &TestbedOptions) -> Result<Self, TestbedError> {
         let folder = Folder::create().map_err(folder_error(&std::env::temp_dir()))?;
         let path = folder.path();
-        fs::write(
-            path.join("audit-policy.yaml"),
-            include_str!("audit-policy.yaml"),
-        )
-        .and_then(|()| fs::write(path.join("kwok.yaml"), include_str!("../kwok/nodes.yaml")))
-        .map_err(folder_error(path))?;
+        fs::write(path.join("audit-policy.yaml"), include_str!("audit-policy.yaml"))
+            .and_then(|()| fs::write(path.join("kwok.yaml"), include_str!("../kwok/nodes.yaml")))
+            .map_err(folder_error(path))?;
         let mut testbed = Self {
             processes: Mutex::default(),
             launches: BTreeMap::new(),
@@ -171,18 +160,10 @@ impl Testbed {
     /// When it cannot be written, or the identity has more than two groups.
     pub fn kubeconfig(&self, identity: &Identity) -> Result<PathBuf, TestbedError> {
         let _issuing = self.issuing.lock().unwrap_or_else(PoisonError::into_inner);
-        let path = self
-            .folder()
-            .join(format!("{}.kubeconfig", identity.file_stem()));
+        let path = self.folder().join(format!("{}.kubeconfig", identity.file_stem()));
         if !path.is_file() {
             let files = self.pki.client(identity)?;
-            kubeconfig::write(
-                &path,
-                self.ports.apiserver,
-                &self.pki.authority_file(),
-                &identity.user(),
-                &files,
-            )?;
+            kubeconfig::write(&path, self.ports.apiserver, &self.pki.authority_file(), &identity.user(), &files)?;
         }
         Ok(path)
     }
@@ -200,10 +181,7 @@ impl Testbed {
     /// # Errors
     /// When kubectl cannot be run or fails; the error has its message.
     pub async fn kubectl(&self, args: &[&str]) -> Result<String, TestbedError> {
-        let failed = |message: String| TestbedError::Kubectl {
-            arguments: args.join(" "),
-            message,
-        };
+        let failed = |message: String| TestbedError::Kubectl { arguments: args.join(" "), message };
         let output = tokio::process::Command::new(self.binaries.path(Program::Kubectl))
             .arg("--kubeconfig")
             .arg(self.kubeconfig(&Identity::Admin)?)
@@ -242,11 +220,7 @@ impl Testbed {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start_kwok(
-        &self,
-        nodes: &KwokNodes,
-        options: &KwokOptions,
-    ) -> Result<Process, TestbedError> {
+    pub fn start_kwok(&self, nodes: &KwokNodes, options: &KwokOptions) -> Result<Process, TestbedError> {
         let kubeconfig = self.kubeconfig(&Identity::Kwok)?;
         let stages = self.folder().join("kwok.yaml");
         let args = components::kwok(&kubeconfig, &stages, nodes, options);
@@ -302,29 +276,17 @@ impl Testbed {
         match component {
             // The apiserver is not ready before its etcd is.
             Component::Etcd => Ok(()),
-            Component::ApiServer => {
-                self.wait_answer(component, self.ports.apiserver, "/readyz")
-                    .await
-            }
+            Component::ApiServer => self.wait_answer(component, self.ports.apiserver, "/readyz").await,
             Component::ControllerManager => {
                 let port = self.ports.controller_manager;
                 self.wait_answer(component, port, "/healthz").await?;
-                self.wait_answer(component, self.ports.apiserver, DEFAULT_ACCOUNT)
-                    .await
+                self.wait_answer(component, self.ports.apiserver, DEFAULT_ACCOUNT).await
             }
-            Component::Scheduler => {
-                self.wait_answer(component, self.ports.scheduler, "/readyz")
-                    .await
-            }
+            Component::Scheduler => self.wait_answer(component, self.ports.scheduler, "/readyz").await,
         }
     }
 
-    async fn wait_answer(
-        &self,
-        component: Component,
-        port: u16,
-        path: &str,
-    ) -> Result<(), TestbedError> {
+    async fn wait_answer(&self, component: Component, port: u16, path: &str) -> Result<(), TestbedError> {
         let admin = self.kubeconfig(&Identity::Admin)?;
         let probe = kubeconfig::client(&admin, Some(port)).await?;
         let started = Instant::now();
@@ -343,11 +305,7 @@ impl Testbed {
                     component: component.program().name(),
                     seconds: READY_DEADLINE.as_secs(),
                     last: last.to_string(),
-                    tail: self
-                        .processes()
-                        .get(&component)
-                        .map(Process::log_tail)
-                        .unwrap_or_default(),
+                    tail: self.processes().get(&component).map(Process::log_tail).unwrap_or_default(),
                 });
             }
             tokio::time::sleep(POLL).await;
@@ -357,15 +315,11 @@ impl Testbed {
     fn signal(&self, component: Component, signal: Signal) -> Result<(), TestbedError> {
         let mut processes = self.processes();
         let process = processes.get_mut(&component);
-        Ok(process
-            .ok_or_else(|| not_running(component))?
-            .signal(signal)?)
+        Ok(process.ok_or_else(|| not_running(component))?.signal(signal)?)
     }
 
     fn processes(&self) -> MutexGuard<'_, BTreeMap<Component, Process>> {
-        self.processes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -36,10 +36,7 @@ impl Folder {
         } else {
             fs::rename(&unlocked, directory.path().join(LOCK))?;
         }
-        Ok(Self {
-            directory,
-            _lock: lock,
-        })
+        Ok(Self { directory, _lock: lock })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -85,13 +82,6 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        assert_eq!(
-            left,
-            [
-                "bulkhead-testbed-held",
-                "bulkhead-testbed-kept",
-                "someone-elses"
-            ]
-        );
+        assert_eq!(left, ["bulkhead-testbed-held", "bulkhead-testbed-kept", "someone-elses"]);
     }
 }

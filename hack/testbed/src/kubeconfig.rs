@@ -71,10 +71,8 @@ pub fn write(
         "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": user}}],
         "current-context": "testbed",
     });
-    std::fs::write(path, format!("{config:#}\n")).map_err(|source| KubeconfigError::Write {
-        path: path.to_owned(),
-        source,
-    })
+    std::fs::write(path, format!("{config:#}\n"))
+        .map_err(|source| KubeconfigError::Write { path: path.to_owned(), source })
 }
 
 /// A client with a limit on each request and without kube's own retries, so that a test sees
@@ -83,32 +81,20 @@ pub fn write(
 /// # Errors
 /// When the kubeconfig cannot be read or its certificates cannot be used.
 pub async fn client(path: &Path, port: Option<u16>) -> Result<Client, KubeconfigError> {
-    let read_error = |source| KubeconfigError::Read {
-        path: path.to_owned(),
-        source,
-    };
+    let read_error = |source| KubeconfigError::Read { path: path.to_owned(), source };
     let mut kubeconfig = Kubeconfig::read_from(path).map_err(read_error)?;
     if let Some(port) = port {
-        for cluster in kubeconfig
-            .clusters
-            .iter_mut()
-            .flat_map(|named| &mut named.cluster)
-        {
+        for cluster in kubeconfig.clusters.iter_mut().flat_map(|named| &mut named.cluster) {
             cluster.server = Some(format!("https://127.0.0.1:{port}"));
         }
     }
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .map_err(read_error)?;
+    let mut config =
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(read_error)?;
     config.connect_timeout = Some(REQUEST_TIMEOUT);
     config.default_retry = false;
-    let builder = ClientBuilder::try_from(config).map_err(|source| KubeconfigError::Client {
-        path: path.to_owned(),
-        source,
-    })?;
-    Ok(builder
-        .with_layer(&TimeoutLayer::new(REQUEST_TIMEOUT))
-        .build())
+    let builder =
+        ClientBuilder::try_from(config).map_err(|source| KubeconfigError::Client { path: path.to_owned(), source })?;
+    Ok(builder.with_layer(&TimeoutLayer::new(REQUEST_TIMEOUT)).build())
 }
 
 /// The answer to a plain GET, such as of `/readyz`.
@@ -116,8 +102,6 @@ pub async fn client(path: &Path, port: Option<u16>) -> Result<Client, Kubeconfig
 /// # Errors
 /// When there is no answer, or one that is not a success.
 pub async fn get(client: &Client, path: &str) -> Result<String, kube::Error> {
-    let request = http::Request::get(path)
-        .body(Vec::new())
-        .map_err(kube::Error::HttpError)?;
+    let request = http::Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
     client.request_text(request).await
 }

@@ -52,11 +52,7 @@ pub enum Access {
 
 /// One thing that happened to a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(
-    tag = "event",
-    rename_all = "camelCase",
-    rename_all_fields = "camelCase"
-)]
+#[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Event {
     /// The volume was created.
     Created {
@@ -176,11 +172,7 @@ struct Book {
 
 impl Default for Ledger {
     fn default() -> Self {
-        Ledger(Arc::new(Book {
-            started: Instant::now(),
-            started_wall: Utc::now(),
-            entries: Mutex::new(Vec::new()),
-        }))
+        Ledger(Arc::new(Book { started: Instant::now(), started_wall: Utc::now(), entries: Mutex::new(Vec::new()) }))
     }
 }
 
@@ -203,12 +195,7 @@ impl Ledger {
         let mut entries = lock(&self.0.entries);
         // The stamp is taken under the lock, so the entries are in the order of their stamps.
         let at = self.now();
-        entries.push(Entry {
-            at,
-            volume: volume.clone(),
-            node: node.clone(),
-            event,
-        });
+        entries.push(Entry { at, volume: volume.clone(), node: node.clone(), event });
         at
     }
 
@@ -224,36 +211,18 @@ impl Ledger {
 
     /// How many writes of `node` to `volume` were accepted after `after`.
     pub fn writes(&self, volume: &str, node: &str, after: Stamp) -> usize {
-        self.count(volume, node, after, |event| {
-            matches!(event, Event::Wrote { .. })
-        })
+        self.count(volume, node, after, |event| matches!(event, Event::Wrote { .. }))
     }
 
     /// How many writes of `node` to `volume` were refused after `after`.
     pub fn refused_writes(&self, volume: &str, node: &str, after: Stamp) -> usize {
-        self.count(volume, node, after, |event| {
-            matches!(
-                event,
-                Event::Refused {
-                    operation: Operation::Write,
-                    ..
-                }
-            )
-        })
+        self.count(volume, node, after, |event| matches!(event, Event::Refused { operation: Operation::Write, .. }))
     }
 
-    fn count(
-        &self,
-        volume: &str,
-        node: &str,
-        after: Stamp,
-        wanted: impl Fn(&Event) -> bool,
-    ) -> usize {
+    fn count(&self, volume: &str, node: &str, after: Stamp, wanted: impl Fn(&Event) -> bool) -> usize {
         self.read(|entries| {
             let later = entries.iter().rev().take_while(|entry| entry.at > after);
-            later
-                .filter(|entry| entry.concerns(volume, node) && wanted(&entry.event))
-                .count()
+            later.filter(|entry| entry.concerns(volume, node) && wanted(&entry.event)).count()
         })
     }
 
@@ -262,9 +231,7 @@ impl Ledger {
         self.read(|entries| {
             entries
                 .iter()
-                .find(|entry| {
-                    entry.concerns(volume, node) && matches!(entry.event, Event::Wrote { .. })
-                })
+                .find(|entry| entry.concerns(volume, node) && matches!(entry.event, Event::Wrote { .. }))
                 .map(|entry| entry.at)
         })
     }
@@ -274,9 +241,7 @@ impl Ledger {
         self.read(|entries| {
             entries
                 .iter()
-                .rfind(|entry| {
-                    entry.concerns(volume, node) && matches!(entry.event, Event::Wrote { .. })
-                })
+                .rfind(|entry| entry.concerns(volume, node) && matches!(entry.event, Event::Wrote { .. }))
                 .map(|entry| entry.at)
         })
     }
@@ -303,10 +268,7 @@ impl Ledger {
             match found {
                 Some(found) => return Ok(found),
                 None if Instant::now() >= deadline => {
-                    return Err(NotSeen {
-                        what: what.into(),
-                        limit,
-                    });
+                    return Err(NotSeen { what: what.into(), limit });
                 }
                 None => tokio::time::sleep(LOOK_EVERY).await,
             }
@@ -329,9 +291,7 @@ impl Ledger {
         self.wait_for(what, limit, |entries| {
             let mut later = entries.iter().rev().take_while(|entry| entry.at > after);
             later
-                .find(|entry| {
-                    entry.concerns(volume, node) && matches!(entry.event, Event::Wrote { .. })
-                })
+                .find(|entry| entry.concerns(volume, node) && matches!(entry.event, Event::Wrote { .. }))
                 .map(|entry| entry.at)
         })
         .await
@@ -363,10 +323,7 @@ mod tests {
     use super::*;
 
     fn wrote(sequence: u64) -> Event {
-        Event::Wrote {
-            sequence,
-            tag: "pod".into(),
-        }
+        Event::Wrote { sequence, tag: "pod".into() }
     }
 
     #[tokio::test]

@@ -78,11 +78,7 @@ enum Error {
     #[error("no testbed {0} runs: see `testbed status`")]
     RunsNot(String),
     #[error("testbed {name} could not be started; its last output, from {log}:\n{tail}")]
-    NotStarted {
-        name: String,
-        log: PathBuf,
-        tail: String,
-    },
+    NotStarted { name: String, log: PathBuf, tail: String },
     #[error("cannot start: {0}")]
     Start(io::Error),
 }
@@ -145,10 +141,7 @@ impl StateFile {
     /// Empty while the testbed is just writing it.
     fn state(&mut self) -> State {
         let mut text = String::new();
-        let read = self
-            .file
-            .rewind()
-            .and_then(|()| self.file.read_to_string(&mut text));
+        let read = self.file.rewind().and_then(|()| self.file.read_to_string(&mut text));
         match read {
             Ok(_) => serde_json::from_str(&text).unwrap_or_default(),
             Err(_) => State::default(),
@@ -193,10 +186,7 @@ async fn foreground(up: &Up) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Start)?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(Error::Start)?;
     let pid = rustix::process::getpid().as_raw_nonzero().get();
-    state_file.write(&State {
-        pid,
-        kubeconfig: None,
-    })?;
+    state_file.write(&State { pid, kubeconfig: None })?;
     let options = TestbedOptions {
         binaries: up.binaries.clone(),
         feature_gates: up.feature_gates.iter().cloned().collect(),
@@ -207,10 +197,7 @@ async fn foreground(up: &Up) -> Result<(), Error> {
         let testbed = Testbed::start(options).await?;
         let kubeconfig = testbed.kubeconfig(&Identity::Admin)?;
         println!("export KUBECONFIG={}", kubeconfig.display());
-        state_file.write(&State {
-            pid,
-            kubeconfig: Some(kubeconfig),
-        })?;
+        state_file.write(&State { pid, kubeconfig: Some(kubeconfig) })?;
         // Until a signal drops this future and the testbed in it.
         std::future::pending::<Result<(), Error>>().await
     };
@@ -236,10 +223,7 @@ async fn background(up: &Up) -> Result<(), Error> {
     let log = File::create(&log_path).map_err(file_error(&log_path))?;
     let mut command = Command::new(std::env::current_exe().map_err(Error::Start)?);
     command.args(["up", &up.name, "--foreground", "--detached"]);
-    command.arg(format!(
-        "--node-monitor-grace-period={}",
-        up.node_monitor_grace_period
-    ));
+    command.arg(format!("--node-monitor-grace-period={}", up.node_monitor_grace_period));
     for (gate, on) in &up.feature_gates {
         command.arg(format!("--feature-gates={gate}={on}"));
     }
@@ -260,11 +244,7 @@ async fn background(up: &Up) -> Result<(), Error> {
             return Ok(());
         }
         if child.try_wait().map_err(Error::Start)?.is_some() {
-            return Err(Error::NotStarted {
-                name: up.name.clone(),
-                tail: log_tail(&log_path, 20),
-                log: log_path,
-            });
+            return Err(Error::NotStarted { name: up.name.clone(), tail: log_tail(&log_path, 20), log: log_path });
         }
         tokio::time::sleep(POLL).await;
     }

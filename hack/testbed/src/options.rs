@@ -63,11 +63,7 @@ impl Default for TestbedOptions {
 impl TestbedOptions {
     /// Only etcd and the apiserver: enough for tests of schemas, admission policies and RBAC.
     pub fn api_server_only() -> Self {
-        Self {
-            controller_manager: false,
-            scheduler: false,
-            ..Self::default()
-        }
+        Self { controller_manager: false, scheduler: false, ..Self::default() }
     }
 
     /// Silent nodes are noticed after 8 seconds instead of 50, for tests that wait for it.
@@ -129,18 +125,14 @@ pub struct KwokOptions {
 
 impl Default for KwokOptions {
     fn default() -> Self {
-        Self {
-            lease_duration: Duration::from_secs(40),
-        }
+        Self { lease_duration: Duration::from_secs(40) }
     }
 }
 
 impl KwokOptions {
     /// A renewal each second, for short grace periods.
     pub fn fast() -> Self {
-        Self {
-            lease_duration: Duration::from_secs(4),
-        }
+        Self { lease_duration: Duration::from_secs(4) }
     }
 }
 

@@ -60,12 +60,7 @@ impl Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} violations, {} overlaps of access",
-            self.violations.len(),
-            self.overlaps.len()
-        )?;
+        write!(f, "{} violations, {} overlaps of access", self.violations.len(), self.overlaps.len())?;
         for violation in &self.violations {
             write!(
                 f,
@@ -104,15 +99,9 @@ pub fn judge_entries(entries: &[Entry]) -> Verdict {
         let volume = volumes.entry(&entry.volume).or_default();
         match &entry.event {
             Event::Created { access } => {
-                *volume = Volume {
-                    shared: *access != Access::SingleWriter,
-                    ..Volume::default()
-                }
+                *volume = Volume { shared: *access != Access::SingleWriter, ..Volume::default() }
             }
-            Event::Published {
-                read_only: false,
-                repeated: false,
-            } => volume.grant(position, entry, &mut verdict),
+            Event::Published { read_only: false, repeated: false } => volume.grant(position, entry, &mut verdict),
             Event::Unpublished { repeated: false } => volume.revoke(entry, &mut verdict),
             Event::Wrote { .. } => volume.write(position, entry, &mut verdict),
             _ => {}
@@ -141,9 +130,7 @@ struct Node {
 
 impl Node {
     fn took_over_since(&self, position: usize) -> Option<Stamp> {
-        self.took_over
-            .filter(|(taken, _)| *taken >= position)
-            .map(|(_, at)| at)
+        self.took_over.filter(|(taken, _)| *taken >= position).map(|(_, at)| at)
     }
 }
 
@@ -199,12 +186,7 @@ impl Volume {
         let holders = self.nodes.iter().filter(|(_, node)| node.has_access);
         let nodes: BTreeSet<Arc<str>> = holders.map(|(name, _)| name.clone()).collect();
         if nodes.len() > 1 {
-            self.overlap = Some(Overlap {
-                volume: volume.clone(),
-                nodes,
-                from: at,
-                until: None,
-            });
+            self.overlap = Some(Overlap { volume: volume.clone(), nodes, from: at, until: None });
         }
     }
 }

@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, SanType,
 };
 
 /// Who talks to the apiserver.
@@ -67,10 +67,9 @@ impl Identity {
         match self {
             Self::Admin | Self::Kwok | Self::Attacher | Self::TestbedNodes => vec![MASTERS.into()],
             Self::ControllerManager | Self::Scheduler => Vec::new(),
-            Self::OperatorController | Self::CsiSidecar => vec![
-                "system:serviceaccounts".into(),
-                format!("system:serviceaccounts:{NAMESPACE}"),
-            ],
+            Self::OperatorController | Self::CsiSidecar => {
+                vec!["system:serviceaccounts".into(), format!("system:serviceaccounts:{NAMESPACE}")]
+            }
             Self::User { groups, .. } => groups.clone(),
         }
     }
@@ -131,10 +130,7 @@ pub struct Pki {
 
 impl std::fmt::Debug for Pki {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Pki")
-            .field("folder", &self.folder)
-            .finish_non_exhaustive()
+        formatter.debug_struct("Pki").field("folder", &self.folder).finish_non_exhaustive()
     }
 }
 
@@ -145,23 +141,13 @@ impl Pki {
     /// When a key cannot be generated or a file cannot be written.
     pub fn create(folder: &Path) -> Result<Self, PkiError> {
         let authority = authority().map_err(generate_error("the authority"))?;
-        let pki = Self {
-            folder: folder.to_owned(),
-            authority,
-        };
+        let pki = Self { folder: folder.to_owned(), authority };
         write(&pki.authority_file(), &pki.authority.pem())?;
 
-        let mut serving = CertificateParams::new(vec![
-            "localhost".to_owned(),
-            "kubernetes.default.svc".to_owned(),
-        ])
-        .map_err(generate_error("the servers"))?;
-        serving
-            .subject_alt_names
-            .push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
-        serving
-            .distinguished_name
-            .push(DnType::CommonName, "testbed-servers");
+        let mut serving = CertificateParams::new(vec!["localhost".to_owned(), "kubernetes.default.svc".to_owned()])
+            .map_err(generate_error("the servers"))?;
+        serving.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        serving.distinguished_name.push(DnType::CommonName, "testbed-servers");
         serving.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         pki.sign("serving", serving)?;
 
@@ -199,21 +185,13 @@ impl Pki {
         let user = identity.user();
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
-        params
-            .distinguished_name
-            .push(DnType::CommonName, user.as_str());
+        params.distinguished_name.push(DnType::CommonName, user.as_str());
         // rcgen keeps one value per attribute type; the spelled-out object identifier of
         // "organization" is a second type to it and the same attribute to everyone else.
-        let organizations = [
-            DnType::OrganizationName,
-            DnType::CustomDnType(vec![2, 5, 4, 10]),
-        ];
+        let organizations = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
         let groups = identity.groups();
         if groups.len() > organizations.len() {
-            return Err(PkiError::TooManyGroups {
-                user,
-                count: groups.len(),
-            });
+            return Err(PkiError::TooManyGroups { user, count: groups.len() });
         }
         for (kind, group) in organizations.into_iter().zip(groups) {
             params.distinguished_name.push(kind, group);
@@ -222,16 +200,10 @@ impl Pki {
         self.sign(&identity.file_stem(), params)
     }
 
-    fn sign(
-        &self,
-        stem: &str,
-        mut params: CertificateParams,
-    ) -> Result<CertificateFiles, PkiError> {
+    fn sign(&self, stem: &str, mut params: CertificateParams) -> Result<CertificateFiles, PkiError> {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate().map_err(generate_error(stem))?;
-        let certificate = params
-            .signed_by(&key, &self.authority)
-            .map_err(generate_error(stem))?;
+        let certificate = params.signed_by(&key, &self.authority).map_err(generate_error(stem))?;
         let files = self.files(stem);
         write(&files.certificate, &certificate.pem())?;
         write(&files.key, &key.serialize_pem())?;
@@ -249,13 +221,8 @@ impl Pki {
 fn authority() -> Result<CertifiedIssuer<'static, KeyPair>, rcgen::Error> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params
-        .distinguished_name
-        .push(DnType::CommonName, "testbed-authority");
-    params.key_usages = vec![
-        KeyUsagePurpose::KeyCertSign,
-        KeyUsagePurpose::DigitalSignature,
-    ];
+    params.distinguished_name.push(DnType::CommonName, "testbed-authority");
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     CertifiedIssuer::self_signed(params, KeyPair::generate()?)
 }
 
@@ -265,8 +232,5 @@ fn generate_error(subject: &str) -> impl FnOnce(rcgen::Error) -> PkiError {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), PkiError> {
-    fs::write(path, text).map_err(|source| PkiError::Write {
-        path: path.to_owned(),
-        source,
-    })
+    fs::write(path, text).map_err(|source| PkiError::Write { path: path.to_owned(), source })
 }

@@ -126,16 +126,8 @@ impl Process {
     /// When the log file or the supervisor cannot be opened. A program that does not exist shows
     /// as exit status 127 of a started process.
     pub fn spawn(launch: Launch) -> Result<Self, ProcessError> {
-        let log_error = |source| ProcessError::Log {
-            name: launch.name.clone(),
-            path: launch.log.clone(),
-            source,
-        };
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(&launch.log)
-            .map_err(log_error)?;
+        let log_error = |source| ProcessError::Log { name: launch.name.clone(), path: launch.log.clone(), source };
+        let log = File::options().create(true).append(true).open(&launch.log).map_err(log_error)?;
         let spawned = Command::new("sh")
             .args(["-c", SUPERVISOR, "supervisor"])
             .arg(&launch.program)
@@ -148,15 +140,8 @@ impl Process {
             .process_group(0)
             .spawn();
         match spawned {
-            Ok(mut supervisor) => Ok(Self {
-                signals: supervisor.stdin.take(),
-                supervisor,
-                launch,
-            }),
-            Err(source) => Err(ProcessError::Spawn {
-                name: launch.name,
-                source,
-            }),
+            Ok(mut supervisor) => Ok(Self { signals: supervisor.stdin.take(), supervisor, launch }),
+            Err(source) => Err(ProcessError::Spawn { name: launch.name, source }),
         }
     }
 
@@ -237,11 +222,7 @@ impl Process {
     }
 
     fn ended(&self, status: ExitStatus) -> ProcessError {
-        ProcessError::Ended {
-            name: self.launch.name.clone(),
-            status: status.to_string(),
-            tail: self.log_tail(),
-        }
+        ProcessError::Ended { name: self.launch.name.clone(), status: status.to_string(), tail: self.log_tail() }
     }
 }
 
@@ -258,11 +239,7 @@ pub fn log_tail(path: &Path, lines: usize) -> String {
     let text = std::fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let all: Vec<&str> = text.lines().collect();
-    all.iter()
-        .skip(all.len().saturating_sub(lines))
-        .copied()
-        .collect::<Vec<_>>()
-        .join("\n")
+    all.iter().skip(all.len().saturating_sub(lines)).copied().collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -297,10 +274,7 @@ mod tests {
         let status = process.ended_by_itself().await.unwrap();
         assert_eq!(status.code(), Some(7));
         let error = process.signal(Signal::Terminate).unwrap_err().to_string();
-        assert!(
-            error.contains("exit status: 7") && error.contains("hello"),
-            "{error}"
-        );
+        assert!(error.contains("exit status: 7") && error.contains("hello"), "{error}");
     }
 
     #[tokio::test]

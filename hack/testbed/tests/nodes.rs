@@ -1,10 +1,5 @@
 //! Simulated nodes on a real control plane with the real attacher.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test says what it expects by panicking"
-)]
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test says what it expects by panicking")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,33 +31,17 @@ impl Bed {
         let testbed = Arc::new(Testbed::start(TestbedOptions::fast_nodes()).await.unwrap());
         let folder = tempfile::tempdir().unwrap();
         let array = Arc::new(Array::start(folder.path(), ArrayOptions::default()).unwrap());
-        let attacher = testbed
-            .start_attacher("array", array.csi_socket(), &AttacherOptions::default())
-            .unwrap();
+        let attacher = testbed.start_attacher("array", array.csi_socket(), &AttacherOptions::default()).unwrap();
         let client = testbed.client(&Identity::TestbedNodes).await.unwrap();
         array.install(&client).await.unwrap();
         let heartbeat = Arc::new(KwokHeartbeat::new(testbed.clone(), KwokOptions::fast()));
-        let nodes = SimulatedNodes::new(
-            client.clone(),
-            [array.clone()],
-            heartbeat,
-            NodeOptions::default(),
-        );
-        Bed {
-            client,
-            nodes,
-            array,
-            testbed,
-            _attacher: attacher,
-            _folder: folder,
-        }
+        let nodes = SimulatedNodes::new(client.clone(), [array.clone()], heartbeat, NodeOptions::default());
+        Bed { client, nodes, array, testbed, _attacher: attacher, _folder: folder }
     }
 
     /// A pod on a node, with the volume of a claim if one is named.
     async fn pod(&self, name: &str, node: &SimulatedNode, claim: Option<&str>) {
-        let volumes = claim.map(
-            |claim| json!([{ "name": "data", "persistentVolumeClaim": { "claimName": claim } }]),
-        );
+        let volumes = claim.map(|claim| json!([{ "name": "data", "persistentVolumeClaim": { "claimName": claim } }]));
         let pod = json!({
             "metadata": { "name": name },
             "spec": {
@@ -89,25 +68,16 @@ impl Bed {
 
     async fn delete_pod(&self, name: &str, grace: Option<u32>) {
         let pods: Api<Pod> = Api::default_namespaced(self.client.clone());
-        let params = DeleteParams {
-            grace_period_seconds: grace,
-            ..DeleteParams::default()
-        };
+        let params = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() };
         pods.delete(name, &params).await.unwrap();
     }
 
     async fn wait_ready(&self, name: &str) -> Pod {
-        self.wait(&format!("pod {name} is Ready"), async || {
-            self.get_pod(name).await.filter(is_ready)
-        })
-        .await
+        self.wait(&format!("pod {name} is Ready"), async || self.get_pod(name).await.filter(is_ready)).await
     }
 
     async fn wait_gone(&self, name: &str) {
-        self.wait(&format!("pod {name} is gone"), async || {
-            self.get_pod(name).await.is_none().then_some(())
-        })
-        .await;
+        self.wait(&format!("pod {name} is gone"), async || self.get_pod(name).await.is_none().then_some(())).await;
     }
 
     async fn wait<T>(&self, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
@@ -117,12 +87,7 @@ impl Bed {
                 return found;
             }
             if Instant::now() >= deadline {
-                let state = self.testbed.kubectl(&[
-                    "get",
-                    "nodes,pods,pvc,volumeattachments",
-                    "-o",
-                    "wide",
-                ]);
+                let state = self.testbed.kubectl(&["get", "nodes,pods,pvc,volumeattachments", "-o", "wide"]);
                 panic!("not within {SOON:?}: {what}\n{}", state.await.unwrap());
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -144,10 +109,7 @@ impl Bed {
     async fn wait_write(&self, volume: &str, node: &SimulatedNode) {
         let ledger = self.array.ledger();
         let now = ledger.now();
-        ledger
-            .wait_for_write(volume, node.csi_node_id(), now, SOON)
-            .await
-            .unwrap();
+        ledger.wait_for_write(volume, node.csi_node_id(), now, SOON).await.unwrap();
     }
 
     /// Waits until nobody even tries to write.
@@ -164,25 +126,13 @@ impl Bed {
 }
 
 fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    conditions
-        .into_iter()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn restarts(pod: &Pod) -> i32 {
-    let statuses = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.container_statuses.as_ref());
-    statuses
-        .unwrap()
-        .iter()
-        .map(|status| status.restart_count)
-        .sum()
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    statuses.unwrap().iter().map(|status| status.restart_count).sum()
 }
 
 fn boot_id(node: &Node) -> String {
@@ -200,19 +150,12 @@ fn in_use(node: &Node) -> Vec<String> {
 async fn a_killed_node_writes_on_until_it_is_fenced_and_cleans_up_when_it_returns() {
     let bed = Bed::new().await;
     let node = bed.nodes.add("n1").await.unwrap();
-    let volume = bed
-        .array
-        .claim(&bed.client, &Claim::new("default", "data-0"))
-        .await
-        .unwrap();
+    let volume = bed.array.claim(&bed.client, &Claim::new("default", "data-0")).await.unwrap();
     bed.pod("web-0", &node, Some("data-0")).await;
     bed.pod("plain", &node, None).await;
     let ready = bed.wait_ready("web-0").await;
     bed.wait_ready("plain").await;
-    assert_eq!(
-        ready.status.as_ref().unwrap().phase.as_deref(),
-        Some("Running")
-    );
+    assert_eq!(ready.status.as_ref().unwrap().phase.as_deref(), Some("Running"));
     let unique = format!("kubernetes.io/csi/{}^{volume}", bed.array.driver_name());
     assert_eq!(in_use(&bed.node("n1").await), [unique]);
     bed.wait_write(&volume, &node).await;
@@ -236,25 +179,14 @@ async fn a_killed_node_writes_on_until_it_is_fenced_and_cleans_up_when_it_return
         node_id: node.csi_node_id().to_owned(),
         ..Default::default()
     };
-    controller
-        .controller_unpublish_volume(unpublish)
-        .await
-        .unwrap();
+    controller.controller_unpublish_volume(unpublish).await.unwrap();
     let fenced = bed.array.ledger().now();
     bed.wait("a refused write", async || {
-        let refused = bed
-            .array
-            .ledger()
-            .refused_writes(&volume, node.csi_node_id(), fenced);
+        let refused = bed.array.ledger().refused_writes(&volume, node.csi_node_id(), fenced);
         (refused > 0).then_some(())
     })
     .await;
-    assert_eq!(
-        bed.array
-            .ledger()
-            .writes(&volume, node.csi_node_id(), fenced),
-        0
-    );
+    assert_eq!(bed.array.ledger().writes(&volume, node.csi_node_id(), fenced), 0);
 
     // Gone from the API only: the dead node does not know, and does nothing about it.
     bed.delete_pod("web-0", Some(0)).await;
@@ -262,30 +194,18 @@ async fn a_killed_node_writes_on_until_it_is_fenced_and_cleans_up_when_it_return
     bed.wait_gone("web-0").await;
     let later = bed.array.ledger().now();
     bed.wait("the writer still tries", async || {
-        let refused = bed
-            .array
-            .ledger()
-            .refused_writes(&volume, node.csi_node_id(), later);
+        let refused = bed.array.ledger().refused_writes(&volume, node.csi_node_id(), later);
         (refused > 0).then_some(())
     })
     .await;
-    assert!(
-        bed.get_pod("plain").await.is_some(),
-        "only its kubelet ends a graceful delete"
-    );
+    assert!(bed.get_pod("plain").await.is_some(), "only its kubelet ends a graceful delete");
 
     let boot = node.boot_id();
     node.revive().await.unwrap();
     bed.wait_no_writer().await;
     bed.wait_gone("plain").await;
-    bed.wait("nothing in use", async || {
-        in_use(&bed.node("n1").await).is_empty().then_some(())
-    })
-    .await;
-    bed.wait("nothing attached", async || {
-        (bed.attachments().await == 0).then_some(())
-    })
-    .await;
+    bed.wait("nothing in use", async || in_use(&bed.node("n1").await).is_empty().then_some(())).await;
+    bed.wait("nothing attached", async || (bed.attachments().await == 0).then_some(())).await;
     assert_eq!(boot_id(&bed.node("n1").await), boot);
     assert!(oracle::judge(bed.array.ledger()).is_clean());
 }
@@ -296,11 +216,7 @@ async fn pods_survive_a_blip_move_gracefully_and_start_again_after_a_reboot() {
     let bed = Bed::new().await;
     let a = bed.nodes.add("a").await.unwrap();
     let b = bed.nodes.add("b").await.unwrap();
-    let volume = bed
-        .array
-        .claim(&bed.client, &Claim::new("default", "data-0"))
-        .await
-        .unwrap();
+    let volume = bed.array.claim(&bed.client, &Claim::new("default", "data-0")).await.unwrap();
     bed.pod("web-0", &a, Some("data-0")).await;
     let first = bed.wait_ready("web-0").await;
 
@@ -317,9 +233,7 @@ async fn pods_survive_a_blip_move_gracefully_and_start_again_after_a_reboot() {
     bed.wait_write(&volume, &a).await;
     let again = bed
         .wait("it is Ready again", async || {
-            bed.get_pod("web-0")
-                .await
-                .filter(|pod| is_ready(pod) && restarts(pod) == 1)
+            bed.get_pod("web-0").await.filter(|pod| is_ready(pod) && restarts(pod) == 1)
         })
         .await;
     assert_eq!(again.uid(), first.uid());
@@ -332,10 +246,7 @@ async fn pods_survive_a_blip_move_gracefully_and_start_again_after_a_reboot() {
     bed.wait_write(&volume, &b).await;
     assert_eq!(bed.array.published_nodes(&volume), [b.csi_node_id()]);
     let verdict = oracle::judge(bed.array.ledger());
-    assert!(
-        verdict.is_clean() && verdict.overlaps.is_empty(),
-        "{verdict}"
-    );
+    assert!(verdict.is_clean() && verdict.overlaps.is_empty(), "{verdict}");
 
     b.freeze_writers();
     bed.wait_no_writer().await;

@@ -42,7 +42,9 @@ impl Actor<'_> {
         let mut deletions = Vec::new();
         for effect in effects {
             match effect {
-                Effect::DeletePod { .. } | Effect::FailPod { .. } | Effect::DeleteAttachment(_) => deletions.push(effect),
+                Effect::DeletePod { .. } | Effect::FailPod { .. } | Effect::DeleteAttachment(_) => {
+                    deletions.push(effect)
+                }
                 other => {
                     self.delete(std::mem::take(&mut deletions)).await?;
                     self.one(incident, other).await?;

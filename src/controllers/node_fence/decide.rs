@@ -11,7 +11,9 @@ use k8s_openapi::api::core::v1::Taint;
 use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::FenceRequest;
 use crate::api::names;
-use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, PodAction, PodStatus, PodStatusState, VolumeStatusState};
+use crate::api::node_fence::{
+    NodeFence, NodeFenceStatus, Phase, PodAction, PodStatus, PodStatusState, VolumeStatusState,
+};
 use crate::api::resiliency_policy::{DetachMode, ResiliencyPolicy};
 use crate::api::slim::{Node, VolumeAttachment};
 use crate::api::time::Now;
@@ -204,7 +206,8 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         return record(wanted);
     }
     // What rests on no record goes first: a status of a hundred pods takes the API server a quarter of a second.
-    if let Some(step) = step.filter(|step| !step.effects.is_empty() || step.look_again.is_some() && wanted == recorded) {
+    if let Some(step) = step.filter(|step| !step.effects.is_empty() || step.look_again.is_some() && wanted == recorded)
+    {
         let mut decision = finish(seen, step);
         decision.look_again = decision.look_again.or_else(|| look_again(seen, &rows));
         return decision;
@@ -244,11 +247,10 @@ fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
 }
 
 fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    let taken_back =
-        guard::take_out_of_service_back(seen, rows, now)
-            .or_else(|| undo(seen, rows))
-            .or_else(|| give_back(seen, rows))
-            .or_else(|| hold_for_outage(seen, rows));
+    let taken_back = guard::take_out_of_service_back(seen, rows, now)
+        .or_else(|| undo(seen, rows))
+        .or_else(|| give_back(seen, rows))
+        .or_else(|| hold_for_outage(seen, rows));
     if taken_back.is_some() || rows.is_held() {
         return taken_back;
     }
@@ -262,9 +264,7 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
 
 /// So many nodes are suspected that the observer must be at fault: nothing that was not sent yet may be sent.
 fn hold_for_outage(seen: &Seen, rows: &Rows) -> Option<Step> {
-    if rows.outage.is_none() {
-        return None;
-    }
+    rows.outage?;
     let open = seen.requests.iter().filter(|request| requests::may_be_undone(request));
     let effects: Vec<_> = open.map(|request| Effect::AskAgain(Box::new(requests::unfenced(request)))).collect();
     if effects.is_empty() { None } else { Step::new("Holding", effects) }

@@ -103,7 +103,9 @@ fn check_pod(seen: &Seen, rows: &Rows, pod: &PodView, proved: &BTreeSet<&str>) -
             Err(format!("pod {} is not released yet", pod.display()))
         }
         // It is still there: podGC would delete it, on a proof that may have grown too old.
-        Some(PlannedPod { action: PodAction::Release, volumes, .. }) if !pod.pod.is_finished() && !are_fresh(rows, volumes) => {
+        Some(PlannedPod { action: PodAction::Release, volumes, .. })
+            if !pod.pod.is_finished() && !are_fresh(rows, volumes) =>
+        {
             Err(format!("pod {} is still there and its proof is too old", pod.display()))
         }
         Some(_) => match uncovered {

@@ -171,7 +171,8 @@ impl Controller {
         if !incident.confirmed {
             let api: Api<NodeFence> = Api::all(self.cx.clients.reads.clone());
             let live = api.get_opt(&fence.name_any()).await?;
-            incident.confirmed = live.is_some_and(|live| live.metadata.resource_version == fence.metadata.resource_version);
+            incident.confirmed =
+                live.is_some_and(|live| live.metadata.resource_version == fence.metadata.resource_version);
         }
         Ok(incident.confirmed)
     }

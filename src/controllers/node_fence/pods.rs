@@ -203,7 +203,8 @@ pub fn release(seen: &Seen, rows: &Rows) -> Option<Step> {
 /// outlasts it. Method Detach and minimum proof None do not age.
 fn proved_until(seen: &Seen, rows: &Rows, pod: &PodView) -> Option<Instant> {
     let volumes = pod.volumes.iter().filter_map(|volume| rows.volume(&volume.name));
-    let ageing = volumes.filter(|row| row.minimum > Proof::None && row.status.method == Some(FenceMethodType::Unpublish));
+    let ageing =
+        volumes.filter(|row| row.minimum > Proof::None && row.status.method == Some(FenceMethodType::Unpublish));
     ageing.filter_map(|row| seen.asked.get(&row.key())).map(|asked| asked.at + PROOF_LIFETIME).min()
 }
 

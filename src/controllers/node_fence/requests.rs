@@ -293,9 +293,10 @@ pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
     match seen.reports.get(driver) {
         _ if is_refused(seen, row) => ("Unimplemented", format!("the sidecar of driver {driver} refused for good")),
         None => ("FencerMissing", format!("run bulkhead-csi-sidecar beside the controller of driver {driver}")),
-        Some(report) if !report.is_ready() => {
-            ("DriverUnavailable", format!("driver {driver} does not answer its sidecar; see kubectl describe driverreport"))
-        }
+        Some(report) if !report.is_ready() => (
+            "DriverUnavailable",
+            format!("driver {driver} does not answer its sidecar; see kubectl describe driverreport"),
+        ),
         Some(report) if report.unpublish_proof() == Proof::None => {
             ("Unimplemented", format!("driver {driver} does not unpublish; see kubectl get driverreport {driver}"))
         }

@@ -214,7 +214,8 @@ impl Rows {
 /// silent one after the other.
 fn outage(seen: &Seen) -> Option<RestraintType> {
     let restraints = seen.policies.iter().flat_map(|policy| &policy.status).flat_map(|status| &status.restraints);
-    let mut outages = restraints.map(|restraint| restraint.type_).filter(|type_| *type_ != RestraintType::BudgetExhausted);
+    let mut outages =
+        restraints.map(|restraint| restraint.type_).filter(|type_| *type_ != RestraintType::BudgetExhausted);
     outages.next()
 }
 

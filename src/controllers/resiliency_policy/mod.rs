@@ -182,7 +182,8 @@ impl Controller {
         let term = self.cx.writer.leadership().term();
         if memory.term != Some(term) {
             let listed = api.list(&ListParams::default()).await?;
-            let generations = listed.items.iter().map(|fence| (fence.name_any(), fence.metadata.generation.unwrap_or_default()));
+            let generations =
+                listed.items.iter().map(|fence| (fence.name_any(), fence.metadata.generation.unwrap_or_default()));
             memory.unseen = generations.collect();
             memory.term = Some(term);
         }

@@ -98,7 +98,9 @@ impl SilenceTracker {
             let renewed = &lease.spec.renew_time;
             match self.leases.get_mut(name) {
                 Some(seen) if seen.renewed == *renewed => {}
-                Some(seen) => *seen = LeaseSeen { renewed: renewed.clone(), moved: now, stood_since: now, has_moved: true },
+                Some(seen) => {
+                    *seen = LeaseSeen { renewed: renewed.clone(), moved: now, stood_since: now, has_moved: true }
+                }
                 None => {
                     let seen = LeaseSeen { renewed: renewed.clone(), moved: now, stood_since: now, has_moved: false };
                     self.leases.insert(name.to_owned(), seen);

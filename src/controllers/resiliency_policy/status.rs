@@ -141,11 +141,7 @@ fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &'static str
 }
 
 /// The strongest proof that the policy's methods can give for a driver today.
-pub fn driver_proof(
-    policy: &ResiliencyPolicy,
-    driver: &str,
-    facts: &Facts,
-) -> DriverProof {
+pub fn driver_proof(policy: &ResiliencyPolicy, driver: &str, facts: &Facts) -> DriverProof {
     let minimum = policy.spec.fencing.minimum_proof_for(driver);
     let mut best = (Proof::None, None);
     let mut reason = None;

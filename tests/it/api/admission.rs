@@ -102,6 +102,23 @@ pub async fn people_change_no_plan(world: &World) -> Outcome {
     Ok(())
 }
 
+pub async fn only_the_controller_plans(world: &World) -> Outcome {
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    for kind in ["NodeFence", "FenceRequest"] {
+        let object = dynamic(&changed(&sample(kind)?, "made-up", &vec![])?)?;
+        let person = api(&world.person, kind);
+        comes_to_deny("only the controller writes this: alice lacks the verb plan", || person.create(&dry, &object))
+            .await?;
+        api(&world.controller, kind).create(&dry, &object).await?;
+    }
+    create(&world.controller, "NodeFence", "told", &vec![]).await?;
+    let told = Patch::Merge(json!({"status": {"phase": "Recovered"}}));
+    let (person, dry) = (api(&world.person, "NodeFence"), dry_merge());
+    comes_to_deny("alice lacks the verb plan", || person.patch_status("told", &dry, &told)).await?;
+    api(&world.controller, "NodeFence").patch_status("told", &dry, &told).await?;
+    Ok(())
+}
+
 fn attachment(node: &str) -> Result<VolumeAttachment, Failed> {
     let object: Value = json!({
         "metadata": {"name": format!("to-{node}")},

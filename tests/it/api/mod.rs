@@ -36,6 +36,7 @@ pub fn trials() -> Vec<Trial> {
         trial(&shared, "only_the_fencer_attests", admission::only_the_fencer_attests),
         trial(&shared, "only_the_driver_reports", admission::only_the_driver_reports),
         trial(&shared, "people_change_no_plan", admission::people_change_no_plan),
+        trial(&shared, "only_the_controller_plans", admission::only_the_controller_plans),
         trial(&shared, "a_fenced_node_gets_no_attachments", admission::a_fenced_node_gets_no_attachments),
         trial(&shared, "identities_have_the_rights_they_need_and_no_more", rbac::rights),
         Trial::test("api::without_our_definitions_nodes_get_attachments", move || {

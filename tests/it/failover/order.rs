@@ -79,7 +79,10 @@ pub async fn every_step_waits_for_the_one_before(cluster: &Cluster) -> Result<()
     let fences = operator_records(cluster, |record| {
         record.resource == "nodefences" && record.subresource.is_empty() && record.name == victim.name()
     })?;
-    let active: Vec<_> = fences.into_iter().filter(|record| adds(record, names::ACTIVE_LABEL)).collect();
+    // The label comes with the plan.
+    let active: Vec<_> = fences.into_iter().filter(|record| record.verb == "create").collect();
+    let created = lane.fence("planned", |_| true).await?;
+    assert_eq!(created.metadata.generation, Some(1), "the plan was written once");
     let asked = operator_records(cluster, |record| {
         record.resource == "fencerequests" && record.verb == "create" && record.name.starts_with(victim.name())
     })?;

@@ -42,47 +42,31 @@ impl Controller for ControllerService {
         let about = About::new(Method::ControllerGetCapabilities, "", "");
         self.0
             .call(about, move |_, _| {
-                let capabilities = has.into_iter().map(|kind| ControllerServiceCapability {
-                    r#type: Some(Type::Rpc(Rpc {
-                        r#type: kind.into(),
-                    })),
-                });
-                Ok(ControllerGetCapabilitiesResponse {
-                    capabilities: capabilities.collect(),
-                })
+                let capabilities = has
+                    .into_iter()
+                    .map(|kind| ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })) });
+                Ok(ControllerGetCapabilitiesResponse { capabilities: capabilities.collect() })
             })
             .await
     }
 
-    async fn create_volume(
-        &self,
-        request: Request<CreateVolumeRequest>,
-    ) -> Answer<CreateVolumeResponse> {
+    async fn create_volume(&self, request: Request<CreateVolumeRequest>) -> Answer<CreateVolumeResponse> {
         let request = request.into_inner();
         required("name", &request.name)?;
         let access = access(&request.volume_capabilities)?;
-        let bytes = request
-            .capacity_range
-            .map_or(0, |range| range.required_bytes);
+        let bytes = request.capacity_range.map_or(0, |range| range.required_bytes);
         let about = About::new(Method::CreateVolume, &request.name, "");
         self.0
             .call(about, move |state, _| {
                 let id = state.create(&request.name, access, bytes)?;
                 Ok(CreateVolumeResponse {
-                    volume: Some(Volume {
-                        volume_id: id.to_string(),
-                        capacity_bytes: bytes,
-                        ..Volume::default()
-                    }),
+                    volume: Some(Volume { volume_id: id.to_string(), capacity_bytes: bytes, ..Volume::default() }),
                 })
             })
             .await
     }
 
-    async fn delete_volume(
-        &self,
-        request: Request<DeleteVolumeRequest>,
-    ) -> Answer<DeleteVolumeResponse> {
+    async fn delete_volume(&self, request: Request<DeleteVolumeRequest>) -> Answer<DeleteVolumeResponse> {
         let request = request.into_inner();
         required("volume_id", &request.volume_id)?;
         let about = About::new(Method::DeleteVolume, &request.volume_id, "");
@@ -99,11 +83,7 @@ impl Controller for ControllerService {
         request: Request<ControllerPublishVolumeRequest>,
     ) -> Answer<ControllerPublishVolumeResponse> {
         let request = request.into_inner();
-        let about = About::new(
-            Method::ControllerPublishVolume,
-            &request.volume_id,
-            &request.node_id,
-        );
+        let about = About::new(Method::ControllerPublishVolume, &request.volume_id, &request.node_id);
         let driver = self.0.clone();
         self.0
             .call(about, move |state, _| {
@@ -126,11 +106,7 @@ impl Controller for ControllerService {
         request: Request<ControllerUnpublishVolumeRequest>,
     ) -> Answer<ControllerUnpublishVolumeResponse> {
         let request = request.into_inner();
-        let about = About::new(
-            Method::ControllerUnpublishVolume,
-            &request.volume_id,
-            &request.node_id,
-        );
+        let about = About::new(Method::ControllerUnpublishVolume, &request.volume_id, &request.node_id);
         let driver = self.0.clone();
         self.0
             .call(about, move |state, _| {
@@ -168,30 +144,21 @@ impl Controller for ControllerService {
                     parameters: request.parameters,
                     ..Default::default()
                 };
-                Ok(ValidateVolumeCapabilitiesResponse {
-                    confirmed: Some(confirmed),
-                    message: String::new(),
-                })
+                Ok(ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() })
             })
             .await
     }
 
-    async fn list_volumes(
-        &self,
-        request: Request<ListVolumesRequest>,
-    ) -> Answer<ListVolumesResponse> {
+    async fn list_volumes(&self, request: Request<ListVolumesRequest>) -> Answer<ListVolumesResponse> {
         let request = request.into_inner();
         let driver = self.0.clone();
         self.0
-            .call(
-                About::new(Method::ListVolumes, "", ""),
-                move |state, effects| {
-                    if !driver.options.lists_volumes {
-                        return Err(Status::unimplemented("this driver does not list volumes"));
-                    }
-                    listing::page(state, effects, &driver.options, &request)
-                },
-            )
+            .call(About::new(Method::ListVolumes, "", ""), move |state, effects| {
+                if !driver.options.lists_volumes {
+                    return Err(Status::unimplemented("this driver does not list volumes"));
+                }
+                listing::page(state, effects, &driver.options, &request)
+            })
             .await
     }
 
@@ -225,9 +192,9 @@ impl Driver {
     /// Checks the controller-publish secret, if the array wants one.
     fn authenticate(&self, secrets: &HashMap<String, String>) -> Result<(), Status> {
         match &self.options.required_secret {
-            Some((key, value)) if secrets.get(key) != Some(value) => Err(Status::unauthenticated(
-                format!("secret {key:?} is missing or wrong"),
-            )),
+            Some((key, value)) if secrets.get(key) != Some(value) => {
+                Err(Status::unauthenticated(format!("secret {key:?} is missing or wrong")))
+            }
             _ => Ok(()),
         }
     }
@@ -242,25 +209,16 @@ pub(super) fn required(field: &str, value: &str) -> Result<(), Status> {
 
 fn mode(capability: &VolumeCapability) -> Result<Mode, Status> {
     let mode = capability.access_mode.as_ref().map(|mode| mode.mode());
-    mode.filter(|mode| *mode != Mode::Unknown)
-        .ok_or_else(|| Status::invalid_argument("access_mode is missing"))
+    mode.filter(|mode| *mode != Mode::Unknown).ok_or_else(|| Status::invalid_argument("access_mode is missing"))
 }
 
 /// The widest access that the capabilities ask for.
 fn access(capabilities: &[VolumeCapability]) -> Result<Access, Status> {
-    let modes = capabilities
-        .iter()
-        .map(mode)
-        .collect::<Result<Vec<_>, _>>()?;
+    let modes = capabilities.iter().map(mode).collect::<Result<Vec<_>, _>>()?;
     if modes.is_empty() {
         return Err(Status::invalid_argument("volume_capabilities are missing"));
     }
-    let shared = |mode: &Mode| {
-        matches!(
-            mode,
-            Mode::MultiNodeMultiWriter | Mode::MultiNodeSingleWriter
-        )
-    };
+    let shared = |mode: &Mode| matches!(mode, Mode::MultiNodeMultiWriter | Mode::MultiNodeSingleWriter);
     Ok(if modes.iter().any(shared) {
         Access::MultiWriter
     } else if modes.iter().all(|mode| *mode == Mode::MultiNodeReaderOnly) {

@@ -36,11 +36,7 @@ pub(super) struct About {
 
 impl About {
     pub fn new(method: Method, volume: &str, node: &str) -> Self {
-        About {
-            method,
-            volume: volume.to_owned(),
-            node: node.to_owned(),
-        }
+        About { method, volume: volume.to_owned(), node: node.to_owned() }
     }
 }
 
@@ -62,9 +58,7 @@ impl Driver {
             answer
         });
         let answer = call.await;
-        answer
-            .map_err(|error| Status::internal(format!("the test array failed: {error}")))?
-            .map(Response::new)
+        answer.map_err(|error| Status::internal(format!("the test array failed: {error}")))?.map(Response::new)
     }
 
     async fn carry_out<T: Default>(
@@ -103,9 +97,7 @@ impl Driver {
         }
         let volume: Arc<str> = about.volume.as_str().into();
         if !lock(&self.state).busy.insert(volume.clone()) {
-            return Err(Status::aborted(format!(
-                "another operation on volume {volume} is under way"
-            )));
+            return Err(Status::aborted(format!("another operation on volume {volume} is under way")));
         }
         let driver = self.clone();
         Ok(Some(Exclusion { driver, volume }))

@@ -62,13 +62,7 @@ pub struct Fault {
 
 impl Fault {
     fn new(scope: Scope, effect: Effect) -> Self {
-        Fault {
-            scope,
-            volume: None,
-            node: None,
-            left: None,
-            effect,
-        }
+        Fault { scope, volume: None, node: None, left: None, effect }
     }
 
     /// In calls of `method`.
@@ -165,12 +159,7 @@ impl FaultScript {
     }
 
     /// What befalls this call; counts it.
-    pub(super) fn befall(
-        &self,
-        method: Method,
-        volume: &str,
-        node: &str,
-    ) -> Vec<(FaultId, Effect)> {
+    pub(super) fn befall(&self, method: Method, volume: &str, node: &str) -> Vec<(FaultId, Effect)> {
         let mut befallen = Vec::new();
         for (id, fault) in lock(&self.0.faults).iter_mut() {
             if fault.fits(method, volume, node) && fault.left != Some(0) {

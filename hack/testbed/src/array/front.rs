@@ -30,12 +30,7 @@ pub(super) struct Front {
 
 impl Front {
     pub fn new(socket: PathBuf, driver: Arc<Driver>) -> Self {
-        Front {
-            socket,
-            driver,
-            runtime: Mutex::new(None),
-            stopping: tokio::sync::Mutex::new(()),
-        }
+        Front { socket, driver, runtime: Mutex::new(None), stopping: tokio::sync::Mutex::new(()) }
     }
 
     pub fn socket(&self) -> &Path {
@@ -52,20 +47,14 @@ impl Front {
         if running.is_some() {
             return Ok(());
         }
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("csi-driver")
-            .enable_all()
-            .build()?;
+        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("csi-driver").enable_all().build()?;
         let listener = {
             let _entered = runtime.enter();
             UnixListener::bind(&self.socket)?
         };
         let services = tonic::transport::Server::builder()
             .add_service(IdentityServer::new(IdentityService(self.driver.clone())))
-            .add_service(ControllerServer::new(ControllerService(
-                self.driver.clone(),
-            )))
+            .add_service(ControllerServer::new(ControllerService(self.driver.clone())))
             .add_service(PodmonServer::new(PodmonService(self.driver.clone())));
         runtime.spawn(async move {
             if let Err(error) = services.serve_with_incoming(accepted(listener)).await {

@@ -39,22 +39,14 @@ impl Identity for IdentityService {
         self.0
             .call(about, |_, _| {
                 let controller = PluginCapability {
-                    r#type: Some(Type::Service(Service {
-                        r#type: service::Type::ControllerService.into(),
-                    })),
+                    r#type: Some(Type::Service(Service { r#type: service::Type::ControllerService.into() })),
                 };
-                Ok(GetPluginCapabilitiesResponse {
-                    capabilities: vec![controller],
-                })
+                Ok(GetPluginCapabilitiesResponse { capabilities: vec![controller] })
             })
             .await
     }
 
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
-        self.0
-            .call(About::new(Method::Probe, "", ""), |_, _| {
-                Ok(ProbeResponse { ready: Some(true) })
-            })
-            .await
+        self.0.call(About::new(Method::Probe, "", ""), |_, _| Ok(ProbeResponse { ready: Some(true) })).await
     }
 }

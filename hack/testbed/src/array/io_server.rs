@@ -82,7 +82,5 @@ fn refused(refusal: &Refusal) -> Reply {
         Reason::LinkDown => "the node does not reach the array",
         Reason::InUse => "the volume is in use",
     };
-    Reply::Refused {
-        reason: reason.to_owned(),
-    }
+    Reply::Refused { reason: reason.to_owned() }
 }

@@ -16,11 +16,9 @@ pub(super) fn page(
     options: &ArrayOptions,
     request: &ListVolumesRequest,
 ) -> Result<ListVolumesResponse, Status> {
-    let asked = usize::try_from(request.max_entries)
-        .map_err(|_| Status::invalid_argument("max_entries is negative"))?;
-    let sizes = [asked, options.page_size]
-        .into_iter()
-        .filter(|size| *size > 0);
+    let asked =
+        usize::try_from(request.max_entries).map_err(|_| Status::invalid_argument("max_entries is negative"))?;
+    let sizes = [asked, options.page_size].into_iter().filter(|size| *size > 0);
     let size = sizes.min().unwrap_or(usize::MAX);
     let token = Token::parse(&request.starting_token)?;
 
@@ -42,37 +40,22 @@ pub(super) fn page(
     let omitted = effects.contains(&Effect::OmitPage(token.page));
     let shows_nodes = options.lists_published_nodes && !effects.contains(&Effect::OmitNodes);
     let entries = listed.into_iter().filter(|_| !omitted).map(|listed| Entry {
-        status: options.lists_published_nodes.then(|| VolumeStatus {
-            published_node_ids: if shows_nodes {
-                listed.nodes.clone()
-            } else {
-                Vec::new()
-            },
-        }),
+        status: options
+            .lists_published_nodes
+            .then(|| VolumeStatus { published_node_ids: if shows_nodes { listed.nodes.clone() } else { Vec::new() } }),
         volume: Some(volume(&listed)),
     });
-    Ok(ListVolumesResponse {
-        entries: entries.collect(),
-        next_token,
-    })
+    Ok(ListVolumesResponse { entries: entries.collect(), next_token })
 }
 
 /// One volume.
-pub(super) fn one(
-    state: &State,
-    effects: &[Effect],
-    id: &str,
-) -> Result<ControllerGetVolumeResponse, Status> {
-    let found = volumes(state, effects)
-        .into_iter()
-        .find(|listed| &*listed.volume == id);
+pub(super) fn one(state: &State, effects: &[Effect], id: &str) -> Result<ControllerGetVolumeResponse, Status> {
+    let found = volumes(state, effects).into_iter().find(|listed| &*listed.volume == id);
     let listed = found.ok_or_else(|| Status::not_found(format!("volume {id} does not exist")))?;
     let shown = volume(&listed);
     Ok(ControllerGetVolumeResponse {
         volume: Some(shown),
-        status: Some(controller_get_volume_response::VolumeStatus {
-            published_node_ids: listed.nodes,
-        }),
+        status: Some(controller_get_volume_response::VolumeStatus { published_node_ids: listed.nodes }),
     })
 }
 
@@ -96,11 +79,7 @@ fn is_omitted(effects: &[Effect], listed: &Listed) -> bool {
 }
 
 fn volume(listed: &Listed) -> Volume {
-    Volume {
-        volume_id: listed.volume.to_string(),
-        capacity_bytes: listed.capacity_bytes,
-        ..Volume::default()
-    }
+    Volume { volume_id: listed.volume.to_string(), capacity_bytes: listed.capacity_bytes, ..Volume::default() }
 }
 
 /// Where a page begins: `<page>:<the last volume of the page before>`. It holds while volumes come and go.
@@ -111,31 +90,22 @@ struct Token {
 
 impl Token {
     fn start() -> Self {
-        Token {
-            page: 0,
-            after: String::new(),
-        }
+        Token { page: 0, after: String::new() }
     }
 
     fn parse(text: &str) -> Result<Self, Status> {
         if text.is_empty() {
             return Ok(Token::start());
         }
-        let parsed = text.split_once(':').and_then(|(page, after)| {
-            Some(Token {
-                page: page.parse().ok()?,
-                after: after.to_owned(),
-            })
-        });
+        let parsed = text
+            .split_once(':')
+            .and_then(|(page, after)| Some(Token { page: page.parse().ok()?, after: after.to_owned() }));
         // CSI wants Aborted here: begin again without a token.
         parsed.ok_or_else(|| Status::aborted(format!("{text:?} is not a token of this list")))
     }
 
     fn next(&self, last: &str) -> Self {
-        Token {
-            page: self.page + 1,
-            after: last.to_owned(),
-        }
+        Token { page: self.page + 1, after: last.to_owned() }
     }
 }
 

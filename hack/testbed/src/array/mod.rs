@@ -137,8 +137,7 @@ impl Array {
             }
         });
         let listener = UnixListener::bind(&self.io_socket)?;
-        self._servers
-            .spawn(io_server::serve(listener, self.driver.clone()));
+        self._servers.spawn(io_server::serve(listener, self.driver.clone()));
         let front = self.front.clone();
         self._servers.spawn(async move {
             while crashes.recv().await.is_some() {
@@ -205,8 +204,7 @@ impl Array {
 
     /// From now on every call that needs the array's management is `Unavailable`, until the fault is removed.
     pub fn gateway_down(&self) -> FaultId {
-        self.faults()
-            .add(Fault::gateway(Effect::Fail(Code::Unavailable)))
+        self.faults().add(Fault::gateway(Effect::Fail(Code::Unavailable)))
     }
 
     /// Changes what becomes of a second publish.
@@ -244,9 +242,6 @@ impl Array {
     pub fn published_nodes(&self, volume: &str) -> Vec<String> {
         let state = lock(&self.driver.state);
         let published = state.volume(volume).map(|(_, volume)| &volume.published);
-        published.map_or_else(
-            |_| Vec::new(),
-            |nodes| nodes.keys().map(|node| node.to_string()).collect(),
-        )
+        published.map_or_else(|_| Vec::new(), |nodes| nodes.keys().map(|node| node.to_string()).collect())
     }
 }

@@ -20,22 +20,13 @@ type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl Node for NodeService {
-    async fn node_get_info(
-        &self,
-        request: Request<NodeGetInfoRequest>,
-    ) -> Answer<NodeGetInfoResponse> {
+    async fn node_get_info(&self, request: Request<NodeGetInfoRequest>) -> Answer<NodeGetInfoResponse> {
         let node = node_of(&request)?;
         self.0
-            .call(
-                About::new(Method::NodeGetInfo, "", &node),
-                move |state, _| {
-                    state.link(&node)?;
-                    Ok(NodeGetInfoResponse {
-                        node_id: node,
-                        ..NodeGetInfoResponse::default()
-                    })
-                },
-            )
+            .call(About::new(Method::NodeGetInfo, "", &node), move |state, _| {
+                state.link(&node)?;
+                Ok(NodeGetInfoResponse { node_id: node, ..NodeGetInfoResponse::default() })
+            })
             .await
     }
 
@@ -48,21 +39,14 @@ impl Node for NodeService {
         self.0
             .call(about, |_, _| {
                 let stage = NodeServiceCapability {
-                    r#type: Some(Type::Rpc(Rpc {
-                        r#type: rpc::Type::StageUnstageVolume.into(),
-                    })),
+                    r#type: Some(Type::Rpc(Rpc { r#type: rpc::Type::StageUnstageVolume.into() })),
                 };
-                Ok(NodeGetCapabilitiesResponse {
-                    capabilities: vec![stage],
-                })
+                Ok(NodeGetCapabilitiesResponse { capabilities: vec![stage] })
             })
             .await
     }
 
-    async fn node_stage_volume(
-        &self,
-        request: Request<NodeStageVolumeRequest>,
-    ) -> Answer<NodeStageVolumeResponse> {
+    async fn node_stage_volume(&self, request: Request<NodeStageVolumeRequest>) -> Answer<NodeStageVolumeResponse> {
         let node = node_of(&request)?;
         let request = request.into_inner();
         required("volume_id", &request.volume_id)?;
@@ -131,6 +115,5 @@ impl Node for NodeService {
 fn node_of<T>(request: &Request<T>) -> Result<String, Status> {
     let value = request.metadata().get(NODE_KEY);
     let node = value.and_then(|value| value.to_str().ok());
-    node.map(str::to_owned)
-        .ok_or_else(|| Status::invalid_argument(format!("metadata {NODE_KEY} is missing")))
+    node.map(str::to_owned).ok_or_else(|| Status::invalid_argument(format!("metadata {NODE_KEY} is missing")))
 }

@@ -91,9 +91,7 @@ impl Array {
             "metadata": { "name": self.driver_name() },
             "spec": { "attachRequired": self.driver.options.attaches, "podInfoOnMount": false },
         }))?;
-        Api::all(client.clone())
-            .create(&PostParams::default(), &driver)
-            .await?;
+        Api::all(client.clone()).create(&PostParams::default(), &driver).await?;
         Ok(())
     }
 
@@ -106,21 +104,14 @@ impl Array {
     pub async fn claim(&self, client: &Client, claim: &Claim) -> Result<String, ClaimError> {
         let handle = self.create_volume(&claim.volume_name(), claim.access, BYTES)?;
         let volume: PersistentVolume = serde_json::from_value(self.volume_object(claim, &handle))?;
-        Api::all(client.clone())
-            .create(&PostParams::default(), &volume)
-            .await?;
+        Api::all(client.clone()).create(&PostParams::default(), &volume).await?;
         let object: PersistentVolumeClaim = serde_json::from_value(claim_object(claim))?;
-        Api::namespaced(client.clone(), &claim.namespace)
-            .create(&PostParams::default(), &object)
-            .await?;
+        Api::namespaced(client.clone(), &claim.namespace).create(&PostParams::default(), &object).await?;
         Ok(handle)
     }
 
     fn volume_object(&self, claim: &Claim, handle: &str) -> Value {
-        let secret = claim
-            .secret
-            .as_ref()
-            .map(|secret| json!({ "namespace": secret.namespace, "name": secret.name }));
+        let secret = claim.secret.as_ref().map(|secret| json!({ "namespace": secret.namespace, "name": secret.name }));
         json!({
             "metadata": { "name": claim.volume_name() },
             "spec": {

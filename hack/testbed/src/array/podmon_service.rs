@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead::csi::podmon::podmon_server::Podmon;
-use bulkhead::csi::podmon::{
-    ValidateVolumeHostConnectivityRequest, ValidateVolumeHostConnectivityResponse,
-};
+use bulkhead::csi::podmon::{ValidateVolumeHostConnectivityRequest, ValidateVolumeHostConnectivityResponse};
 use tonic::{Request, Response, Status};
 
 use super::calls::Method;
@@ -29,14 +27,8 @@ impl Podmon for PodmonService {
         }
         let request = request.into_inner();
         let volume = request.volume_ids.first().map_or("", String::as_str);
-        let about = About::new(
-            Method::ValidateVolumeHostConnectivity,
-            volume,
-            &request.node_id,
-        );
-        self.0
-            .call(about, move |state, _| validate(state, &request))
-            .await
+        let about = About::new(Method::ValidateVolumeHostConnectivity, volume, &request.node_id);
+        self.0.call(about, move |state, _| validate(state, &request)).await
     }
 }
 
@@ -57,9 +49,7 @@ fn validate(
         Ok(0) => DEFAULT_SAMPLE,
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_) => {
-            return Err(Status::invalid_argument(
-                "io_sample_time_seconds is negative",
-            ));
+            return Err(Status::invalid_argument("io_sample_time_seconds is negative"));
         }
     };
     let now = state.ledger.now();

@@ -120,9 +120,7 @@ impl State {
 
     fn node(&self, node: &str) -> Result<(&Arc<str>, &Node), Status> {
         let found = self.nodes.get_key_value(node);
-        found.ok_or_else(|| {
-            Status::not_found(format!("node {node} is not registered with the array"))
-        })
+        found.ok_or_else(|| Status::not_found(format!("node {node} is not registered with the array")))
     }
 
     pub fn create(&mut self, name: &str, access: Access, bytes: i64) -> Result<Arc<str>, Status> {
@@ -130,17 +128,10 @@ impl State {
         match self.volumes.get(&volume) {
             Some(there) if there.access == access && there.capacity_bytes == bytes => {}
             Some(_) => {
-                return Err(Status::already_exists(format!(
-                    "volume {name} exists with another size or access"
-                )));
+                return Err(Status::already_exists(format!("volume {name} exists with another size or access")));
             }
             None => {
-                let created = Volume {
-                    access,
-                    capacity_bytes: bytes,
-                    published: BTreeMap::new(),
-                    last_write: None,
-                };
+                let created = Volume { access, capacity_bytes: bytes, published: BTreeMap::new(), last_write: None };
                 self.volumes.insert(volume.clone(), created);
                 self.record(&volume, "", Event::Created { access });
             }
@@ -153,9 +144,7 @@ impl State {
             return Ok(());
         };
         if let Some(node) = there.published.keys().next() {
-            return Err(Status::failed_precondition(format!(
-                "volume {volume} is published to node {node}"
-            )));
+            return Err(Status::failed_precondition(format!("volume {volume} is published to node {node}")));
         }
         let id = id.clone();
         self.volumes.remove(&id);
@@ -180,18 +169,14 @@ impl State {
         if let (Some(other), MultiAttach::Refuse, Access::SingleWriter, false) =
             (other, self.multi_attach, there.access, repeated)
         {
-            let refused =
-                Status::failed_precondition(format!("volume {id} is published to node {other}"));
+            let refused = Status::failed_precondition(format!("volume {id} is published to node {other}"));
             self.refuse(&id, &node, Operation::Publish, Reason::InUse);
             return Err(refused);
         }
         if let Some(there) = self.volumes.get_mut(&id) {
             there.published.insert(node.clone(), read_only);
         }
-        let event = Event::Published {
-            read_only,
-            repeated,
-        };
+        let event = Event::Published { read_only, repeated };
         self.ledger.record(&id, &node, event);
         Ok(())
     }
@@ -206,8 +191,7 @@ impl State {
             let there = self.volumes.get_mut(&id);
             let held = there.and_then(|there| there.published.remove(&node));
             let repeated = held.is_none();
-            self.ledger
-                .record(&id, &node, Event::Unpublished { repeated });
+            self.ledger.record(&id, &node, Event::Unpublished { repeated });
         }
         Ok(())
     }
@@ -216,11 +200,7 @@ impl State {
         let listed = self.volumes.iter().map(|(volume, there)| Listed {
             volume: volume.clone(),
             capacity_bytes: there.capacity_bytes,
-            nodes: there
-                .published
-                .keys()
-                .map(|node| node.to_string())
-                .collect(),
+            nodes: there.published.keys().map(|node| node.to_string()).collect(),
         });
         listed.collect()
     }
@@ -273,36 +253,19 @@ impl State {
         Err(Refusal(reason))
     }
 
-    pub fn write(
-        &mut self,
-        volume: &Arc<str>,
-        node: &Arc<str>,
-        sequence: u64,
-        tag: Arc<str>,
-    ) -> Result<(), Refusal> {
+    pub fn write(&mut self, volume: &Arc<str>, node: &Arc<str>, sequence: u64, tag: Arc<str>) -> Result<(), Refusal> {
         self.admit(volume, node, Operation::Write)?;
-        let event = Event::Wrote {
-            sequence,
-            tag: tag.clone(),
-        };
+        let event = Event::Wrote { sequence, tag: tag.clone() };
         let at = self.ledger.record(volume, node, event);
         if let Some(there) = self.volumes.get_mut(volume) {
-            there.last_write = Some(LastWrite {
-                at,
-                node: node.clone(),
-                sequence,
-                tag,
-            });
+            there.last_write = Some(LastWrite { at, node: node.clone(), sequence, tag });
         }
         Ok(())
     }
 
     pub fn read(&self, volume: &str, node: &str) -> Result<Option<LastWrite>, Refusal> {
         self.admit(volume, node, Operation::Read)?;
-        Ok(self
-            .volumes
-            .get(volume)
-            .and_then(|there| there.last_write.clone()))
+        Ok(self.volumes.get(volume).and_then(|there| there.last_write.clone()))
     }
 
     pub fn stage(&mut self, volume: &str, node: &str) -> Result<(), Status> {
@@ -311,13 +274,10 @@ impl State {
         if !self.attaches {
             self.publish(volume, node, false)?;
         }
-        self.admit(volume, node, Operation::Stage)
-            .map_err(|Refusal(reason)| match reason {
-                Reason::LinkDown => Status::unavailable("the node does not reach the array"),
-                _ => Status::failed_precondition(format!(
-                    "volume {volume} is not published to node {node}"
-                )),
-            })?;
+        self.admit(volume, node, Operation::Stage).map_err(|Refusal(reason)| match reason {
+            Reason::LinkDown => Status::unavailable("the node does not reach the array"),
+            _ => Status::failed_precondition(format!("volume {volume} is not published to node {node}")),
+        })?;
         let there = self.nodes.entry(node.into()).or_default();
         if there.staged.insert(id.clone()) {
             self.record(&id, node, Event::Staged);
@@ -347,20 +307,13 @@ impl State {
         self.node(node)?;
         let there = self.nodes.entry(node.into()).or_default();
         let Some(id) = there.staged.get(volume).cloned() else {
-            return Err(Status::failed_precondition(format!(
-                "volume {volume} is not staged on node {node}"
-            )));
+            return Err(Status::failed_precondition(format!("volume {volume} is not staged on node {node}")));
         };
         there.targets.insert((id, target.to_owned()));
         Ok(())
     }
 
-    pub fn unpublish_from_pod(
-        &mut self,
-        volume: &str,
-        node: &str,
-        target: &str,
-    ) -> Result<(), Status> {
+    pub fn unpublish_from_pod(&mut self, volume: &str, node: &str, target: &str) -> Result<(), Status> {
         self.node(node)?;
         if let Some(there) = self.nodes.get_mut(node) {
             there.targets.remove(&(volume.into(), target.to_owned()));

@@ -31,11 +31,7 @@ pub struct KwokHeartbeat {
 impl KwokHeartbeat {
     /// Heartbeats on `testbed`.
     pub fn new(testbed: Arc<Testbed>, options: KwokOptions) -> Self {
-        KwokHeartbeat {
-            testbed,
-            options,
-            running: Mutex::default(),
-        }
+        KwokHeartbeat { testbed, options, running: Mutex::default() }
     }
 }
 

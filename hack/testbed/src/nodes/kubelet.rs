@@ -83,32 +83,21 @@ impl Kubelet {
         let registration = self.registration(&boot_id, &address, &drivers);
         let client = &self.world.client;
         let nodes: Api<Node> = Api::all(client.clone());
-        let created = nodes
-            .create(&PostParams::default(), &registration.node()?)
-            .await?;
+        let created = nodes.create(&PostParams::default(), &registration.node()?).await?;
         let csi_node = registration.csi_node(&created.uid().unwrap_or_default())?;
         let csi_nodes: Api<CSINode> = Api::all(client.clone());
         // One of a deleted node of this name may still be there.
         let params = PatchParams::apply("testbed-kubelet").force();
-        csi_nodes
-            .patch(&self.name, &params, &Patch::Apply(&csi_node))
-            .await?;
+        csi_nodes.patch(&self.name, &params, &Patch::Apply(&csi_node)).await?;
         Ok(())
     }
 
     fn drivers(&self) -> Vec<String> {
         let arrays = self.world.arrays().into_iter();
-        arrays
-            .map(|array| array.driver_name().to_owned())
-            .collect()
+        arrays.map(|array| array.driver_name().to_owned()).collect()
     }
 
-    fn registration<'a>(
-        &'a self,
-        boot_id: &'a str,
-        address: &'a str,
-        drivers: &'a [String],
-    ) -> Registration<'a> {
+    fn registration<'a>(&'a self, boot_id: &'a str, address: &'a str, drivers: &'a [String]) -> Registration<'a> {
         Registration {
             name: &self.name,
             csi_node_id: &self.csi_node_id,
@@ -224,9 +213,7 @@ impl Kubelet {
     async fn patch_node_status(&self, status: &serde_json::Value) -> kube::Result<()> {
         let nodes: Api<Node> = Api::all(self.world.client.clone());
         let (params, patch) = (PatchParams::default(), Patch::Merge(status));
-        self.ask(|| nodes.patch_status(&self.name, &params, &patch))
-            .await
-            .map(drop)
+        self.ask(|| nodes.patch_status(&self.name, &params, &patch)).await.map(drop)
     }
 }
 

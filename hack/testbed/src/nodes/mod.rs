@@ -45,11 +45,7 @@ pub struct NodeOptions {
 
 impl Default for NodeOptions {
     fn default() -> Self {
-        NodeOptions {
-            write_interval: Duration::from_millis(20),
-            max_pods: 250,
-            labels: BTreeMap::new(),
-        }
+        NodeOptions { write_interval: Duration::from_millis(20), max_pods: 250, labels: BTreeMap::new() }
     }
 }
 
@@ -92,10 +88,7 @@ impl SimulatedNodes {
         let mut watches = JoinSet::new();
         watches.spawn(world::watch_pods(world.clone()));
         watches.spawn(world::watch_nodes(world.clone()));
-        SimulatedNodes {
-            world,
-            _watches: watches,
-        }
+        SimulatedNodes { world, _watches: watches }
     }
 
     /// One more array. Nodes that are added from now on have its driver.

@@ -11,10 +11,7 @@ pub(super) struct Network {
 
 impl Default for Network {
     fn default() -> Self {
-        Network {
-            up: watch::Sender::new(true),
-            under_way: RwLock::new(()),
-        }
+        Network { up: watch::Sender::new(true), under_way: RwLock::new(()) }
     }
 }
 
@@ -63,9 +60,7 @@ mod tests {
         network.cut().await;
         assert!(timeout(MOMENT, network.pass()).await.is_err());
         network.restore();
-        let passage = timeout(MOMENT, network.pass())
-            .await
-            .expect("the network is up");
+        let passage = timeout(MOMENT, network.pass()).await.expect("the network is up");
         drop(passage);
     }
 }

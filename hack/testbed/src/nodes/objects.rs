@@ -26,11 +26,7 @@ impl Registration<'_> {
             ("kubernetes.io/os".to_owned(), "linux".to_owned()),
             ("kubernetes.io/arch".to_owned(), "amd64".to_owned()),
         ]);
-        let ids: BTreeMap<&str, &str> = self
-            .drivers
-            .iter()
-            .map(|driver| (*driver, self.csi_node_id))
-            .collect();
+        let ids: BTreeMap<&str, &str> = self.drivers.iter().map(|driver| (*driver, self.csi_node_id)).collect();
         let resources = json!({
             "cpu": "64",
             "memory": "256Gi",
@@ -74,9 +70,10 @@ impl Registration<'_> {
     }
 
     pub fn csi_node(&self, node_uid: &str) -> serde_json::Result<CSINode> {
-        let drivers = self.drivers.iter().map(
-            |driver| json!({ "name": driver, "nodeID": self.csi_node_id, "topologyKeys": null }),
-        );
+        let drivers = self
+            .drivers
+            .iter()
+            .map(|driver| json!({ "name": driver, "nodeID": self.csi_node_id, "topologyKeys": null }));
         serde_json::from_value(json!({
             "metadata": {
                 "name": self.name,

@@ -124,20 +124,14 @@ impl PodWorker {
     /// Reports the volumes in use, then waits until they are attached.
     async fn use_volumes(&self, volumes: &[Volume]) {
         let attachable = volumes.iter().filter(|volume| volume.attach_required);
-        let names: BTreeSet<String> = attachable
-            .map(|volume| volume.unique_name.clone())
-            .collect();
+        let names: BTreeSet<String> = attachable.map(|volume| volume.unique_name.clone()).collect();
         if names.is_empty() {
             return;
         }
-        self.kubelet
-            .use_volumes(&self.uid, Some(names.clone()))
-            .await;
+        self.kubelet.use_volumes(&self.uid, Some(names.clone())).await;
         let mut attached = self.kubelet.attached.subscribe();
         // The sender lives in the kubelet, so this cannot fail.
-        let _ = attached
-            .wait_for(|attached| names.is_subset(attached))
-            .await;
+        let _ = attached.wait_for(|attached| names.is_subset(attached)).await;
         // A node that is cut off does not hear of it.
         drop(self.kubelet.network.pass().await);
     }
@@ -172,9 +166,7 @@ impl PodWorker {
         let host = self.kubelet.address();
         let patch = status::patch(pod, stage, &host, self.address, restarts);
         let (params, patch) = (PatchParams::default(), Patch::Strategic(&patch));
-        let reported = self
-            .kubelet
-            .ask(|| self.pods.patch_status(&self.name, &params, &patch));
+        let reported = self.kubelet.ask(|| self.pods.patch_status(&self.name, &params, &patch));
         match reported.await {
             // It is gone, or another one has its name: the watch will tell.
             Err(kube::Error::Api(gone)) if matches!(gone.code, 404 | 409) => {}
@@ -186,10 +178,7 @@ impl PodWorker {
     async fn delete(&self) {
         let params = DeleteParams {
             grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions {
-                uid: Some(self.uid.clone()),
-                ..Preconditions::default()
-            }),
+            preconditions: Some(Preconditions { uid: Some(self.uid.clone()), ..Preconditions::default() }),
             ..DeleteParams::default()
         };
         let deleted = self.kubelet.ask(|| self.pods.delete(&self.name, &params));

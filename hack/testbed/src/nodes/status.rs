@@ -30,17 +30,12 @@ pub(super) fn patch(pod: &Pod, stage: Stage, host_ip: &str, pod_ip: Ipv4Addr, bo
         let since = unchanged_since(pod, kind, status).unwrap_or_else(|| json!(now));
         json!({ "type": kind, "status": status, "reason": reason, "lastTransitionTime": since })
     };
-    let started = match pod
-        .status
-        .as_ref()
-        .and_then(|status| status.start_time.as_ref())
-    {
+    let started = match pod.status.as_ref().and_then(|status| status.start_time.as_ref()) {
         Some(time) => json!(time),
         None => json!(now),
     };
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let containers =
-        containers.map(|container| container_status(pod, container, stage, &now, boots));
+    let containers = containers.map(|container| container_status(pod, container, stage, &now, boots));
     let mut status = json!({
         "phase": match stage {
             Stage::Creating if !ran_before(pod) => "Pending",
@@ -69,13 +64,7 @@ pub(super) fn patch(pod: &Pod, stage: Stage, host_ip: &str, pod_ip: Ipv4Addr, bo
     json!({ "metadata": { "uid": pod.uid() }, "status": status })
 }
 
-fn container_status(
-    pod: &Pod,
-    container: &Container,
-    stage: Stage,
-    now: &str,
-    boots: i32,
-) -> Value {
+fn container_status(pod: &Pod, container: &Container, stage: Stage, now: &str, boots: i32) -> Value {
     let restarts = before(pod, &container.name).map_or(0, |before| before.restart_count) + boots;
     let state = match stage {
         Stage::Creating => json!({ "waiting": { "reason": "ContainerCreating" } }),
@@ -111,9 +100,7 @@ fn unchanged_since(pod: &Pod, kind: &str, status: &str) -> Option<Value> {
 /// The container ran before, as far as the API knows.
 pub(super) fn ran_before(pod: &Pod) -> bool {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    containers
-        .filter_map(|container| before(pod, &container.name))
-        .any(|before| before.started == Some(true))
+    containers.filter_map(|container| before(pod, &container.name)).any(|before| before.started == Some(true))
 }
 
 fn before<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
@@ -124,9 +111,7 @@ fn before<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
 /// It is reported as Ready.
 pub(super) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions
-        .into_iter()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Its containers must not run (any more): deleted, or somebody set it to a final phase.
@@ -136,9 +121,6 @@ pub(super) fn must_end(pod: &Pod) -> bool {
 
 /// It reached a final phase.
 pub(super) fn is_final(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }

@@ -51,10 +51,7 @@ pub(super) async fn of_pod(kubelet: &Kubelet, pod: &Pod) -> kube::Result<Option<
 
 /// The claims a pod names, and whether it mounts them read-only.
 fn claims(pod: &Pod) -> Vec<(String, bool)> {
-    let volumes = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.volumes.iter().flatten());
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let claims = volumes.filter_map(|volume| {
         if let Some(claim) = &volume.persistent_volume_claim {
             return Some((claim.claim_name.clone(), claim.read_only == Some(true)));
@@ -65,11 +62,7 @@ fn claims(pod: &Pod) -> Vec<(String, bool)> {
     claims.collect()
 }
 
-async fn bound_volume(
-    kubelet: &Kubelet,
-    pod: &Pod,
-    claim: &str,
-) -> kube::Result<Option<PersistentVolume>> {
+async fn bound_volume(kubelet: &Kubelet, pod: &Pod, claim: &str) -> kube::Result<Option<PersistentVolume>> {
     let client = &kubelet.world.client;
     let namespace = pod.namespace().unwrap_or_default();
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
@@ -109,26 +102,18 @@ impl Volume {
             target_path: self.target_path(pod_uid),
             ..Default::default()
         };
-        plugin
-            .node_publish_volume(kubelet.as_node(publish)?)
-            .await?;
+        plugin.node_publish_volume(kubelet.as_node(publish)?).await?;
         Ok(())
     }
 
     /// Unpublishes the volume from the pod and unstages it, unless another pod of the node has it.
     pub async fn unmount(&self, kubelet: &Kubelet, pod_uid: &str) -> Result<(), Status> {
         let mut plugin = self.plugin()?;
-        let unpublish = NodeUnpublishVolumeRequest {
-            volume_id: self.handle.clone(),
-            target_path: self.target_path(pod_uid),
-        };
-        plugin
-            .node_unpublish_volume(kubelet.as_node(unpublish)?)
-            .await?;
-        let unstage = NodeUnstageVolumeRequest {
-            volume_id: self.handle.clone(),
-            staging_target_path: self.staging_path(),
-        };
+        let unpublish =
+            NodeUnpublishVolumeRequest { volume_id: self.handle.clone(), target_path: self.target_path(pod_uid) };
+        plugin.node_unpublish_volume(kubelet.as_node(unpublish)?).await?;
+        let unstage =
+            NodeUnstageVolumeRequest { volume_id: self.handle.clone(), staging_target_path: self.staging_path() };
         match plugin.node_unstage_volume(kubelet.as_node(unstage)?).await {
             Err(status) if status.code() != Code::FailedPrecondition => Err(status),
             // Another pod has it.
@@ -138,8 +123,7 @@ impl Volume {
 
     fn plugin(&self) -> Result<NodeClient<Channel>, Status> {
         let address = self.array.node_socket().to_string_lossy();
-        let channel = client::connect(&address)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let channel = client::connect(&address).map_err(|error| Status::invalid_argument(error.to_string()))?;
         Ok(NodeClient::new(channel))
     }
 

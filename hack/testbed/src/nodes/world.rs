@@ -60,11 +60,7 @@ impl World {
         let arrays = arrays.into_iter();
         World {
             client,
-            arrays: Mutex::new(
-                arrays
-                    .map(|array| (array.driver_name().to_owned(), array))
-                    .collect(),
-            ),
+            arrays: Mutex::new(arrays.map(|array| (array.driver_name().to_owned(), array)).collect()),
             heartbeat,
             options,
             registry: Mutex::default(),
@@ -116,11 +112,7 @@ impl World {
     }
 
     fn see_node(&self, node: &Node, gone: bool) {
-        let attached = node
-            .status
-            .as_ref()
-            .and_then(|status| status.volumes_attached.as_ref())
-            .filter(|_| !gone);
+        let attached = node.status.as_ref().and_then(|status| status.volumes_attached.as_ref()).filter(|_| !gone);
         let names = attached.into_iter().flatten();
         let names: BTreeSet<String> = names.map(|volume| volume.name.clone()).collect();
         if let Some(kubelet) = lock(&self.registry).nodes.get(&node.name_any()) {

@@ -34,11 +34,7 @@ impl Writer {
         }
     }
 
-    async fn write_on(
-        &mut self,
-        ticks: &mut tokio::time::Interval,
-        sequence: &mut u64,
-    ) -> Result<(), IoError> {
+    async fn write_on(&mut self, ticks: &mut tokio::time::Interval, sequence: &mut u64) -> Result<(), IoError> {
         let mut disk = OpenVolume::open(&self.io_socket, &self.volume, &self.csi_node_id).await?;
         loop {
             ticks.tick().await;

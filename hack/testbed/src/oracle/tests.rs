@@ -23,24 +23,12 @@ impl History {
 
     fn publish(self, node: &str) -> Self {
         let (read_only, repeated) = (false, false);
-        self.add(
-            node,
-            Event::Published {
-                read_only,
-                repeated,
-            },
-        )
+        self.add(node, Event::Published { read_only, repeated })
     }
 
     fn publish_again(self, node: &str) -> Self {
         let (read_only, repeated) = (false, true);
-        self.add(
-            node,
-            Event::Published {
-                read_only,
-                repeated,
-            },
-        )
+        self.add(node, Event::Published { read_only, repeated })
     }
 
     fn unpublish(self, node: &str) -> Self {
@@ -58,11 +46,7 @@ impl History {
 }
 
 fn a_then_b() -> History {
-    History::default()
-        .publish("a")
-        .write("a")
-        .publish("b")
-        .write("b")
+    History::default().publish("a").write("a").publish("b").write("b")
 }
 
 #[test]
@@ -72,11 +56,7 @@ fn a_write_after_the_takeover_is_a_violation() {
     let violation = &verdict.violations[0];
     assert_eq!((&*violation.node, &*violation.owner), ("a", "b"));
     assert!(!verdict.is_clean());
-    assert!(
-        verdict
-            .to_string()
-            .contains("1 violations, 1 overlaps of access")
-    );
+    assert!(verdict.to_string().contains("1 violations, 1 overlaps of access"));
 }
 
 #[test]
@@ -91,11 +71,7 @@ fn overlapping_access_alone_is_only_reported() {
 
 #[test]
 fn a_proper_failback_is_legal_and_its_zombie_is_not() {
-    let back = a_then_b()
-        .unpublish("a")
-        .unpublish("b")
-        .publish("a")
-        .write("a");
+    let back = a_then_b().unpublish("a").unpublish("b").publish("a").write("a");
     assert!(back.judge().is_clean());
     // B lost access, but a lying array let it write on.
     assert_eq!(back.write("b").judge().violations.len(), 1);
@@ -115,26 +91,13 @@ fn publishing_the_owner_again_does_not_excuse_the_earlier_node() {
 
 #[test]
 fn a_write_that_waited_for_the_other_to_begin_is_a_violation() {
-    let verdict = History::default()
-        .publish("a")
-        .publish("b")
-        .write("b")
-        .write("a")
-        .judge();
+    let verdict = History::default().publish("a").publish("b").write("b").write("a").judge();
     assert_eq!(verdict.violations.len(), 1);
 }
 
 #[test]
 fn only_single_writer_volumes_are_judged() {
-    let zombie = |access| {
-        History::default()
-            .created(access)
-            .publish("a")
-            .publish("b")
-            .write("a")
-            .write("b")
-            .write("a")
-    };
+    let zombie = |access| History::default().created(access).publish("a").publish("b").write("a").write("b").write("a");
     let shared = zombie(Access::MultiWriter).judge();
     assert_eq!(shared, Verdict::default());
     assert!(!zombie(Access::SingleWriter).judge().is_clean());
@@ -183,53 +146,35 @@ fn lawful(steps: &[(Step, usize)]) -> (History, Option<usize>) {
 /// What an array without any guard would have in its ledger.
 fn lawless(steps: &[(Step, usize)]) -> History {
     let mut holders = BTreeSet::new();
-    steps
-        .iter()
-        .fold(History::default(), |history, &(step, node)| {
-            let name = NODES[node];
-            match step {
-                Step::Publish if holders.insert(node) => history.publish(name),
-                Step::Publish => history.publish_again(name),
-                Step::Unpublish if holders.remove(&node) => history.unpublish(name),
-                Step::Unpublish => history,
-                Step::Write => history.write(name),
-            }
-        })
+    steps.iter().fold(History::default(), |history, &(step, node)| {
+        let name = NODES[node];
+        match step {
+            Step::Publish if holders.insert(node) => history.publish(name),
+            Step::Publish => history.publish_again(name),
+            Step::Unpublish if holders.remove(&node) => history.unpublish(name),
+            Step::Unpublish => history,
+            Step::Write => history.write(name),
+        }
+    })
 }
 
 /// The rule of the module's documentation, word by word and slowly.
 fn violations_by_the_book(entries: &[Entry]) -> Vec<Stamp> {
-    let is_grant = |entry: &Entry| {
-        matches!(
-            entry.event,
-            Event::Published {
-                repeated: false,
-                ..
-            }
-        )
-    };
+    let is_grant = |entry: &Entry| matches!(entry.event, Event::Published { repeated: false, .. });
     let is_write = |entry: &Entry| matches!(entry.event, Event::Wrote { .. });
     let grant_before = |node: &str, position: usize| {
-        let granted = (0..position)
-            .rev()
-            .find(|&i| is_grant(&entries[i]) && &*entries[i].node == node);
+        let granted = (0..position).rev().find(|&i| is_grant(&entries[i]) && &*entries[i].node == node);
         granted.unwrap_or(0)
     };
     let is_takeover = |i: usize| {
         let node = &entries[i].node;
-        is_write(&entries[i])
-            && !(grant_before(node, i)..i)
-                .any(|j| is_write(&entries[j]) && entries[j].node == *node)
+        is_write(&entries[i]) && !(grant_before(node, i)..i).any(|j| is_write(&entries[j]) && entries[j].node == *node)
     };
     let violates = |&i: &usize| {
         let node = &entries[i].node;
-        is_write(&entries[i])
-            && (grant_before(node, i)..i).any(|j| entries[j].node != *node && is_takeover(j))
+        is_write(&entries[i]) && (grant_before(node, i)..i).any(|j| entries[j].node != *node && is_takeover(j))
     };
-    (0..entries.len())
-        .filter(violates)
-        .map(|i| entries[i].at)
-        .collect()
+    (0..entries.len()).filter(violates).map(|i| entries[i].at).collect()
 }
 
 proptest! {

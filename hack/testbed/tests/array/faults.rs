@@ -45,17 +45,13 @@ fn on_unpublish(effect: Effect) -> Fault {
 async fn every_code_can_be_answered_and_nothing_is_done_then() {
     let (bed, volume) = published().await;
     for wanted in CODES {
-        bed.faults()
-            .add(on_unpublish(Effect::Fail(wanted)).times(1));
+        bed.faults().add(on_unpublish(Effect::Fail(wanted)).times(1));
         assert_eq!(code(bed.unpublish(&volume, "a").await), wanted);
         assert_eq!(bed.published_nodes(&volume), ["a"]);
     }
     bed.unpublish(&volume, "a").await.unwrap();
     assert!(bed.published_nodes(&volume).is_empty());
-    assert_eq!(
-        bed.calls().count(Method::ControllerUnpublishVolume),
-        CODES.len() + 1
-    );
+    assert_eq!(bed.calls().count(Method::ControllerUnpublishVolume), CODES.len() + 1);
 }
 
 #[tokio::test]
@@ -82,22 +78,14 @@ async fn ok_but_did_nothing() {
     bed.faults().add(on_unpublish(Effect::DoNothing));
     bed.unpublish(&volume, "a").await.unwrap();
     assert_eq!(bed.published_nodes(&volume), ["a"]);
-    bed.open(&volume, "a")
-        .await
-        .write(1, "zombie")
-        .await
-        .unwrap();
+    bed.open(&volume, "a").await.write(1, "zombie").await.unwrap();
 }
 
 #[tokio::test]
 async fn done_but_answered_with_an_error() {
     let (bed, volume) = published().await;
-    bed.faults()
-        .add(on_unpublish(Effect::DoThenFail(Code::DeadlineExceeded)));
-    assert_eq!(
-        code(bed.unpublish(&volume, "a").await),
-        Code::DeadlineExceeded
-    );
+    bed.faults().add(on_unpublish(Effect::DoThenFail(Code::DeadlineExceeded)));
+    assert_eq!(code(bed.unpublish(&volume, "a").await), Code::DeadlineExceeded);
     assert!(bed.published_nodes(&volume).is_empty());
 }
 
@@ -106,8 +94,7 @@ async fn a_slow_operation_aborts_others_on_its_volume_only() {
     let (bed, volume) = published().await;
     let other = bed.volume("other");
     let latency = Duration::from_millis(300);
-    bed.faults()
-        .add(on_unpublish(Effect::Latency(latency)).times(1));
+    bed.faults().add(on_unpublish(Effect::Latency(latency)).times(1));
     let begun = Instant::now();
     let slow = bed.unpublish(&volume, "a");
     let meanwhile = async {
@@ -139,14 +126,9 @@ async fn a_hanging_call_is_carried_out_when_it_is_released() {
     assert!(calls.last().expect("call").answer.is_none());
     bed.faults().remove(hang);
     let gone = |entries: &[bulkhead_testbed::ledger::Entry]| {
-        entries
-            .iter()
-            .find_map(|entry| matches!(entry.event, Event::Unpublished { .. }).then_some(()))
+        entries.iter().find_map(|entry| matches!(entry.event, Event::Unpublished { .. }).then_some(()))
     };
-    bed.ledger()
-        .wait_for("the late unpublish", SOON, gone)
-        .await
-        .unwrap();
+    bed.ledger().wait_for("the late unpublish", SOON, gone).await.unwrap();
     assert!(bed.published_nodes(&volume).is_empty());
 }
 
@@ -161,9 +143,7 @@ async fn clearing_the_script_releases_what_hangs() {
         }
         bed.faults().clear();
     };
-    let (answer, ()) = timeout(SOON, async { tokio::join!(waiting, clear) })
-        .await
-        .expect("released");
+    let (answer, ()) = timeout(SOON, async { tokio::join!(waiting, clear) }).await.expect("released");
     answer.unwrap();
 }
 
@@ -172,10 +152,7 @@ async fn a_crash_cuts_connections_and_keeps_state_and_io() {
     let (bed, volume) = published().await;
     let mut disk = bed.open(&volume, "a").await;
     let mut connected = bed.controller();
-    connected
-        .list_volumes(ListVolumesRequest::default())
-        .await
-        .unwrap();
+    connected.list_volumes(ListVolumesRequest::default()).await.unwrap();
     bed.crash().await;
     assert!(!bed.is_running() && !bed.csi_socket().exists());
     let answer = connected.list_volumes(ListVolumesRequest::default()).await;
@@ -186,10 +163,7 @@ async fn a_crash_cuts_connections_and_keeps_state_and_io() {
     bed.restart().await.unwrap();
     assert_eq!(bed.published_nodes(&volume), ["a"]);
     // The channel of before the crash finds its way back.
-    connected
-        .list_volumes(ListVolumesRequest::default())
-        .await
-        .unwrap();
+    connected.list_volumes(ListVolumesRequest::default()).await.unwrap();
 }
 
 #[tokio::test]
@@ -197,9 +171,7 @@ async fn a_call_can_crash_the_driver_before_or_after_it_is_done() {
     for (effect, nodes) in [(Effect::CrashBefore, 1), (Effect::CrashAfter, 0)] {
         let (bed, volume) = published().await;
         bed.faults().add(on_unpublish(effect).times(1));
-        let answer = timeout(SOON, bed.unpublish(&volume, "a"))
-            .await
-            .expect("cut off");
+        let answer = timeout(SOON, bed.unpublish(&volume, "a")).await.expect("cut off");
         assert_ne!(code(answer), Code::Ok);
         assert_eq!(bed.published_nodes(&volume).len(), nodes);
         while bed.is_running() {
@@ -218,15 +190,9 @@ async fn with_the_gateway_down_every_management_call_is_unavailable() {
     let down = bed.gateway_down();
     assert_eq!(code(bed.unpublish(&volume, "a").await), Code::Unavailable);
     assert_eq!(code(bed.publish(&volume, "b").await), Code::Unavailable);
-    let list = bed
-        .controller()
-        .list_volumes(ListVolumesRequest::default())
-        .await;
+    let list = bed.controller().list_volumes(ListVolumesRequest::default()).await;
     assert_eq!(code(list), Code::Unavailable);
-    let podmon = bed
-        .podmon()
-        .validate_volume_host_connectivity(ValidateVolumeHostConnectivityRequest::default())
-        .await;
+    let podmon = bed.podmon().validate_volume_host_connectivity(ValidateVolumeHostConnectivityRequest::default()).await;
     assert_eq!(code(podmon), Code::Unavailable);
     bed.identity().probe(ProbeRequest {}).await.unwrap();
     disk.write(1, "pod").await.unwrap();
@@ -239,44 +205,25 @@ async fn a_link_that_is_down_stops_io_though_access_is_granted() {
     let (bed, volume) = published().await;
     let mut disk = bed.open(&volume, "a").await;
     bed.set_link("a", Link::Refuse);
-    assert!(matches!(
-        disk.write(1, "pod").await,
-        Err(IoError::Refused(_))
-    ));
+    assert!(matches!(disk.write(1, "pod").await, Err(IoError::Refused(_))));
     assert_eq!(bed.published_nodes(&volume), ["a"]);
     let refused = bed.ledger().entries().pop().expect("entry").event;
-    assert!(matches!(
-        refused,
-        Event::Refused {
-            reason: Reason::LinkDown,
-            ..
-        }
-    ));
+    assert!(matches!(refused, Event::Refused { reason: Reason::LinkDown, .. }));
     let stage = NodeStageVolumeRequest {
         volume_id: volume.clone(),
         staging_target_path: "/stage".to_owned(),
         ..Default::default()
     };
-    assert_eq!(
-        code(bed.plugins().node_stage_volume(at_node("a", stage)).await),
-        Code::Unavailable
-    );
+    assert_eq!(code(bed.plugins().node_stage_volume(at_node("a", stage)).await), Code::Unavailable);
 
     bed.set_link("a", Link::Hang);
     let hanging = tokio::spawn(async move { disk.write(2, "pod").await });
     let mut other = bed.open(&volume, "b").await;
-    assert!(
-        other.write(1, "pod").await.is_err(),
-        "another node's link answers"
-    );
+    assert!(other.write(1, "pod").await.is_err(), "another node's link answers");
     assert!(!hanging.is_finished());
     assert_eq!(bed.ledger().writes(&volume, "a", Stamp::START), 0);
     bed.set_link("a", Link::Up);
-    timeout(SOON, hanging)
-        .await
-        .expect("link is up")
-        .unwrap()
-        .unwrap();
+    timeout(SOON, hanging).await.expect("link is up").unwrap().unwrap();
     assert_eq!(bed.ledger().writes(&volume, "a", Stamp::START), 1);
 }
 

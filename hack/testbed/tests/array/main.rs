@@ -1,10 +1,5 @@
 //! The test array as its users meet it: over its sockets.
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used, reason = "tests")]
 
 mod faults;
 mod lists;
@@ -55,10 +50,7 @@ impl Bed {
         let array = Array::start(folder.path(), options).expect("array");
         array.add_node("a");
         array.add_node("b");
-        Bed {
-            array,
-            _folder: folder,
-        }
+        Bed { array, _folder: folder }
     }
 
     fn channel(&self) -> Channel {
@@ -83,28 +75,19 @@ impl Bed {
     }
 
     fn volume(&self, name: &str) -> String {
-        self.create_volume(name, Access::SingleWriter, 1024)
-            .expect("volume")
+        self.create_volume(name, Access::SingleWriter, 1024).expect("volume")
     }
 
     async fn publish(&self, volume: &str, node: &str) -> Result<(), Status> {
-        self.controller()
-            .controller_publish_volume(publish(volume, node))
-            .await
-            .map(drop)
+        self.controller().controller_publish_volume(publish(volume, node)).await.map(drop)
     }
 
     async fn unpublish(&self, volume: &str, node: &str) -> Result<(), Status> {
-        self.controller()
-            .controller_unpublish_volume(unpublish(volume, node))
-            .await
-            .map(drop)
+        self.controller().controller_unpublish_volume(unpublish(volume, node)).await.map(drop)
     }
 
     async fn open(&self, volume: &str, node: &str) -> OpenVolume {
-        OpenVolume::open(self.io_socket(), volume, node)
-            .await
-            .expect("I/O socket")
+        OpenVolume::open(self.io_socket(), volume, node).await.expect("I/O socket")
     }
 }
 
@@ -125,19 +108,13 @@ fn publish(volume: &str, node: &str) -> ControllerPublishVolumeRequest {
 }
 
 fn unpublish(volume: &str, node: &str) -> ControllerUnpublishVolumeRequest {
-    ControllerUnpublishVolumeRequest {
-        volume_id: volume.to_owned(),
-        node_id: node.to_owned(),
-        ..Default::default()
-    }
+    ControllerUnpublishVolumeRequest { volume_id: volume.to_owned(), node_id: node.to_owned(), ..Default::default() }
 }
 
 /// A request to the plugin of `node`.
 fn at_node<T>(node: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request
-        .metadata_mut()
-        .insert(NODE_KEY, node.parse().expect("node id"));
+    request.metadata_mut().insert(NODE_KEY, node.parse().expect("node id"));
     request
 }
 

@@ -66,7 +66,13 @@ fn two_drivers_must_both_prove() {
     world.fencers.clear();
     world.wait(20.0);
     world.run();
-    world.assert_order(&["pg is Waiting", "ask Fenced f1 round 2", "ask Fenced v1 round 2", "Fenced v1", "delete pg grace 0"]);
+    world.assert_order(&[
+        "pg is Waiting",
+        "ask Fenced f1 round 2",
+        "ask Fenced v1 round 2",
+        "Fenced v1",
+        "delete pg grace 0",
+    ]);
 }
 
 #[test]

@@ -122,7 +122,9 @@ fn a_fencer_is_silent_when_its_lease_stands_still() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
     let mut tracker = FencerTracker::default();
-    for (seconds, renewed, silent) in [(0, 1, false), (19, 1, false), (20, 1, true), (25, 2, false), (44, 2, false), (45, 2, true)] {
+    for (seconds, renewed, silent) in
+        [(0, 1, false), (19, 1, false), (20, 1, true), (25, 2, false), (44, 2, false), (45, 2, true)]
+    {
         tracker.update([("fencer", &lease(renewed))], at(seconds));
         assert_eq!(tracker.is_silent("fencer", at(seconds)), silent, "after {seconds} s");
     }
