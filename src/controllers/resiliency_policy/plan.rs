@@ -45,6 +45,9 @@ pub struct Draft {
     pub policies: Vec<PlannedPolicy>,
 }
 
+/// `maxItems` of `spec.plan.pods`.
+const PODS_MAX: usize = 512;
+
 /// Labels of each namespace.
 pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
@@ -138,6 +141,12 @@ fn planned_policy(policy: &ResiliencyPolicy) -> Option<PlannedPolicy> {
     })
 }
 
+/// A finished pod without a volume is nobody's concern. A node of batch jobs has hundreds of them, which must not make
+/// the plan larger than its definition allows.
+fn is_spare(row: &PlannedPod) -> bool {
+    row.reason == "Completed" && row.volumes.is_empty()
+}
+
 struct Rows<'a> {
     live: &'a LiveNode,
     episode: i64,
@@ -159,8 +168,6 @@ impl<'a> Rows<'a> {
         }
         let (action, reason) = match decision {
             PodDecision::Release(_) => (PodAction::Release, "NodeFailure"),
-            // A finished pod without a volume is nobody's concern, and a node of batch jobs has hundreds of them.
-            PodDecision::Keep("Completed") if pod.volumes.is_empty() => return,
             PodDecision::Keep(reason) => (PodAction::Keep, *reason),
             PodDecision::NotYet => return,
         };
@@ -215,7 +222,11 @@ impl<'a> Rows<'a> {
 
     fn finish(self) -> (Vec<PlannedPod>, Vec<PlannedVolume>) {
         let mut pods = self.pods;
-        pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
+        let order = |row: &PlannedPod| (is_spare(row), row.namespace.clone(), row.name.clone(), row.uid.clone());
+        pods.sort_by_cached_key(order);
+        while pods.len() > PODS_MAX && pods.last().is_some_and(is_spare) {
+            pods.pop();
+        }
         (pods, self.volumes.into_values().collect())
     }
 }
@@ -279,7 +290,8 @@ fn is_younger(
 pub fn grown(plan: &Plan, wanted: &Plan) -> Option<Plan> {
     let pods: BTreeSet<_> = plan.pods.iter().map(|row| row.uid.as_str()).collect();
     let volumes: BTreeSet<_> = plan.volumes.iter().map(|row| (row.episode, row.name.as_str())).collect();
-    let new_pods: Vec<_> = wanted.pods.iter().filter(|row| !pods.contains(row.uid.as_str())).cloned().collect();
+    let new_pods: Vec<_> =
+        wanted.pods.iter().filter(|row| !pods.contains(row.uid.as_str()) && !is_spare(row)).cloned().collect();
     let new_volumes: Vec<_> =
         wanted.volumes.iter().filter(|row| !volumes.contains(&(row.episode, row.name.as_str()))).cloned().collect();
     if new_pods.is_empty() && new_volumes.is_empty() {

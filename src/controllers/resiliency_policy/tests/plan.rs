@@ -209,3 +209,14 @@ fn a_row_that_was_carried_over_is_no_row_of_this_episode() {
     let plan = grown(&first, &wanted).unwrap();
     assert!(plan.volumes.iter().any(|row| (row.episode, row.name.as_str()) == (1, "v2")));
 }
+
+#[test]
+fn hundreds_of_finished_pods_do_not_make_the_plan_too_large() {
+    let finished =
+        |number| but(pod(&format!("job-{number}"), "n1", &[]), |pod| pod.status.phase = Some("Succeeded".into()));
+    let mut pods: Vec<_> = (0..600).map(finished).collect();
+    pods.push(pod("pg", "n1", &[csi("v1")]));
+    let plan = drafted(&live(pods), &[policy("db", &json!({}))]).unwrap().plan;
+    assert_eq!(plan.pods.len(), 512);
+    assert!(plan.pods.iter().any(|row| row.name == "pg"));
+}
