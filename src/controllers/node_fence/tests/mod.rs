@@ -5,6 +5,7 @@ mod checks;
 mod fencer;
 mod guard;
 mod order;
+mod outage;
 mod proof;
 mod property;
 mod returns;

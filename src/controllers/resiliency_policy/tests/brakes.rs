@@ -148,3 +148,30 @@ fn the_size_of_the_cluster_decides() {
         assert_eq!(world.opened(), opened, "{failed} of {nodes}");
     }
 }
+
+#[test]
+fn most_leases_standing_still_are_an_outage_before_kubernetes_says_so() {
+    // One node is unreachable already, five more have only fallen silent: no age is proved, for the watch is not.
+    let mut world = World::with_failed(10, 1, &json!({}));
+    for (_, silence) in world.seen.nodes.iter_mut().take(6) {
+        silence.still_for = Some(std::time::Duration::from_secs(20));
+    }
+    world.rest();
+    assert_eq!((world.opened(), world.restraints()), (0, vec![CorrelatedOutage]));
+}
+
+#[test]
+fn a_plan_does_not_grow_past_a_brake() {
+    let grown = |brake: fn(&mut World)| {
+        let mut world = World::with_failed(10, 1, &json!({}));
+        world.rest();
+        world.reach("n0", Phase::Fencing);
+        world.seen.pods.get_mut("n0").unwrap().push(pod("late", "n0", &[csi("v99")]));
+        brake(&mut world);
+        world.rest();
+        world.fence("n0").unwrap().spec.plan.pods.len()
+    };
+    assert_eq!(grown(|_| {}), 2, "it grows where nothing holds");
+    let outage = |world: &mut World| (1..7).for_each(|i| world.node_becomes(unreachable(&format!("n{i}"))));
+    assert_eq!(grown(outage), 1, "in an outage nothing grows");
+}

@@ -127,10 +127,14 @@ fn each_channel_says_what_the_api_says() {
 
 #[test]
 fn the_kubelet_is_decisive_after_its_time_without_interruption() {
-    let spec = json!({ "detection": { "decisiveChannels": ["Kubelet"], "kubelet": { "decisiveAfter": "90s" } } });
-    for (seconds, wanted) in [(None, NOTHING), (Some(89), NOTHING), (Some(90), KUBELET)] {
-        let silence = Silence { unreachable_for: seconds.map(Duration::from_secs), ..Silence::default() };
-        assert_eq!(channels(&unreachable("n1"), silence, &down(), &spec), wanted, "{seconds:?}");
+    // The taint of the lifecycle controller that the defaults list must not undercut the time.
+    let by_default = json!({ "detection": { "kubelet": { "decisiveAfter": "90s" } } });
+    let alone = json!({ "detection": { "decisiveChannels": ["Kubelet"], "kubelet": { "decisiveAfter": "90s" } } });
+    for spec in [alone, by_default] {
+        for (seconds, wanted) in [(None, NOTHING), (Some(89), NOTHING), (Some(90), KUBELET)] {
+            let silence = Silence { unreachable_for: seconds.map(Duration::from_secs), ..Silence::default() };
+            assert_eq!(channels(&unreachable("n1"), silence, &down(), &spec), wanted, "{seconds:?} {spec}");
+        }
     }
 }
 

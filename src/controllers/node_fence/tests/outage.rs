@@ -1,0 +1,110 @@
+//! Brakes that come to hold after the plan was written, and proofs that grow old during a pass.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::api::conditions;
+use crate::api::node_fence::PodStatusState;
+use crate::api::resiliency_policy::{ResiliencyPolicyStatus, Restraint, RestraintType};
+use crate::controllers::testing::*;
+
+use super::super::decide::{Effect, PROOF_LIFETIME};
+use super::world::{Fencer, World};
+
+fn one_pod() -> World {
+    World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}))
+}
+
+/// Nodes fall silent one after the other, and now there are too many.
+fn outage(world: &mut World, type_: Option<RestraintType>) {
+    let restraint = |type_| Restraint { type_, name: None, since: at(100_000), until: None };
+    let restraints = type_.map(restraint).into_iter().collect();
+    let status = ResiliencyPolicyStatus { restraints, ..ResiliencyPolicyStatus::default() };
+    Arc::make_mut(&mut world.seen.policies[0]).status = Some(status);
+}
+
+fn held(world: &World) -> (String, String) {
+    let status = world.seen.fence.status.clone().unwrap();
+    let held = conditions::find(&status.conditions, "Held").unwrap();
+    (held.status.clone(), held.reason.clone())
+}
+
+#[test]
+fn it_holds_an_incident_that_has_not_begun_until_it_is_over() {
+    for brake in [RestraintType::CorrelatedOutage, RestraintType::Cooldown] {
+        let mut world = one_pod();
+        outage(&mut world, Some(brake));
+        world.run();
+        assert!(!world.did("ask Fenced") && !world.did("delete"), "{brake:?}: {:#?}", world.log);
+        assert_eq!(held(&world), ("True".into(), "CorrelatedOutage".into()), "{brake:?}");
+        outage(&mut world, None);
+        world.run();
+        assert!(world.did("delete pg grace 0"), "{brake:?}: {:#?}", world.log);
+    }
+}
+
+#[test]
+fn a_budget_that_is_spent_holds_nothing_that_is_open() {
+    let mut world = one_pod();
+    outage(&mut world, Some(RestraintType::BudgetExhausted));
+    world.run();
+    assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
+}
+
+#[test]
+fn a_request_that_was_not_begun_is_turned_round() {
+    let mut world = one_pod();
+    world.fencers.insert(DRIVER.into(), Fencer::Silent);
+    world.run();
+    outage(&mut world, Some(RestraintType::CorrelatedOutage));
+    world.run_controller();
+    world.fencers.clear();
+    world.run();
+    assert!(world.did("ask Unfenced") && !world.did("Started") && !world.did("delete"), "{:#?}", world.log);
+}
+
+#[test]
+fn what_was_cut_off_is_brought_to_its_end() {
+    let mut world = one_pod();
+    while !world.did("v1 is Fencing") {
+        if !world.pass() {
+            world.fencers_act();
+        }
+    }
+    outage(&mut world, Some(RestraintType::CorrelatedOutage));
+    world.run();
+    assert!(world.did("delete pg grace 0"), "its pod has lost its volume: {:#?}", world.log);
+}
+
+#[test]
+fn a_kubelet_that_is_back_detaches_itself() {
+    let mut world = one_pod();
+    while !world.did("pg is Releasing") {
+        if !world.pass() {
+            world.fencers_act();
+        }
+    }
+    world.node_returns();
+    world.run_controller();
+    world.remove_pod("pg");
+    world.run_controller();
+    assert!(!world.did("detach v1") && !world.did("taint out-of-service"), "{:#?}", world.log);
+}
+
+#[test]
+fn a_deletion_carries_the_end_of_its_proof() {
+    let mut world = one_pod();
+    while !world.did("pg is Releasing") {
+        if !world.pass() {
+            world.fencers_act();
+        }
+    }
+    assert_eq!(world.pod("pg").0, PodStatusState::Releasing);
+    let asked = world.seen.asked.values().next().unwrap().at;
+    let deletion = world.decide().effects.into_iter().find_map(|effect| match effect {
+        Effect::DeletePod { not_after, .. } => not_after,
+        _ => None,
+    });
+    assert_eq!(deletion, Some(asked + PROOF_LIFETIME));
+}
