@@ -70,7 +70,8 @@ impl Driver {
         if has(Rpc::ListVolumes) && has(Rpc::ListVolumesPublishedNodes) {
             capabilities.insert(Capability::ListPublishedNodes);
         }
-        if has(Rpc::GetVolume) {
+        // Without it the published nodes that ControllerGetVolume tells "MUST not" be interpreted (csi.proto).
+        if has(Rpc::GetVolume) && has(Rpc::ListVolumesPublishedNodes) {
             capabilities.insert(Capability::GetPublishedNodes);
         }
         Ok(capabilities)
@@ -94,9 +95,9 @@ impl Driver {
                 let request = ListVolumesRequest { max_entries: 0, starting_token: token.clone() };
                 let page = call(deadline, client.list_volumes(timed(request, deadline))).await?;
                 for entry in page.entries {
-                    let nodes = entry.status.map(|status| status.published_node_ids).unwrap_or_default();
-                    if let Some(volume) = entry.volume {
-                        published.entry(volume.volume_id).or_default().extend(nodes);
+                    // Without a status nothing is said about the nodes: it is as if the volume were not listed.
+                    if let (Some(volume), Some(status)) = (entry.volume, entry.status) {
+                        published.entry(volume.volume_id).or_default().extend(status.published_node_ids);
                     }
                 }
                 if page.next_token.is_empty() {
@@ -119,9 +120,9 @@ impl Driver {
         for volume_id in handles {
             let request = timed(ControllerGetVolumeRequest { volume_id: volume_id.clone() }, deadline);
             match call(deadline, client.controller_get_volume(request)).await {
+                // As in a list: without a status nothing is said.
                 Ok(answer) => {
-                    let nodes = answer.status.map(|status| status.published_node_ids).unwrap_or_default();
-                    published.entry(volume_id).or_default().extend(nodes);
+                    published.extend(answer.status.map(|status| (volume_id, status.published_node_ids.into_iter().collect())));
                 }
                 // Not there: not listed, which is no proof.
                 Err(failure) if failure.code == "NotFound" => {}
@@ -184,3 +185,7 @@ pub fn classify(status: &Status) -> Failure {
     };
     Failure { code, class, message: status.message().to_owned() }
 }
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;
