@@ -101,6 +101,8 @@ fn send(cx: &Context, request: &FenceRequest, memory: &Shared, volume: Requested
 
 async fn unpublish(cx: Context, volume: RequestedVolume, timeout: Duration) -> Result<(), Failure> {
     let secrets = secrets(&cx, &volume).await?;
+    // Waiting for a turn costs the call nothing of its deadline; leadership may end meanwhile and is asked after it.
+    let _turn = cx.driver.turn().await?;
     // Two sidecars must not both fence, or one could do so after the other gave access back.
     let left = cx.writer.leadership().require().map_err(|error| internal(error.to_string()))?;
     let call = ControllerUnpublishVolumeRequest { volume_id: volume.volume_handle, node_id: volume.node_id, secrets };

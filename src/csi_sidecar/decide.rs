@@ -14,6 +14,8 @@ use crate::api::fence_request::{
 use crate::api::fencing::Proof;
 use crate::api::time::{self, Now};
 
+use super::driver::Published;
+
 /// A row: episode and volume name.
 pub type RowKey = (i64, String);
 
@@ -75,7 +77,7 @@ pub struct Reading {
     /// When the last page had come.
     pub ended: DateTime<Utc>,
     /// Published node ids by volume handle; a failure when any page is missing.
-    pub published: Result<BTreeMap<String, BTreeSet<String>>, Failure>,
+    pub published: Result<Published, Failure>,
 }
 
 /// What a pass sees.
@@ -102,8 +104,8 @@ pub enum Effect {
 /// What a pass decided.
 #[derive(Debug, Default, PartialEq)]
 pub struct Decision {
-    /// Read the published nodes of all volumes and decide again with that.
-    pub read: bool,
+    /// Unless empty: read the published nodes of the volumes with these handles and decide again with that.
+    pub read: BTreeSet<String>,
     /// What to do, in order.
     pub effects: Vec<Effect>,
     /// When to look again though nothing changed.
@@ -142,8 +144,10 @@ fn fence(seen: &Seen, now: Now) -> Decision {
     for volume in &seen.request.spec.volumes {
         steps.push((volume.clone(), next(seen, volume, now)));
     }
-    if seen.reading.is_none() && steps.iter().any(|(_, step)| matches!(step, Step::Read)) {
-        return Decision { read: true, ..Decision::default() };
+    let unread = steps.iter().filter(|(_, step)| matches!(step, Step::Read));
+    let read: BTreeSet<_> = unread.map(|(volume, _)| volume.volume_handle.clone()).collect();
+    if seen.reading.is_none() && !read.is_empty() {
+        return Decision { read, ..Decision::default() };
     }
     let mut decision = Decision::default();
     let (mut begins, mut answers, mut calls) = (Vec::new(), Vec::new(), Vec::new());
@@ -290,7 +294,8 @@ fn judge(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, acknowledge
 fn look_up(reading: &Reading, volume: &RequestedVolume) -> Result<bool, Failure> {
     let published = reading.published.as_ref().map_err(Clone::clone)?;
     match published.get(&volume.volume_handle) {
-        Some(nodes) => Ok(nodes.contains(&volume.node_id)),
+        Some(Ok(nodes)) => Ok(nodes.contains(&volume.node_id)),
+        Some(Err(failure)) => Err(failure.clone()),
         None => Err(Failure {
             code: "NotListed",
             class: FailureClass::Stop,

@@ -123,8 +123,40 @@ async fn a_volume_without_a_status_is_not_listed() {
     let volumes = [("bare", Says::NoStatus), ("free", Says::Nodes(&[])), ("held", Says::Nodes(&["n1"]))];
     let (driver, _folder) = Fake::with(&volumes).start();
     let listed = driver.list(DEADLINE).await.unwrap();
-    let got = driver.get(owned(&["bare", "free", "held"]).into_iter().collect(), DEADLINE).await.unwrap();
+    let got = driver.get(owned(&["bare", "free", "held"]).into_iter().collect(), DEADLINE).await;
     for published in [listed, got] {
         assert_eq!(published.keys().collect::<Vec<_>>(), ["free", "held"], "an empty set of nodes would be a proof");
     }
+}
+
+#[tokio::test]
+async fn a_volume_that_hangs_or_fails_does_so_alone() {
+    let names: Vec<&'static str> = vec!["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q"];
+    let mut volumes: Vec<_> = names.iter().map(|name| (*name, Says::Nodes(&["n1"]))).collect();
+    volumes.extend([("0-hangs", Says::Never), ("0-fails", Says::Fails(Code::Internal))]);
+    let (driver, _folder) = Fake::with(&volumes).start();
+    let handles = names.iter().copied().chain(["0-hangs", "0-fails", "absent"]).map(str::to_owned).collect();
+    let published = driver.get(handles, Duration::from_millis(300)).await;
+    for name in names {
+        assert_eq!(published[name], Ok(BTreeSet::from(["n1".to_owned()])), "{name}");
+    }
+    let code = |volume: &str| published[volume].as_ref().unwrap_err().code;
+    assert_eq!((code("0-hangs"), code("0-fails")), ("DeadlineExceeded", "Internal"));
+    assert!(!published.contains_key("absent"));
+}
+
+#[tokio::test]
+async fn turns_are_bounded_and_end_with_the_sidecar() {
+    let driver = connect(Path::new("/nobody/listens"));
+    let mut turns = Vec::new();
+    for _ in 0..UNPUBLISHES_AT_ONCE {
+        turns.push(driver.turn().await.unwrap());
+    }
+    let mut next = Box::pin(driver.turn());
+    assert!(futures::poll!(&mut next).is_pending(), "one more has to wait");
+    turns.pop();
+    assert!(futures::poll!(&mut next).is_ready(), "until a call has ended");
+    let last = driver.turn();
+    driver.close();
+    assert_eq!(last.await.unwrap_err().code, "Cancelled");
 }

@@ -113,8 +113,8 @@ impl Sidecar {
             let now = self.cx.clock.now();
             let mut seen = observe::observe(request.clone(), &memory, now);
             let mut decision = decide::decide(&seen, now);
-            if decision.read {
-                seen.reading = Some(observe::read(&self.cx, &request).await);
+            if !decision.read.is_empty() {
+                seen.reading = Some(observe::read(&self.cx, &request, decision.read).await);
                 decision = decide::decide(&seen, self.cx.clock.now());
             }
             if decision.effects.is_empty() {

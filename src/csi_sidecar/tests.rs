@@ -78,7 +78,7 @@ impl Case {
         let decision = self.decide();
         match decision.effects.as_slice() {
             [Effect::Answer(rows)] if rows.len() == 1 => rows[0].clone(),
-            other => panic!("no single answer but {other:?}, read: {}", decision.read),
+            other => panic!("no single answer but {other:?}, read: {:?}", decision.read),
         }
     }
 
@@ -89,7 +89,7 @@ impl Case {
     /// A read that began so many seconds ago and lists the volume with these nodes.
     fn read(mut self, seconds_ago: u64, nodes: &[&str]) -> Self {
         let nodes: BTreeSet<_> = nodes.iter().map(|node| (*node).to_owned()).collect();
-        let published = BTreeMap::from([(HANDLE.to_owned(), nodes)]);
+        let published = BTreeMap::from([(HANDLE.to_owned(), Ok(nodes))]);
         self.reading = Some(Reading { began: self.ago(seconds_ago), ended: self.now.wall, published: Ok(published) });
         self
     }
@@ -133,9 +133,13 @@ fn sends(decision: &Decision) -> bool {
     decision.effects.iter().any(|effect| matches!(effect, Effect::Unpublish(_)))
 }
 
+fn reads(decision: &Decision) -> bool {
+    decision.read == BTreeSet::from([HANDLE.to_owned()])
+}
+
 #[test]
 fn nothing_is_sent_before_the_read_and_the_record() {
-    assert!(Case::new().decide().read, "the published nodes are read first");
+    assert!(reads(&Case::new().decide()), "the published nodes are read first");
     let started = Case::new().read(0, &[NODE]).answer();
     assert_eq!(started.result, FenceOutcome::Started);
     assert!(started.started_at.is_some() && started.published_before_at.is_some());
@@ -157,6 +161,19 @@ fn a_volume_that_cannot_be_proved_is_answered_without_a_call() {
     }
 }
 
+#[test]
+fn a_volume_that_cannot_be_read_is_no_proof_though_others_are() {
+    let failure = Failure { code: "DeadlineExceeded", class: FailureClass::Retry, message: "hangs".into() };
+    let published = BTreeMap::from([(HANDLE.to_owned(), Err(failure))]);
+    let hangs = |now: Now| Some(Reading { began: now.mono, ended: now.wall, published: Ok(published.clone()) });
+    let before = Case { reading: hangs(Case::new().now), ..Case::new() }.answer();
+    assert_eq!((before.result, before.reason.as_deref(), before.started_at), (FenceOutcome::Failed, Some("DeadlineExceeded"), None));
+    let mut after = Case::new().begun(1).acknowledged(5, 1);
+    after.reading = hangs(after.now);
+    let after = after.answer();
+    assert_eq!((after.proof, after.reason.as_deref(), after.read_back_at), (Proof::Acknowledged, Some("DeadlineExceeded"), None));
+}
+
 fn empty_list() -> Reading {
     Reading { began: Instant::now() + Duration::from_secs(3600), ended: DateTime::UNIX_EPOCH, published: Ok(BTreeMap::new()) }
 }
@@ -169,7 +186,7 @@ fn unreadable() -> Reading {
 #[test]
 fn verified_needs_the_read_before_the_ok_and_a_read_that_began_after_it() {
     let case = || Case::new().begun(1).acknowledged(5, 1);
-    assert!(case().decide().read, "no read yet");
+    assert!(reads(&case().decide()), "no read yet");
     assert!(case().read(6, &[]).decide().effects.is_empty(), "a read that began before the OK is none");
     let verified = case().read(4, &["another"]).answer();
     assert_eq!((verified.result, verified.proof), (FenceOutcome::Fenced, Proof::Verified));
@@ -199,11 +216,11 @@ fn a_raised_round_fences_again_unless_its_ok_only_came_too_late() {
         case.row = Some(FenceResult { published_before_at: Some(case.now.wall), ..row(result, 1) });
         case
     };
-    assert!(asked_again(FenceOutcome::Fenced, 12).decide().read, "a slow array is only read again");
+    assert!(reads(&asked_again(FenceOutcome::Fenced, 12).decide()), "a slow array is only read again");
     assert!(sends(&asked_again(FenceOutcome::Fenced, 120).decide()), "an old OK is asked for again");
     assert!(sends(&asked_again(FenceOutcome::Failed, 2).decide()), "a failed fence is tried again");
     let second = Case { round: 2, ..asked_again(FenceOutcome::Failed, 2).acknowledged(1, 2) };
-    assert!(!sends(&second.decide()) && second.decide().read, "the OK of this round is judged, not repeated");
+    assert!(!sends(&second.decide()) && reads(&second.decide()), "the OK of this round is judged, not repeated");
 }
 
 #[test]
