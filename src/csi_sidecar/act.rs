@@ -43,12 +43,13 @@ async fn answer(cx: &Context, request: &FenceRequest, memory: &Shared, rows: Vec
     next.status = Some(status::compute(request, rows.clone(), cx.clock.now()));
     let written = cx.writer.replace_status(&next).await?;
     let mut memory = lock(memory);
-    memory.answered_at = Some(cx.clock.now().mono);
     for row in rows {
+        let key = (row.episode, row.name.clone());
         // A row that begins, or that is given back, is a new story: an OK of the last one says nothing about it.
-        let begins = row.result == FenceOutcome::Started && row.reason.is_none();
-        if begins || row.result == FenceOutcome::Unfenced {
-            memory.calls.remove(&(row.episode, row.name.clone()));
+        if row.result == FenceOutcome::Started && row.reason.is_none() {
+            memory.calls.insert(key, Call::Recorded);
+        } else if row.result == FenceOutcome::Unfenced {
+            memory.calls.remove(&key);
         }
         tell(cx, &written, &row);
     }

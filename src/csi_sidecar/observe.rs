@@ -6,20 +6,13 @@ use std::time::Duration;
 
 use crate::api::driver_report::Capability;
 use crate::api::fence_request::FenceRequest;
-use crate::runtime::clock::Now;
 
 use super::decide::{Failure, FailureClass, Reading, Seen};
 use super::{Context, Shared, lock};
 
 /// What is known without asking anybody.
-pub fn observe(request: Arc<FenceRequest>, memory: &Shared, now: Now) -> Seen {
-    let memory = lock(memory);
-    Seen {
-        request,
-        calls: memory.calls.clone(),
-        reading: None,
-        answered_for: memory.answered_at.map(|at| now.mono.saturating_duration_since(at)),
-    }
+pub fn observe(request: Arc<FenceRequest>, memory: &Shared) -> Seen {
+    Seen { request, calls: lock(memory).calls.clone(), reading: None }
 }
 
 /// A single volume that does not answer holds up the others of its request no longer than this: their proof counts

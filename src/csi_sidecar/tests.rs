@@ -68,7 +68,6 @@ impl Case {
             request: Arc::new(self.request()),
             calls: self.call.clone().map(|call| (key, call)).into_iter().collect(),
             reading: self.reading.clone(),
-            answered_for: None,
         };
         decide(&seen, self.now)
     }
@@ -98,6 +97,7 @@ impl Case {
         let mut row = row(FenceOutcome::Started, round);
         row.published_before_at = Some(self.now.wall);
         self.row = Some(row);
+        self.call = Some(Call::Recorded);
         self
     }
 
@@ -224,8 +224,49 @@ fn a_raised_round_fences_again_unless_its_ok_only_came_too_late() {
 }
 
 #[test]
-fn after_a_restart_a_begun_row_is_called_again() {
-    assert!(sends(&Case::new().begun(1).decide()));
+fn after_a_restart_a_begun_row_is_written_again_before_it_is_called() {
+    for (known, reason) in [(FenceOutcome::Started, None), (FenceOutcome::Started, Some("Unavailable")), (FenceOutcome::Fenced, None)] {
+        let mut case = Case { round: 2, ..Case::new().begun(1) };
+        case.call = None;
+        let begun = FenceResult { result: known, reason: reason.map(str::to_owned), ..case.row.take().unwrap() };
+        case.row = Some(begun.clone());
+        let again = case.answer();
+        assert_eq!((again.result, again.proof, again.round, again.reason.clone()), (FenceOutcome::Started, Proof::None, 2, None));
+        assert_eq!((again.started_at, again.published_before_at), (begun.started_at, begun.published_before_at));
+        case.row = Some(again);
+        case.call = Some(Call::Recorded);
+        assert!(sends(&case.decide()), "what this process has written it may call");
+    }
+}
+
+/// Two rows; the first call ended so many milliseconds ago, the second is as given.
+fn two(ended_ms_ago: u64, second: Option<Call>) -> Decision {
+    let case = Case { minimum: Proof::Acknowledged, ..Case::new().begun(1) };
+    let mut request = case.request();
+    let other = RequestedVolume { name: "pv-2".into(), volume_handle: "vol-2".into(), ..request.spec.volumes[0].clone() };
+    request.spec.volumes.push(other);
+    if second.is_some() {
+        let begun = FenceResult { name: "pv-2".into(), ..case.row.clone().unwrap() };
+        request.status = Some(status::compute(&request, vec![begun], case.now));
+    }
+    let at = case.now.mono - Duration::from_millis(ended_ms_ago);
+    let first = Some(((1, VOLUME.to_owned()), Call::Acknowledged { at, round: 1 }));
+    let calls = first.into_iter().chain(second.map(|call| ((1, "pv-2".to_owned()), call))).collect();
+    decide(&Seen { request: Arc::new(request), calls, reading: None }, case.now)
+}
+
+#[test]
+fn calls_that_end_together_are_answered_together_and_one_that_hangs_delays_by_a_moment() {
+    let rows = |decision: &Decision| match decision.effects.as_slice() {
+        [Effect::Answer(rows)] => rows.len(),
+        _ => 0,
+    };
+    let gathering = two(30, Some(Call::Running));
+    assert_eq!((rows(&gathering), gathering.look_again), (0, Some(Duration::from_millis(70))));
+    assert_eq!(rows(&two(100, Some(Call::Running))), 1, "a call that hangs");
+    let at = Case::new().ago(0);
+    assert_eq!(rows(&two(30, Some(Call::Acknowledged { at, round: 1 }))), 2, "nothing is under way any more");
+    assert_eq!(rows(&two(0, None)), 2, "a row that begins does not wait, and takes the other with it");
 }
 
 #[test]
