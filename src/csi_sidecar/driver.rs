@@ -144,8 +144,8 @@ impl Driver {
             let read = tokio::time::timeout_at(end, self.get_one(&handle, deadline)).await;
             (handle, read.unwrap_or_else(|_| Err(timed_out(deadline))))
         });
-        let answers = futures::stream::iter(reads).buffer_unordered(GETS_AT_ONCE);
-        answers.filter_map(async |(handle, nodes)| Some((handle, nodes.transpose()?))).collect().await
+        let answers: Vec<_> = futures::stream::iter(reads).buffer_unordered(GETS_AT_ONCE).collect().await;
+        answers.into_iter().filter_map(|(handle, nodes)| Some((handle, nodes.transpose()?))).collect()
     }
 
     async fn get_one(&self, handle: &str, deadline: Duration) -> Result<Option<BTreeSet<String>>, Failure> {
