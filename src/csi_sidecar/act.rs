@@ -43,12 +43,13 @@ async fn answer(cx: &Context, request: &FenceRequest, memory: &Shared, rows: Vec
     next.status = Some(status::compute(request, rows.clone(), cx.clock.now()));
     let written = cx.writer.replace_status(&next).await?;
     let mut memory = lock(memory);
-    memory.answered_at = Some(cx.clock.now().mono);
     for row in rows {
+        let key = (row.episode, row.name.clone());
         // A row that begins, or that is given back, is a new story: an OK of the last one says nothing about it.
-        let begins = row.result == FenceOutcome::Started && row.reason.is_none();
-        if begins || row.result == FenceOutcome::Unfenced {
-            memory.calls.remove(&(row.episode, row.name.clone()));
+        if row.result == FenceOutcome::Started && row.reason.is_none() {
+            memory.calls.insert(key, Call::Recorded);
+        } else if row.result == FenceOutcome::Unfenced {
+            memory.calls.remove(&key);
         }
         tell(cx, &written, &row);
     }
@@ -107,6 +108,8 @@ fn send(
 
 async fn unpublish(cx: Context, volume: RequestedVolume, timeout: Duration) -> Result<(), Failure> {
     let secrets = secrets(&cx, &volume).await?;
+    // Waiting for a turn costs the call nothing of its deadline; leadership may end meanwhile and is asked after it.
+    let _turn = cx.driver.turn().await?;
     // Two sidecars must not both fence, or one could do so after the other gave access back.
     let left = cx.writer.leadership().require().map_err(|error| internal(error.to_string()))?;
     let call = ControllerUnpublishVolumeRequest { volume_id: volume.volume_handle, node_id: volume.node_id, secrets };

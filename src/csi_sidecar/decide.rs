@@ -12,11 +12,14 @@ use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult
 use crate::api::fencing::Proof;
 use crate::api::time::{self, Now};
 
+use super::driver::Published;
+
 /// A row: episode and volume name.
 pub type RowKey = (i64, String);
 
-/// Answers are written at most this often, so that a hundred volumes cost a few writes.
-const ANSWER_PACE: Duration = Duration::from_millis(100);
+/// A call that has ended waits this long for others that are about to, so that one read and one write serve them all.
+/// A call that hangs delays the others by no more than that.
+const GATHER: Duration = Duration::from_millis(100);
 /// An unpublish that said OK this lately is not repeated when only its answer came too late: it is read again.
 const READ_ONLY_FOR: Duration = Duration::from_secs(60);
 
@@ -40,9 +43,12 @@ pub struct Failure {
     pub message: String,
 }
 
-/// ControllerUnpublishVolume for a row, as this process knows it.
+/// ControllerUnpublishVolume for a row, as this process knows it. None: this process has not written the row, and what
+/// it reads of it may be old.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
+    /// None yet; this process has written the row as Started.
+    Recorded,
     /// Under way.
     Running,
     /// The driver said OK.
@@ -65,6 +71,16 @@ pub enum Call {
     },
 }
 
+impl Call {
+    /// When the answer came.
+    fn ended(&self) -> Option<Instant> {
+        match self {
+            Self::Recorded | Self::Running => None,
+            Self::Acknowledged { at, .. } | Self::Failed { at, .. } => Some(*at),
+        }
+    }
+}
+
 /// One look at all published nodes of all volumes, every page read.
 #[derive(Clone, Debug)]
 pub struct Reading {
@@ -73,7 +89,7 @@ pub struct Reading {
     /// When the last page had come.
     pub ended: DateTime<Utc>,
     /// Published node ids by volume handle; a failure when any page is missing.
-    pub published: Result<BTreeMap<String, BTreeSet<String>>, Failure>,
+    pub published: Result<Published, Failure>,
 }
 
 /// What a pass sees.
@@ -84,8 +100,6 @@ pub struct Seen {
     pub calls: BTreeMap<RowKey, Call>,
     /// A reading made in this pass, for this very request.
     pub reading: Option<Reading>,
-    /// Time since this process last answered.
-    pub answered_for: Option<Duration>,
 }
 
 /// What to do.
@@ -100,8 +114,8 @@ pub enum Effect {
 /// What a pass decided.
 #[derive(Debug, Default, PartialEq)]
 pub struct Decision {
-    /// Read the published nodes of all volumes and decide again with that.
-    pub read: bool,
+    /// Unless empty: read the published nodes of the volumes with these handles and decide again with that.
+    pub read: BTreeSet<String>,
     /// What to do, in order.
     pub effects: Vec<Effect>,
     /// When to look again though nothing changed.
@@ -120,7 +134,7 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
 /// ours is under way.
 fn unfence(seen: &Seen) -> Decision {
     if seen.calls.values().any(|call| *call == Call::Running) {
-        return Decision { look_again: Some(ANSWER_PACE), ..Decision::default() };
+        return Decision { look_again: Some(GATHER), ..Decision::default() };
     }
     let open = seen.request.spec.volumes.iter().filter(|volume| {
         known(&seen.request, volume).is_none_or(|row| row.result != FenceOutcome::Unfenced || row.round != volume.round)
@@ -140,35 +154,41 @@ fn fence(seen: &Seen, now: Now) -> Decision {
     for volume in &seen.request.spec.volumes {
         steps.push((volume.clone(), next(seen, volume, now)));
     }
-    if seen.reading.is_none() && steps.iter().any(|(_, step)| matches!(step, Step::Read)) {
-        return Decision { read: true, ..Decision::default() };
+    let gathering = gather(seen, &steps, now);
+    let unread = steps.iter().filter(|(_, step)| matches!(step, Step::Read));
+    let read: BTreeSet<_> = unread.map(|(volume, _)| volume.volume_handle.clone()).collect();
+    if gathering.is_none() && seen.reading.is_none() && !read.is_empty() {
+        return Decision { read, ..Decision::default() };
     }
-    let mut decision = Decision::default();
-    let (mut begins, mut answers, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+    let mut decision = Decision { look_again: gathering, ..Decision::default() };
+    let (mut rows, mut calls) = (Vec::new(), Vec::new());
     for (volume, step) in steps {
         match step {
-            Step::Begin(row) => begins.push(row),
-            Step::Answer(row) => answers.push(row),
+            Step::Answer(row) if gathering.is_none() => rows.push(row),
             Step::Call => calls.push(volume),
             Step::Wait(wait) => decision.look_again = shorter(decision.look_again, wait),
-            Step::Read | Step::Done => {}
+            Step::Answer(_) | Step::Read | Step::Done => {}
         }
-    }
-    let paced = ANSWER_PACE.saturating_sub(seen.answered_for.unwrap_or(ANSWER_PACE));
-    let others_come = seen.calls.values().any(|call| *call == Call::Running);
-    if begins.is_empty() && !answers.is_empty() && others_come && !paced.is_zero() {
-        decision.look_again = shorter(decision.look_again, Some(paced));
-        answers.clear();
     }
     // Calls first: they are for rows that are recorded already, and must not wait for a write.
     if !calls.is_empty() {
         decision.effects.push(Effect::Unpublish(calls));
     }
-    begins.extend(answers);
-    if !begins.is_empty() {
-        decision.effects.push(Effect::Answer(begins));
+    if !rows.is_empty() {
+        decision.effects.push(Effect::Answer(rows));
     }
     decision
+}
+
+/// How long what there is to read and to write waits for calls under way; `None` when it need not. Rows without a call
+/// do not wait, and take the others with them.
+fn gather(seen: &Seen, steps: &[(RequestedVolume, Step)], now: Now) -> Option<Duration> {
+    let due = steps.iter().filter(|(_, step)| matches!(step, Step::Read | Step::Answer(_)));
+    let ended: Option<Vec<_>> = due.map(|(volume, _)| seen.calls.get(&key(volume))?.ended()).collect();
+    let oldest = ended?.into_iter().min()?;
+    let left = GATHER.saturating_sub(now.mono.saturating_duration_since(oldest));
+    let others_come = seen.calls.values().any(|call| *call == Call::Running);
+    (others_come && !left.is_zero()).then_some(left)
 }
 
 fn shorter(known: Option<Duration>, wait: Option<Duration>) -> Option<Duration> {
@@ -176,13 +196,11 @@ fn shorter(known: Option<Duration>, wait: Option<Duration>) -> Option<Duration> 
 }
 
 enum Step {
-    /// Record Started; the call comes in a later pass.
-    Begin(FenceResult),
     /// Send the call.
     Call,
     /// Look at the published nodes.
     Read,
-    /// Record an answer.
+    /// Record an answer, or that the row begins; its call then comes in a later pass.
     Answer(FenceResult),
     /// Something is under way.
     Wait(Option<Duration>),
@@ -210,11 +228,11 @@ fn begin(seen: &Seen, volume: &RequestedVolume, now: Now) -> Step {
         FenceResult { started_at, published_before_at, ..row(volume, FenceOutcome::Started, Proof::None) }
     };
     if volume.minimum_proof < Proof::Verified {
-        return Step::Begin(started(None));
+        return Step::Answer(started(None));
     }
     let Some(reading) = &seen.reading else { return Step::Read };
     match look_up(reading, volume) {
-        Ok(true) => Step::Begin(started(Some(time::stamp(reading.ended)))),
+        Ok(true) => Step::Answer(started(Some(time::stamp(reading.ended)))),
         Ok(false) => Step::Answer(failed(volume, "NeverPublished", "the driver does not list the node as published")),
         Err(failure) => Step::Answer(failed(volume, failure.code, &failure.message)),
     }
@@ -222,8 +240,18 @@ fn begin(seen: &Seen, volume: &RequestedVolume, now: Now) -> Step {
 
 fn go_on(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, now: Now) -> Step {
     match seen.calls.get(&key(volume)) {
+        // Begun before this process led. The store may be behind: only if the row can be written as it is known, nobody
+        // else went on with it.
+        None => Step::Answer(FenceResult {
+            round: volume.round,
+            result: FenceOutcome::Started,
+            proof: Proof::None,
+            reason: None,
+            message: None,
+            ..begun.clone()
+        }),
         Some(Call::Running) => Step::Wait(None),
-        None => Step::Call,
+        Some(Call::Recorded) => Step::Call,
         Some(Call::Failed { failure, attempts, at, round }) => {
             let keep = FenceResult { round: volume.round, ..begun.clone() };
             if *round != volume.round {
@@ -288,7 +316,8 @@ fn judge(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, acknowledge
 fn look_up(reading: &Reading, volume: &RequestedVolume) -> Result<bool, Failure> {
     let published = reading.published.as_ref().map_err(Clone::clone)?;
     match published.get(&volume.volume_handle) {
-        Some(nodes) => Ok(nodes.contains(&volume.node_id)),
+        Some(Ok(nodes)) => Ok(nodes.contains(&volume.node_id)),
+        Some(Err(failure)) => Err(failure.clone()),
         None => Err(Failure {
             code: "NotListed",
             class: FailureClass::Stop,

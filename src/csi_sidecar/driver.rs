@@ -2,8 +2,11 @@
 //! has a deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
@@ -21,20 +24,25 @@ use super::decide::{Failure, FailureClass};
 
 /// More pages than any real list has: a driver that hands out tokens for ever is cut off here.
 const PAGES_MAX: usize = 100_000;
+/// ControllerGetVolume calls under way at once.
+const GETS_AT_ONCE: usize = 16;
+/// ControllerUnpublishVolume calls under way at once: more only make an array slower.
+const UNPUBLISHES_AT_ONCE: usize = 64;
 
 /// The driver.
 #[derive(Clone)]
 pub struct Driver {
     channel: Channel,
+    unpublishes: Arc<Semaphore>,
 }
 
-/// Published node ids by volume handle.
-pub type Published = BTreeMap<String, BTreeSet<String>>;
+/// Published node ids by volume handle, or why they cannot be told.
+pub type Published = BTreeMap<String, Result<BTreeSet<String>, Failure>>;
 
 impl Driver {
     /// The driver behind a channel.
     pub fn new(channel: Channel) -> Self {
-        Self { channel }
+        Self { channel, unpublishes: Arc::new(Semaphore::new(UNPUBLISHES_AT_ONCE)) }
     }
 
     /// The driver's name. The driver must be ready.
@@ -70,10 +78,26 @@ impl Driver {
         if has(Rpc::ListVolumes) && has(Rpc::ListVolumesPublishedNodes) {
             capabilities.insert(Capability::ListPublishedNodes);
         }
-        if has(Rpc::GetVolume) {
+        // Without it the published nodes that ControllerGetVolume tells "MUST not" be interpreted (csi.proto).
+        if has(Rpc::GetVolume) && has(Rpc::ListVolumesPublishedNodes) {
             capabilities.insert(Capability::GetPublishedNodes);
         }
         Ok(capabilities)
+    }
+
+    /// Waits for a turn at [`Driver::unpublish`]; keep it until the call has ended. Fails once [`Driver::close`] was
+    /// called.
+    pub async fn turn(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        self.unpublishes.clone().acquire_owned().await.map_err(|_| Failure {
+            code: "Cancelled",
+            class: FailureClass::Retry,
+            message: "the sidecar ends; nothing was sent".into(),
+        })
+    }
+
+    /// No more turns: we are about to end.
+    pub fn close(&self) {
+        self.unpublishes.close();
     }
 
     /// Takes a node's access to a volume away.
@@ -91,20 +115,20 @@ impl Driver {
     pub async fn list(&self, deadline: Duration) -> Result<Published, Failure> {
         let whole = async {
             let mut client = ControllerClient::new(self.channel.clone());
-            let mut published = Published::new();
+            let mut published = BTreeMap::<String, BTreeSet<String>>::new();
             let mut tokens = BTreeSet::new();
             let mut token = String::new();
             for _ in 0..PAGES_MAX {
                 let request = ListVolumesRequest { max_entries: 0, starting_token: token.clone() };
                 let page = call(deadline, client.list_volumes(timed(request, deadline))).await?;
                 for entry in page.entries {
-                    let nodes = entry.status.map(|status| status.published_node_ids).unwrap_or_default();
-                    if let Some(volume) = entry.volume {
-                        published.entry(volume.volume_id).or_default().extend(nodes);
+                    // Without a status nothing is said about the nodes: it is as if the volume were not listed.
+                    if let (Some(volume), Some(status)) = (entry.volume, entry.status) {
+                        published.entry(volume.volume_id).or_default().extend(status.published_node_ids);
                     }
                 }
                 if page.next_token.is_empty() {
-                    return Ok(published);
+                    return Ok(published.into_iter().map(|(handle, nodes)| (handle, Ok(nodes))).collect());
                 }
                 if !tokens.insert(page.next_token.clone()) {
                     return Err(incomplete("the driver repeats a page token"));
@@ -116,23 +140,27 @@ impl Driver {
         tokio::time::timeout(deadline, whole).await.unwrap_or_else(|_| Err(timed_out(deadline)))
     }
 
-    /// Published nodes of single volumes, for drivers that do not list them.
-    pub async fn get(&self, handles: BTreeSet<String>, deadline: Duration) -> Result<Published, Failure> {
+    /// Published nodes of single volumes, for drivers that do not list them: side by side, with one deadline for all.
+    /// A volume that fails or hangs fails alone; one that is not there is not listed, which is no proof.
+    pub async fn get(&self, handles: BTreeSet<String>, deadline: Duration) -> Published {
+        let end = tokio::time::Instant::now() + deadline;
+        let reads = handles.into_iter().map(|handle| async move {
+            let read = tokio::time::timeout_at(end, self.get_one(&handle, deadline)).await;
+            (handle, read.unwrap_or_else(|_| Err(timed_out(deadline))))
+        });
+        let answers: Vec<_> = futures::stream::iter(reads).buffer_unordered(GETS_AT_ONCE).collect().await;
+        answers.into_iter().filter_map(|(handle, nodes)| Some((handle, nodes.transpose()?))).collect()
+    }
+
+    async fn get_one(&self, handle: &str, deadline: Duration) -> Result<Option<BTreeSet<String>>, Failure> {
         let mut client = ControllerClient::new(self.channel.clone());
-        let mut published = Published::new();
-        for volume_id in handles {
-            let request = timed(ControllerGetVolumeRequest { volume_id: volume_id.clone() }, deadline);
-            match call(deadline, client.controller_get_volume(request)).await {
-                Ok(answer) => {
-                    let nodes = answer.status.map(|status| status.published_node_ids).unwrap_or_default();
-                    published.entry(volume_id).or_default().extend(nodes);
-                }
-                // Not there: not listed, which is no proof.
-                Err(failure) if failure.code == "NotFound" => {}
-                Err(failure) => return Err(failure),
-            }
+        let request = timed(ControllerGetVolumeRequest { volume_id: handle.to_owned() }, deadline);
+        match call(deadline, client.controller_get_volume(request)).await {
+            // As in a list: without a status nothing is said.
+            Ok(answer) => Ok(answer.status.map(|status| status.published_node_ids.into_iter().collect())),
+            Err(failure) if failure.code == "NotFound" => Ok(None),
+            Err(failure) => Err(failure),
         }
-        Ok(published)
     }
 }
 
@@ -188,3 +216,7 @@ pub fn classify(status: &Status) -> Failure {
     };
     Failure { code, class, message: status.message().to_owned() }
 }
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;

@@ -13,7 +13,7 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
@@ -60,8 +60,6 @@ pub struct Context {
 pub struct Memory {
     /// Calls by row.
     pub calls: BTreeMap<RowKey, Call>,
-    /// When it answered last.
-    pub answered_at: Option<Instant>,
 }
 
 /// Memory shared with the calls under way.
@@ -111,10 +109,10 @@ impl Sidecar {
         let memory = self.memory(&request);
         for _ in 0..STEPS {
             let now = self.cx.clock.now();
-            let mut seen = observe::observe(request.clone(), &memory, now);
+            let mut seen = observe::observe(request.clone(), &memory);
             let mut decision = decide::decide(&seen, now);
-            if decision.read {
-                seen.reading = Some(observe::read(&self.cx, &request).await);
+            if !decision.read.is_empty() {
+                seen.reading = Some(observe::read(&self.cx, &request, decision.read).await);
                 decision = decide::decide(&seen, self.cx.clock.now());
             }
             if decision.effects.is_empty() {

@@ -1,35 +1,33 @@
 //! What a pass sees: the request, the calls of this process, and, where it is needed, the driver's list.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::api::driver_report::Capability;
 use crate::api::fence_request::FenceRequest;
-use crate::runtime::clock::Now;
 
 use super::decide::{Failure, FailureClass, Reading, Seen};
 use super::{Context, Shared, lock};
 
 /// What is known without asking anybody.
-pub fn observe(request: Arc<FenceRequest>, memory: &Shared, now: Now) -> Seen {
-    let memory = lock(memory);
-    Seen {
-        request,
-        calls: memory.calls.clone(),
-        reading: None,
-        answered_for: memory.answered_at.map(|at| now.mono.saturating_duration_since(at)),
-    }
+pub fn observe(request: Arc<FenceRequest>, memory: &Shared) -> Seen {
+    Seen { request, calls: lock(memory).calls.clone(), reading: None }
 }
 
-/// Reads the published nodes: all volumes in one list, or, where the driver cannot list, those of the request.
-pub async fn read(cx: &Context, request: &FenceRequest) -> Reading {
+/// A single volume that does not answer holds up the others of its request no longer than this: their proof counts
+/// only shortly after it was asked for.
+const GETS_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Reads the published nodes: all volumes in one list, or, where the driver cannot list, those with these handles.
+pub async fn read(cx: &Context, request: &FenceRequest, handles: BTreeSet<String>) -> Reading {
     let deadline = request.spec.call_timeout.get();
     let began = cx.clock.now().mono;
     let published = match cx.driver.capabilities(deadline).await {
         Err(failure) => Err(failure),
         Ok(able) if able.contains(&Capability::ListPublishedNodes) => cx.driver.list(deadline).await,
         Ok(able) if able.contains(&Capability::GetPublishedNodes) => {
-            let handles = request.spec.volumes.iter().map(|volume| volume.volume_handle.clone()).collect();
-            cx.driver.get(handles, deadline).await
+            Ok(cx.driver.get(handles, deadline.min(GETS_DEADLINE)).await)
         }
         Ok(_) => Err(Failure {
             code: "Unimplemented",

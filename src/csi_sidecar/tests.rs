@@ -71,7 +71,6 @@ impl Case {
             request: Arc::new(self.request()),
             calls: self.call.clone().map(|call| (key, call)).into_iter().collect(),
             reading: self.reading.clone(),
-            answered_for: None,
         };
         decide(&seen, self.now)
     }
@@ -81,7 +80,7 @@ impl Case {
         let decision = self.decide();
         match decision.effects.as_slice() {
             [Effect::Answer(rows)] if rows.len() == 1 => rows[0].clone(),
-            other => panic!("no single answer but {other:?}, read: {}", decision.read),
+            other => panic!("no single answer but {other:?}, read: {:?}", decision.read),
         }
     }
 
@@ -92,7 +91,7 @@ impl Case {
     /// A read that began so many seconds ago and lists the volume with these nodes.
     fn read(mut self, seconds_ago: u64, nodes: &[&str]) -> Self {
         let nodes: BTreeSet<_> = nodes.iter().map(|node| (*node).to_owned()).collect();
-        let published = BTreeMap::from([(HANDLE.to_owned(), nodes)]);
+        let published = BTreeMap::from([(HANDLE.to_owned(), Ok(nodes))]);
         self.reading = Some(Reading { began: self.ago(seconds_ago), ended: self.now.wall, published: Ok(published) });
         self
     }
@@ -101,6 +100,7 @@ impl Case {
         let mut row = row(FenceOutcome::Started, round);
         row.published_before_at = Some(self.now.wall);
         self.row = Some(row);
+        self.call = Some(Call::Recorded);
         self
     }
 
@@ -136,9 +136,13 @@ fn sends(decision: &Decision) -> bool {
     decision.effects.iter().any(|effect| matches!(effect, Effect::Unpublish(_)))
 }
 
+fn reads(decision: &Decision) -> bool {
+    decision.read == BTreeSet::from([HANDLE.to_owned()])
+}
+
 #[test]
 fn nothing_is_sent_before_the_read_and_the_record() {
-    assert!(Case::new().decide().read, "the published nodes are read first");
+    assert!(reads(&Case::new().decide()), "the published nodes are read first");
     let started = Case::new().read(0, &[NODE]).answer();
     assert_eq!(started.result, FenceOutcome::Started);
     assert!(started.started_at.is_some() && started.published_before_at.is_some());
@@ -160,6 +164,19 @@ fn a_volume_that_cannot_be_proved_is_answered_without_a_call() {
     }
 }
 
+#[test]
+fn a_volume_that_cannot_be_read_is_no_proof_though_others_are() {
+    let failure = Failure { code: "DeadlineExceeded", class: FailureClass::Retry, message: "hangs".into() };
+    let published = BTreeMap::from([(HANDLE.to_owned(), Err(failure))]);
+    let hangs = |now: Now| Some(Reading { began: now.mono, ended: now.wall, published: Ok(published.clone()) });
+    let before = Case { reading: hangs(Case::new().now), ..Case::new() }.answer();
+    assert_eq!((before.result, before.reason.as_deref(), before.started_at), (FenceOutcome::Failed, Some("DeadlineExceeded"), None));
+    let mut after = Case::new().begun(1).acknowledged(5, 1);
+    after.reading = hangs(after.now);
+    let after = after.answer();
+    assert_eq!((after.proof, after.reason.as_deref(), after.read_back_at), (Proof::Acknowledged, Some("DeadlineExceeded"), None));
+}
+
 fn empty_list() -> Reading {
     Reading {
         began: Instant::now() + Duration::from_secs(3600),
@@ -176,7 +193,7 @@ fn unreadable() -> Reading {
 #[test]
 fn verified_needs_the_read_before_the_ok_and_a_read_that_began_after_it() {
     let case = || Case::new().begun(1).acknowledged(5, 1);
-    assert!(case().decide().read, "no read yet");
+    assert!(reads(&case().decide()), "no read yet");
     assert!(case().read(6, &[]).decide().effects.is_empty(), "a read that began before the OK is none");
     let verified = case().read(4, &["another"]).answer();
     assert_eq!((verified.result, verified.proof), (FenceOutcome::Fenced, Proof::Verified));
@@ -209,16 +226,57 @@ fn a_raised_round_fences_again_unless_its_ok_only_came_too_late() {
         case.row = Some(FenceResult { published_before_at: Some(case.now.wall), ..row(result, 1) });
         case
     };
-    assert!(asked_again(FenceOutcome::Fenced, 12).decide().read, "a slow array is only read again");
+    assert!(reads(&asked_again(FenceOutcome::Fenced, 12).decide()), "a slow array is only read again");
     assert!(sends(&asked_again(FenceOutcome::Fenced, 120).decide()), "an old OK is asked for again");
     assert!(sends(&asked_again(FenceOutcome::Failed, 2).decide()), "a failed fence is tried again");
     let second = Case { round: 2, ..asked_again(FenceOutcome::Failed, 2).acknowledged(1, 2) };
-    assert!(!sends(&second.decide()) && second.decide().read, "the OK of this round is judged, not repeated");
+    assert!(!sends(&second.decide()) && reads(&second.decide()), "the OK of this round is judged, not repeated");
 }
 
 #[test]
-fn after_a_restart_a_begun_row_is_called_again() {
-    assert!(sends(&Case::new().begun(1).decide()));
+fn after_a_restart_a_begun_row_is_written_again_before_it_is_called() {
+    for (known, reason) in [(FenceOutcome::Started, None), (FenceOutcome::Started, Some("Unavailable")), (FenceOutcome::Fenced, None)] {
+        let mut case = Case { round: 2, ..Case::new().begun(1) };
+        case.call = None;
+        let begun = FenceResult { result: known, reason: reason.map(str::to_owned), ..case.row.take().unwrap() };
+        case.row = Some(begun.clone());
+        let again = case.answer();
+        assert_eq!((again.result, again.proof, again.round, again.reason.clone()), (FenceOutcome::Started, Proof::None, 2, None));
+        assert_eq!((again.started_at, again.published_before_at), (begun.started_at, begun.published_before_at));
+        case.row = Some(again);
+        case.call = Some(Call::Recorded);
+        assert!(sends(&case.decide()), "what this process has written it may call");
+    }
+}
+
+/// Two rows; the first call ended so many milliseconds ago, the second is as given.
+fn two(ended_ms_ago: u64, second: Option<Call>) -> Decision {
+    let case = Case { minimum: Proof::Acknowledged, ..Case::new().begun(1) };
+    let mut request = case.request();
+    let other = RequestedVolume { name: "pv-2".into(), volume_handle: "vol-2".into(), ..request.spec.volumes[0].clone() };
+    request.spec.volumes.push(other);
+    if second.is_some() {
+        let begun = FenceResult { name: "pv-2".into(), ..case.row.clone().unwrap() };
+        request.status = Some(status::compute(&request, vec![begun], case.now));
+    }
+    let at = case.now.mono - Duration::from_millis(ended_ms_ago);
+    let first = Some(((1, VOLUME.to_owned()), Call::Acknowledged { at, round: 1 }));
+    let calls = first.into_iter().chain(second.map(|call| ((1, "pv-2".to_owned()), call))).collect();
+    decide(&Seen { request: Arc::new(request), calls, reading: None }, case.now)
+}
+
+#[test]
+fn calls_that_end_together_are_answered_together_and_one_that_hangs_delays_by_a_moment() {
+    let rows = |decision: &Decision| match decision.effects.as_slice() {
+        [Effect::Answer(rows)] => rows.len(),
+        _ => 0,
+    };
+    let gathering = two(30, Some(Call::Running));
+    assert_eq!((rows(&gathering), gathering.look_again), (0, Some(Duration::from_millis(70))));
+    assert_eq!(rows(&two(100, Some(Call::Running))), 1, "a call that hangs");
+    let at = Case::new().ago(0);
+    assert_eq!(rows(&two(30, Some(Call::Acknowledged { at, round: 1 }))), 2, "nothing is under way any more");
+    assert_eq!(rows(&two(0, None)), 2, "a row that begins does not wait, and takes the other with it");
 }
 
 #[test]

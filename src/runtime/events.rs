@@ -18,6 +18,7 @@ use super::{
     leader::Leadership,
     telemetry::{EventResult, RuntimeMetrics, Telemetry},
 };
+use crate::error::{Error, ErrorClass, Result};
 
 /// Events that may wait to be sent.
 const QUEUE: usize = 1024;
@@ -30,6 +31,9 @@ const REFILL: Duration = Duration::from_secs(30);
 const NOTE_MAX: usize = 1024;
 /// One call to the API.
 const CALL: Duration = Duration::from_secs(5);
+/// Pauses before an Event is sent again that a slow or busy server did not take: what is told once must not be lost to
+/// one bad moment.
+const PAUSES: [Duration; 3] = [Duration::from_millis(250), Duration::from_millis(500), Duration::from_secs(1)];
 
 /// Publishes Events; clones share the queue.
 #[derive(Clone)]
@@ -113,15 +117,38 @@ impl Sender {
             note: Some(shortened(note)),
             secondary: None,
         };
+        for pause in PAUSES {
+            match self.post(&event, &regarding).await {
+                Err(error) if passes(&error) => tracing::debug!(%error, reason, ?pause, "Event is sent again"),
+                answer => return counted(answer, reason),
+            }
+            tokio::time::sleep(pause).await;
+        }
+        counted(self.post(&event, &regarding).await, reason)
+    }
+
+    async fn post(&self, event: &Event, regarding: &ObjectReference) -> Result<()> {
+        self.leadership.require()?;
         // A new recorder each time: a kept one would count a second note under the text of the first.
         let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
-        match tokio::time::timeout(CALL, recorder.publish(&event, &regarding)).await {
-            Ok(Ok(())) => EventResult::Published,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, reason, "Event not published");
-                EventResult::Failed
-            }
-            Err(_) => EventResult::Failed,
+        let answer = tokio::time::timeout(CALL, recorder.publish(event, regarding)).await;
+        Ok(answer.map_err(|_| Error::Deadline(CALL))??)
+    }
+}
+
+/// Whether the same Event may be taken a moment later.
+fn passes(error: &Error) -> bool {
+    use ErrorClass::{Deadline, Server, Throttled, Transport};
+    matches!(error.class(), Deadline | Server | Throttled | Transport)
+}
+
+fn counted(answer: Result<()>, reason: &str) -> EventResult {
+    match answer {
+        Ok(()) => EventResult::Published,
+        Err(Error::NotLeader) => EventResult::DroppedNotLeader,
+        Err(error) => {
+            tracing::warn!(%error, reason, "Event not published");
+            EventResult::Failed
         }
     }
 }

@@ -104,6 +104,32 @@ async fn followers_send_none_and_a_refused_one_is_counted() {
     assert_eq!(count(&telemetry, "Failed"), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_slow_moment_of_the_server_loses_no_event() {
+    // What the server answers first, how often it is asked, and what is counted.
+    for (bad, code, posts, result) in
+        [(2, 503, 3, "Published"), (3, 429, 4, "Published"), (9, 500, 4, "Failed"), (1, 0, 2, "Published"), (1, 403, 1, "Failed")]
+    {
+        let (seen, telemetry) = (Arc::new(Mutex::new(0)), Telemetry::new());
+        let client = fake_api::client({
+            let seen = seen.clone();
+            move |call| {
+                let mut seen = seen.lock().unwrap();
+                *seen += 1;
+                match code {
+                    _ if *seen > bad => ok(call.body),
+                    0 => silence(),
+                    code => refuse(code, "Because"),
+                }
+            }
+        });
+        let events = Events::spawn(client, "b", "p", Leadership::always(), &telemetry, CancellationToken::new());
+        publish(&events, "u1", "told once");
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!((*seen.lock().unwrap(), count(&telemetry, result)), (posts, 1), "{code}");
+    }
+}
+
 #[test]
 fn a_long_note_is_cut_between_characters() {
     let note = shortened("é".repeat(600));
