@@ -329,12 +329,14 @@ fn mark_active(seen: &Seen, rows: &Rows) -> Option<Step> {
 /// could put the replacement.
 fn taint(seen: &Seen, rows: &Rows) -> Option<Step> {
     let node = seen.node.as_ref()?;
-    if rows.is_over() || seen.our_taint().is_some() {
+    let value = Some(seen.fence.spec.episode.to_string());
+    // One of an earlier episode is replaced: the key is the same, the value tells which incident it is.
+    if rows.is_over() || seen.our_taint().is_some_and(|taint| taint.value == value) {
         return None;
     }
     let taint = Taint {
         key: names::FENCED_TAINT.into(),
-        value: Some(seen.fence.spec.episode.to_string()),
+        value,
         effect: "NoSchedule".into(),
         time_added: None,
     };

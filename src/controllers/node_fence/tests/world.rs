@@ -179,7 +179,9 @@ impl World {
             }
             Effect::AddTaint { taint, node } => {
                 self.log.push(format!("taint {}", short(&taint.key)));
-                self.node_as(&node).spec.taints.get_or_insert_default().push(taint);
+                let taints = self.node_as(&node).spec.taints.get_or_insert_default();
+                taints.retain(|it| (&it.key, &it.effect) != (&taint.key, &taint.effect));
+                taints.push(taint);
             }
             Effect::RemoveTaint { taint, node } => {
                 self.log.push(format!("untaint {}", short(&taint.key)));
