@@ -141,7 +141,9 @@ async fn a_volume_that_hangs_or_fails_does_so_alone() {
         assert_eq!(published[name], Ok(BTreeSet::from(["n1".to_owned()])), "{name}");
     }
     let code = |volume: &str| published[volume].as_ref().unwrap_err().code;
-    assert_eq!((code("0-hangs"), code("0-fails")), ("DeadlineExceeded", "Internal"));
+    // The deadline travels with the call: whoever notices first says so.
+    assert!(matches!(code("0-hangs"), "DeadlineExceeded" | "Cancelled"));
+    assert_eq!(code("0-fails"), "Internal");
     assert!(!published.contains_key("absent"));
 }
 
