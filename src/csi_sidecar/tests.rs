@@ -20,7 +20,7 @@ const HANDLE: &str = "vol-1";
 const NODE: &str = "csi-node-1";
 
 /// A request for one volume, and everything the sidecar knows about it.
-struct Case {
+pub(super) struct Case {
     desired: Desired,
     minimum: Proof,
     round: i32,
@@ -31,12 +31,12 @@ struct Case {
 }
 
 impl Case {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let now = Now { wall: DateTime::from_timestamp(1_700_000_000, 0).unwrap(), mono: Instant::now() + Duration::from_secs(3600) };
         Self { desired: Desired::Fenced, minimum: Proof::Verified, round: 1, row: None, call: None, reading: None, now }
     }
 
-    fn request(&self) -> FenceRequest {
+    pub(super) fn request(&self) -> FenceRequest {
         let volume = RequestedVolume {
             episode: 1,
             name: VOLUME.into(),
@@ -93,7 +93,7 @@ impl Case {
         self
     }
 
-    fn begun(mut self, round: i32) -> Self {
+    pub(super) fn begun(mut self, round: i32) -> Self {
         let mut row = row(FenceOutcome::Started, round);
         row.published_before_at = Some(self.now.wall);
         self.row = Some(row);
@@ -129,7 +129,7 @@ fn row(result: FenceOutcome, round: i32) -> FenceResult {
     }
 }
 
-fn sends(decision: &Decision) -> bool {
+pub(super) fn sends(decision: &Decision) -> bool {
     decision.effects.iter().any(|effect| matches!(effect, Effect::Unpublish(_)))
 }
 
