@@ -5,11 +5,6 @@ use sha2::{Digest, Sha256};
 /// Namespace of the operator; our Leases live there.
 pub const OPERATOR_NAMESPACE: &str = "bulkhead-system";
 
-/// Field manager of the controller on its own objects.
-pub const CONTROLLER_MANAGER: &str = "bulkhead-controller";
-/// Field manager of the CSI sidecar.
-pub const SIDECAR_MANAGER: &str = "bulkhead-csi-sidecar";
-
 /// Our own taint; its value is the episode. Only the controller removes it.
 pub const FENCED_TAINT: &str = "bulkhead.dev/fenced";
 /// Makes attach/detach and podGC act at once on a failed node. One without our value is never touched.

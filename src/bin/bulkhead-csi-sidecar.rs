@@ -11,6 +11,7 @@ use bulkhead::error::{Error, Result};
 use bulkhead::runtime::clock::Clock;
 use bulkhead::runtime::program::{self, Flags};
 use clap::Parser;
+use tokio_util::task::TaskTracker;
 
 /// Fences volumes for the CSI driver beside it, when a FenceRequest asks for it.
 #[derive(Parser)]
@@ -42,6 +43,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         events: program.events.clone(),
         telemetry: program.telemetry.clone(),
         clock: Clock::system(),
+        calls: TaskTracker::new(),
     };
     let (cancel, health) = (program.cancel.clone(), program.health.clone());
     let work = async move {

@@ -92,7 +92,7 @@ fn send(
     };
     let (cx, memory, timeout) = (cx.clone(), memory.clone(), request.spec.call_timeout.get());
     let round = volume.round;
-    tokio::spawn(async move {
+    cx.calls.clone().spawn(async move {
         // The task that ends without an answer (a panic) must not leave the row running for ever.
         let called = tokio::spawn(unpublish(cx.clone(), volume, timeout)).await;
         let outcome = called.unwrap_or_else(|panic| Err(internal(panic.to_string())));
@@ -149,3 +149,7 @@ fn unreadable(error: kube::Error) -> Failure {
 fn internal(message: String) -> Failure {
     Failure { code: "Internal", class: FailureClass::Retry, message }
 }
+
+#[cfg(test)]
+#[path = "act_tests.rs"]
+mod tests;

@@ -131,7 +131,8 @@ async fn a_volume_without_a_status_is_not_listed() {
 
 #[tokio::test]
 async fn a_volume_that_hangs_or_fails_does_so_alone() {
-    let names: Vec<&'static str> = vec!["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q"];
+    let names: Vec<&'static str> =
+        vec!["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q"];
     let mut volumes: Vec<_> = names.iter().map(|name| (*name, Says::Nodes(&["n1"]))).collect();
     volumes.extend([("0-hangs", Says::Never), ("0-fails", Says::Fails(Code::Internal))]);
     let (driver, _folder) = Fake::with(&volumes).start();
@@ -141,7 +142,9 @@ async fn a_volume_that_hangs_or_fails_does_so_alone() {
         assert_eq!(published[name], Ok(BTreeSet::from(["n1".to_owned()])), "{name}");
     }
     let code = |volume: &str| published[volume].as_ref().unwrap_err().code;
-    assert_eq!((code("0-hangs"), code("0-fails")), ("DeadlineExceeded", "Internal"));
+    // The deadline travels with the call: whoever notices first says so.
+    assert!(matches!(code("0-hangs"), "DeadlineExceeded" | "Cancelled"));
+    assert_eq!(code("0-fails"), "Internal");
     assert!(!published.contains_key("absent"));
 }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::api::fence_request::FenceRequest;
 use crate::error::Result;
@@ -53,6 +54,8 @@ pub struct Context {
     pub telemetry: Telemetry,
     /// Clocks.
     pub clock: Clock,
+    /// Calls to the driver under way.
+    pub calls: TaskTracker,
 }
 
 /// What this process remembers of a request: its calls. Lost on a restart, and then sent again: they are idempotent.
@@ -73,7 +76,7 @@ struct Sidecar {
     memories: Mutex<HashMap<String, (Option<String>, Shared)>>,
 }
 
-/// Serves the requests that name this driver until `cancel`.
+/// Serves the requests that name this driver until `cancel`; then no call begins any more, and those under way may end.
 pub async fn run(cx: Context, health: &Health, cancel: CancellationToken) {
     let api: Api<FenceRequest> = Api::all(cx.clients.watches.clone());
     let informer = Informer::new(api, "fencerequests").fields(&format!("spec.fencerName={}", cx.name));
@@ -89,15 +92,32 @@ pub async fn run(cx: Context, health: &Health, cancel: CancellationToken) {
     });
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
-    store.wait_synced().await;
+    if cancel.run_until_cancelled(store.wait_synced()).await.is_none() {
+        return;
+    }
     gate.open();
+    let (driver, calls) = (cx.driver.clone(), cx.calls.clone());
     let sidecar = Arc::new(Sidecar { cx, store, queue, memories: Mutex::default() });
     let config = QueueConfig { name: "fence_request", concurrency: 16, deadline: Duration::from_secs(360) };
     let reconcile = move |name: String| {
         let sidecar = sidecar.clone();
         async move { sidecar.reconcile(&name).await }
     };
-    queue::run(config, receiver, &telemetry, cancel, Some(leadership), reconcile).await;
+    let serving = queue::run(config, receiver, &telemetry, cancel.clone(), Some(leadership), reconcile);
+    let ((), stopped) = tokio::join!(serving, async {
+        cancel.cancelled().await;
+        driver.close();
+        tokio::time::Instant::now()
+    });
+    drain(&calls, stopped + queue::DRAIN).await;
+}
+
+/// Waits for the calls under way. One that outlives us may still reach the backend; the next leader sends it again.
+async fn drain(calls: &TaskTracker, until: tokio::time::Instant) {
+    calls.close();
+    if tokio::time::timeout_at(until, calls.wait()).await.is_err() {
+        tracing::warn!(calls = calls.len(), "ControllerUnpublishVolume calls are still under way at shutdown");
+    }
 }
 
 impl Sidecar {

@@ -20,7 +20,7 @@ const HANDLE: &str = "vol-1";
 const NODE: &str = "csi-node-1";
 
 /// A request for one volume, and everything the sidecar knows about it.
-struct Case {
+pub(super) struct Case {
     desired: Desired,
     minimum: Proof,
     round: i32,
@@ -31,7 +31,7 @@ struct Case {
 }
 
 impl Case {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let now = Now {
             wall: DateTime::from_timestamp(1_700_000_000, 0).unwrap(),
             mono: Instant::now() + Duration::from_secs(3600),
@@ -39,7 +39,7 @@ impl Case {
         Self { desired: Desired::Fenced, minimum: Proof::Verified, round: 1, row: None, call: None, reading: None, now }
     }
 
-    fn request(&self) -> FenceRequest {
+    pub(super) fn request(&self) -> FenceRequest {
         let volume = RequestedVolume {
             episode: 1,
             name: VOLUME.into(),
@@ -96,7 +96,7 @@ impl Case {
         self
     }
 
-    fn begun(mut self, round: i32) -> Self {
+    pub(super) fn begun(mut self, round: i32) -> Self {
         let mut row = row(FenceOutcome::Started, round);
         row.published_before_at = Some(self.now.wall);
         self.row = Some(row);
@@ -132,7 +132,7 @@ fn row(result: FenceOutcome, round: i32) -> FenceResult {
     }
 }
 
-fn sends(decision: &Decision) -> bool {
+pub(super) fn sends(decision: &Decision) -> bool {
     decision.effects.iter().any(|effect| matches!(effect, Effect::Unpublish(_)))
 }
 
@@ -170,11 +170,17 @@ fn a_volume_that_cannot_be_read_is_no_proof_though_others_are() {
     let published = BTreeMap::from([(HANDLE.to_owned(), Err(failure))]);
     let hangs = |now: Now| Some(Reading { began: now.mono, ended: now.wall, published: Ok(published.clone()) });
     let before = Case { reading: hangs(Case::new().now), ..Case::new() }.answer();
-    assert_eq!((before.result, before.reason.as_deref(), before.started_at), (FenceOutcome::Failed, Some("DeadlineExceeded"), None));
+    assert_eq!(
+        (before.result, before.reason.as_deref(), before.started_at),
+        (FenceOutcome::Failed, Some("DeadlineExceeded"), None)
+    );
     let mut after = Case::new().begun(1).acknowledged(5, 1);
     after.reading = hangs(after.now);
     let after = after.answer();
-    assert_eq!((after.proof, after.reason.as_deref(), after.read_back_at), (Proof::Acknowledged, Some("DeadlineExceeded"), None));
+    assert_eq!(
+        (after.proof, after.reason.as_deref(), after.read_back_at),
+        (Proof::Acknowledged, Some("DeadlineExceeded"), None)
+    );
 }
 
 fn empty_list() -> Reading {
@@ -235,13 +241,18 @@ fn a_raised_round_fences_again_unless_its_ok_only_came_too_late() {
 
 #[test]
 fn after_a_restart_a_begun_row_is_written_again_before_it_is_called() {
-    for (known, reason) in [(FenceOutcome::Started, None), (FenceOutcome::Started, Some("Unavailable")), (FenceOutcome::Fenced, None)] {
+    for (known, reason) in
+        [(FenceOutcome::Started, None), (FenceOutcome::Started, Some("Unavailable")), (FenceOutcome::Fenced, None)]
+    {
         let mut case = Case { round: 2, ..Case::new().begun(1) };
         case.call = None;
         let begun = FenceResult { result: known, reason: reason.map(str::to_owned), ..case.row.take().unwrap() };
         case.row = Some(begun.clone());
         let again = case.answer();
-        assert_eq!((again.result, again.proof, again.round, again.reason.clone()), (FenceOutcome::Started, Proof::None, 2, None));
+        assert_eq!(
+            (again.result, again.proof, again.round, again.reason.clone()),
+            (FenceOutcome::Started, Proof::None, 2, None)
+        );
         assert_eq!((again.started_at, again.published_before_at), (begun.started_at, begun.published_before_at));
         case.row = Some(again);
         case.call = Some(Call::Recorded);
@@ -253,7 +264,8 @@ fn after_a_restart_a_begun_row_is_written_again_before_it_is_called() {
 fn two(ended_ms_ago: u64, second: Option<Call>) -> Decision {
     let case = Case { minimum: Proof::Acknowledged, ..Case::new().begun(1) };
     let mut request = case.request();
-    let other = RequestedVolume { name: "pv-2".into(), volume_handle: "vol-2".into(), ..request.spec.volumes[0].clone() };
+    let other =
+        RequestedVolume { name: "pv-2".into(), volume_handle: "vol-2".into(), ..request.spec.volumes[0].clone() };
     request.spec.volumes.push(other);
     if second.is_some() {
         let begun = FenceResult { name: "pv-2".into(), ..case.row.clone().unwrap() };

@@ -44,12 +44,6 @@ impl Writer {
         &self.leadership
     }
 
-    /// The same writes under another field manager.
-    #[must_use]
-    pub fn with_manager(&self, manager: &'static str) -> Self {
-        Self { manager, ..self.clone() }
-    }
-
     /// Creates an object; [`Error::is_conflict`] if it exists already.
     pub async fn create<K: Kind + Serialize + DeserializeOwned>(&self, object: &K) -> Result<K> {
         let key = ObjectKey::from(object);

@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use axum::{
@@ -22,6 +23,10 @@ use crate::error::{Error, Result};
 
 /// Media type of the metrics text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// An informer renews its watch every 190 s, and tries again within a minute when that fails. One that asks for nothing
+/// for so long is stuck.
+const SILENCE: Duration = Duration::from_secs(600);
 
 /// All gates of a process. Clones share them.
 #[derive(Clone, Default)]
@@ -84,7 +89,7 @@ pub async fn serve(
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let local = listener.local_addr().map_err(failed)?;
     let router = Router::new()
-        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/healthz", get(alive))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .with_state((health, telemetry));
@@ -96,6 +101,16 @@ pub async fn serve(
         }
     });
     Ok(local)
+}
+
+/// Not whether the server answers, which a restart does not mend: whether we still ask.
+async fn alive(State((_, telemetry)): State<(Health, Telemetry)>) -> impl IntoResponse {
+    let silent = telemetry.silent_informers(SILENCE);
+    if silent.is_empty() {
+        return (StatusCode::OK, "ok\n".to_owned());
+    }
+    let lines = silent.into_iter().map(|name| format!("informer {name}: asked for nothing for {SILENCE:?}\n"));
+    (StatusCode::SERVICE_UNAVAILABLE, lines.collect())
 }
 
 async fn ready(State((health, _)): State<(Health, Telemetry)>) -> impl IntoResponse {

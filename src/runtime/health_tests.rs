@@ -44,6 +44,22 @@ async fn readiness_says_which_gate_is_closed() {
     panic!("still listening after cancel");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_informer_that_stopped_asking_fails_the_liveness() {
+    let (telemetry, cancel) = (Telemetry::new(), CancellationToken::new());
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let address = serve(address, Health::new(), telemetry.clone(), cancel.clone()).await.unwrap();
+    telemetry.informer_asks("nodes");
+    telemetry.informer_asks("pods");
+    tokio::time::advance(SILENCE).await;
+    telemetry.informer_asks("pods");
+    assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let answer = get(address, "/healthz").await;
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("informer nodes"), "{answer}");
+    assert!(!answer.contains("informer pods"), "{answer}");
+}
+
 #[tokio::test]
 async fn an_address_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use futures::{StreamExt as _, pin_mut};
-use kube::{Api, Resource};
+use kube::{Api, Client, Resource, client::Body};
 use kube_runtime::watcher::{self, DefaultBackoff, Event};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
@@ -64,13 +64,6 @@ where
         self
     }
 
-    /// Asks the server only for objects with these labels.
-    #[must_use]
-    pub fn labels(mut self, selector: &str) -> Self {
-        self.config = self.config.labels(selector);
-        self
-    }
-
     /// Asks the server only for objects with these field values.
     #[must_use]
     pub fn fields(mut self, selector: &str) -> Self {
@@ -92,16 +85,23 @@ where
             }
         });
         let feed = Feed { store: store.clone(), keep: self.keep, label, metrics };
-        let watch = watch_for_ever(guarded(self.api), self.config, feed);
+        let watch = watch_for_ever(guarded(self.api, self.name, telemetry.clone()), self.config, feed);
         tokio::spawn(async move { cancel.run_until_cancelled(watch).await });
         store
     }
 }
 
-/// The same resources as `api`, decoded with a guard around each object.
-fn guarded<K: Resource<DynamicType = ()>>(api: Api<K>) -> Api<Guarded<K>> {
+/// The same resources as `api`, decoded with a guard around each object. Each request is a sign of life: kube's watcher
+/// renews a watch without a word.
+fn guarded<K: Resource<DynamicType = ()>>(api: Api<K>, name: &'static str, telemetry: Telemetry) -> Api<Guarded<K>> {
     let namespace = api.namespace().map(str::to_owned);
-    let client = api.into_client();
+    let inner = api.into_client();
+    let noted = tower::service_fn(move |request: http::Request<Body>| {
+        telemetry.informer_asks(name);
+        let inner = inner.clone();
+        async move { inner.send(request).await }
+    });
+    let client = Client::new(noted, namespace.as_deref().unwrap_or_default());
     match namespace {
         Some(namespace) => Api::namespaced_with(client, &namespace, &()),
         None => Api::all_with(client, &()),

@@ -55,7 +55,7 @@ fn list_end(version: u32) -> Value {
 /// A server whose answers depend on how many streaming lists it was asked for; it remembers all calls.
 struct Server {
     calls: Arc<Mutex<Vec<Call>>>,
-    client: kube::Client,
+    client: Client,
     telemetry: Telemetry,
 }
 
@@ -224,12 +224,11 @@ async fn what_is_not_kept_does_not_exist() {
 async fn selectors_and_namespace_reach_the_server_and_the_watch_is_short() {
     let server = Server::new(|_, _| silence());
     let api: Api<SlimPod> = Api::namespaced(server.client.clone(), "apps");
-    let informer = Informer::new(api, "pods").labels("app=db").fields("spec.nodeName=n1");
+    let informer = Informer::new(api, "pods").fields("spec.nodeName=n1");
     let _store = server.start(informer);
     sleep(Duration::from_millis(1)).await;
     let call = server.calls.lock().unwrap()[0].clone();
     assert_eq!(call.path, "/api/v1/namespaces/apps/pods");
-    assert_eq!(call.query["labelSelector"], "app%3Ddb");
     assert_eq!(call.query["fieldSelector"], "spec.nodeName%3Dn1");
     let timeout: u32 = call.query["timeoutSeconds"].parse().unwrap();
     assert!((WATCH_TIMEOUT..=WATCH_TIMEOUT + TIMEOUT_JITTER).contains(&timeout), "{timeout}");
@@ -248,4 +247,23 @@ async fn the_watch_ends_with_the_token() {
     assert!(calls > 1, "it tried again until then");
     sleep(Duration::from_secs(600)).await;
     assert_eq!(server.calls.lock().unwrap().len(), calls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_watch_that_is_renewed_is_a_sign_of_life_and_a_stuck_one_is_not() {
+    use futures::FutureExt as _;
+    let limit = Duration::from_secs(600);
+    // The server ends each quiet watch in time; or it never answers at all.
+    for (renews, silent) in [(true, vec![]), (false, vec!["pods"])] {
+        let server = Server::new(move |call, _| match call.is_streaming_list() {
+            true => watch(&[list_end(1)]),
+            false if renews => sleep(Duration::from_secs(180)).then(|()| watch(&[])).boxed(),
+            false => silence(),
+        });
+        let cancel = CancellationToken::new();
+        let _store = server.informer().spawn(cancel.clone(), &server.telemetry);
+        sleep(Duration::from_secs(3000)).await;
+        assert_eq!(server.telemetry.silent_informers(limit), silent, "renews: {renews}");
+        cancel.cancel();
+    }
 }

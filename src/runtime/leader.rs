@@ -268,7 +268,8 @@ impl Election {
             fields.lease_duration_seconds = Some(1);
             within(RELEASE, self.api.replace(&self.spec.name, &PostParams::default(), &lease)).await.map(drop)
         };
-        match released.await {
+        let released = tokio::time::timeout(RELEASE, released).await;
+        match released.unwrap_or(Err(Error::Deadline(RELEASE))) {
             Ok(()) => tracing::info!(lease = self.spec.name, "the Lease is released"),
             Err(error) => {
                 tracing::warn!(lease = self.spec.name, %error, "the Lease is not released; it runs out")

@@ -33,11 +33,11 @@ impl Switch {
 
 /// One Lease on a server with compare-and-swap, and all writes to it.
 #[derive(Clone, Default)]
-struct Server {
+pub(crate) struct Server {
     lease: Arc<Mutex<Option<Value>>>,
     writes: Arc<Mutex<Vec<(TokioInstant, Value)>>>,
     /// Requests hang.
-    down: Arc<AtomicBool>,
+    pub(crate) down: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -69,12 +69,12 @@ impl Server {
         }
     }
 
-    fn holder(&self) -> String {
+    pub(crate) fn holder(&self) -> String {
         let lease = self.lease.lock().unwrap();
         lease.as_ref().and_then(|it| it["spec"]["holderIdentity"].as_str()).unwrap_or_default().to_owned()
     }
 
-    fn candidate(&self, identity: &str) -> (Leadership, JoinHandle<Ended>, CancellationToken) {
+    pub(crate) fn candidate(&self, identity: &str) -> (Leadership, JoinHandle<Ended>, CancellationToken) {
         let cancel = CancellationToken::new();
         let spec = LeaseSpec {
             namespace: "bulkhead-system".into(),

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -15,7 +16,12 @@ use super::client::Clients;
 use super::events::Events;
 use super::health::{self, Health};
 use super::leader::{self, Ended, LeaseSpec, LeaseTimes};
+use super::queue;
 use super::telemetry::{self, LogFormat, Telemetry, Tracing};
+
+/// How long the work may take to end: a little longer than the queues give themselves, so that they can say what they
+/// stopped. With the release of the Lease this fits in 5 s.
+const DRAIN: Duration = queue::DRAIN.saturating_add(Duration::from_millis(250));
 
 /// Flags of every program; each is an environment variable too.
 #[derive(Clone, Debug, clap::Args)]
@@ -68,8 +74,15 @@ pub struct Program {
     pub events: Events,
     /// Cancelled when the program is to end.
     pub cancel: CancellationToken,
-    election: JoinHandle<Ended>,
+    candidacy: Candidacy,
     tracing: Tracing,
+}
+
+/// Our standing for the Lease. It has a token of its own: we stand until the work has ended, so that no successor leads
+/// while we may still write or call.
+struct Candidacy {
+    election: JoinHandle<Ended>,
+    withdraw: CancellationToken,
 }
 
 impl Flags {
@@ -96,7 +109,8 @@ impl Serving {
             identity: flags.identity.clone(),
             times: LeaseTimes::default(),
         };
-        let (leadership, election) = leader::lead(clients.leases.clone(), spec, &telemetry, cancel.clone());
+        let withdraw = CancellationToken::new();
+        let (leadership, election) = leader::lead(clients.leases.clone(), spec, &telemetry, withdraw.clone());
         let events = Events::spawn(
             clients.writes.clone(),
             service,
@@ -106,36 +120,25 @@ impl Serving {
             cancel.clone(),
         );
         let writer = Writer::new(clients.writes.clone(), leadership, service);
-        Program { clients, telemetry, health, writer, events, cancel, election, tracing }
+        Program {
+            clients,
+            telemetry,
+            health,
+            writer,
+            events,
+            cancel,
+            candidacy: Candidacy { election, withdraw },
+            tracing,
+        }
     }
 }
 
 impl Program {
-    /// Runs `work` until SIGTERM, SIGINT or the loss of leadership, and ends in order: no new work, running work ends,
-    /// the Lease is released. Losing the Lease is a failure: the next process starts with empty memory.
+    /// Runs `work` until SIGTERM, SIGINT or the loss of leadership, and ends in order: no new work, running work ends
+    /// (or is dropped after about 3 s), and only then the Lease is released. Losing the Lease is a failure: the next process starts with empty memory.
     pub async fn run(self, work: impl Future<Output = ()>) -> ExitCode {
-        let Self { cancel, mut election, tracing, .. } = self;
-        let guard = cancel.clone().drop_guard();
-        let stopping = async {
-            let ended = tokio::select! {
-                () = stop_signal() => None,
-                ended = &mut election => Some(ended),
-                () = cancel.cancelled() => None,
-            };
-            cancel.cancel();
-            ended
-        };
-        // Work ends by itself once it is cancelled; if it ends before, so does the program.
-        let working = async {
-            work.await;
-            drop(guard);
-        };
-        let (ended, ()) = tokio::join!(stopping, working);
-        let lost = matches!(ended, Some(Ok(Ended::Lost) | Err(_)));
-        if ended.is_none() {
-            // Released last: until here this replica may still have been writing.
-            let _ = election.await;
-        }
+        let Self { cancel, candidacy, tracing, .. } = self;
+        let lost = serve_until(stop_signal(), cancel, candidacy, work).await;
         tracing.shutdown();
         if lost {
             tracing::error!("the Lease is lost; the process ends, the next one starts afresh");
@@ -143,6 +146,45 @@ impl Program {
         }
         ExitCode::SUCCESS
     }
+}
+
+/// Runs `work` until `stop`, `cancel`, its own end or the loss of the Lease, and ends in order. Returns whether the Lease
+/// was lost.
+async fn serve_until(
+    stop: impl Future<Output = ()>,
+    cancel: CancellationToken,
+    Candidacy { mut election, withdraw }: Candidacy,
+    work: impl Future<Output = ()>,
+) -> bool {
+    // Work ends by itself once it is cancelled; if it ends before, so does the program.
+    let guard = cancel.clone().drop_guard();
+    let working = async {
+        let drained = async {
+            cancel.cancelled().await;
+            tokio::time::sleep(DRAIN).await;
+        };
+        tokio::select! {
+            () = work => {}
+            () = drained => tracing::warn!("the work did not end in {DRAIN:?}; it is stopped"),
+        }
+        drop(guard);
+    };
+    let stopping = async {
+        let ended = tokio::select! {
+            () = stop => None,
+            ended = &mut election => Some(ended),
+            () = cancel.cancelled() => None,
+        };
+        cancel.cancel();
+        ended
+    };
+    let (ended, ()) = tokio::join!(stopping, working);
+    withdraw.cancel();
+    let ended = match ended {
+        Some(ended) => ended,
+        None => election.await,
+    };
+    !matches!(ended, Ok(Ended::Stopped))
 }
 
 async fn stop_signal() {
@@ -161,3 +203,7 @@ pub fn failed(error: &Error) -> ExitCode {
     eprintln!("error: {error}");
     ExitCode::FAILURE
 }
+
+#[cfg(test)]
+#[path = "program_tests.rs"]
+mod tests;

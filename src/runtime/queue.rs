@@ -39,7 +39,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// Longer delays are cut to this: nobody waits so long, and adding them to a time could overflow.
 const DELAY_MAX: Duration = Duration::from_secs(30 * 86400);
 /// How long running reconciles may go on after `cancel`; with the rest of the shutdown this fits in 5 s.
-const DRAIN: Duration = Duration::from_secs(3);
+pub const DRAIN: Duration = Duration::from_secs(3);
 
 /// What a queue can carry.
 pub trait Key: Clone + Eq + Hash + Display + Send + Sync + 'static {}

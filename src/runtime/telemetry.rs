@@ -1,7 +1,11 @@
 //! Logs, traces and metrics. Metric names are `bulkhead_*`; labels are enums or names fixed in our
 //! code, never names of objects or texts of errors.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::WithExportConfig as _;
@@ -13,6 +17,7 @@ use prometheus_client::{
 };
 use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
+use super::clock::monotonic;
 use crate::error::{Error, ErrorClass, Result};
 
 /// Brings a gauge up to date.
@@ -23,6 +28,8 @@ type Refresh = Box<dyn Fn() + Send + Sync>;
 pub struct Telemetry {
     registry: Arc<Mutex<Registry>>,
     refresh: Arc<Mutex<Vec<Refresh>>>,
+    /// Informer → when it last asked the server for a list or a watch.
+    asked: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
     /// The runtime's own metrics.
     pub(crate) runtime: RuntimeMetrics,
 }
@@ -38,7 +45,7 @@ impl Telemetry {
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("bulkhead");
         let runtime = RuntimeMetrics::register(&mut registry);
-        Self { registry: Arc::new(Mutex::new(registry)), refresh: Arc::default(), runtime }
+        Self { registry: Arc::new(Mutex::new(registry)), refresh: Arc::default(), asked: Arc::default(), runtime }
     }
 
     /// Adds a metric under `bulkhead_<name>` and returns it.
@@ -49,6 +56,18 @@ impl Telemetry {
     /// Runs `update` before each scrape, for gauges that depend on the time of day.
     pub fn before_scrape(&self, update: impl Fn() + Send + Sync + 'static) {
         lock(&self.refresh).push(Box::new(update));
+    }
+
+    /// An informer asks the server for a list or a watch.
+    pub(crate) fn informer_asks(&self, informer: &'static str) {
+        lock(&self.asked).insert(informer, monotonic());
+    }
+
+    /// The informers that asked the server for nothing for longer than `limit`.
+    pub(crate) fn silent_informers(&self, limit: Duration) -> Vec<&'static str> {
+        let now = monotonic();
+        let silent = |asked: Instant| now.saturating_duration_since(asked) > limit;
+        lock(&self.asked).iter().filter(|(_, asked)| silent(**asked)).map(|(informer, _)| *informer).collect()
     }
 
     /// All metrics in OpenMetrics text form.
@@ -185,7 +204,7 @@ impl RuntimeMetrics {
     }
 
     /// Records one finished reconcile.
-    pub fn reconciled(&self, queue: &'static str, outcome: Outcome, took: std::time::Duration) {
+    pub fn reconciled(&self, queue: &'static str, outcome: Outcome, took: Duration) {
         self.reconciles.get_or_create(&OutcomeLabels { queue, outcome }).inc();
         self.reconcile_seconds.get_or_create(&QueueLabel { queue }).observe(took.as_secs_f64());
     }
@@ -242,7 +261,7 @@ impl Tracing {
     /// Sends the spans that are still buffered; waits at most a second.
     pub fn shutdown(self) {
         if let Some(provider) = self.0
-            && let Err(error) = provider.shutdown_with_timeout(std::time::Duration::from_secs(1))
+            && let Err(error) = provider.shutdown_with_timeout(Duration::from_secs(1))
         {
             tracing::debug!(%error, "the last traces were not sent");
         }

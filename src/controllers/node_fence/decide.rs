@@ -334,12 +334,7 @@ fn taint(seen: &Seen, rows: &Rows) -> Option<Step> {
     if rows.is_over() || seen.our_taint().is_some_and(|taint| taint.value == value) {
         return None;
     }
-    let taint = Taint {
-        key: names::FENCED_TAINT.into(),
-        value,
-        effect: "NoSchedule".into(),
-        time_added: None,
-    };
+    let taint = Taint { key: names::FENCED_TAINT.into(), value, effect: "NoSchedule".into(), time_added: None };
     Step::new("Tainting", vec![Effect::AddTaint { taint, node: node.clone() }])
 }
 

@@ -220,7 +220,12 @@ impl Controller {
         self.metrics.pass(decision, &self.cx.stores.fences.list());
         let (before, after) = (&memory.suspected, &decision.suspected);
         for node in after.difference(before) {
-            self.tell_node(node, EventType::Normal, "NodeSuspected", "its kubelet is silent or reports it not ready, or a taint that counts is on it".into());
+            self.tell_node(
+                node,
+                EventType::Normal,
+                "NodeSuspected",
+                "its kubelet is silent or reports it not ready, or a taint that counts is on it".into(),
+            );
         }
         for node in before.difference(after) {
             self.tell_node(node, EventType::Normal, "SuspicionCleared", "the node is heard of again".into());
