@@ -1,6 +1,7 @@
 //! Carries one node's incident through: taint, fence, read back, release, detach, clean. Keyed by node name.
 
 pub mod act;
+mod conditions;
 pub mod decide;
 pub mod guard;
 pub(crate) mod metrics;

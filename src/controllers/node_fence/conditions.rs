@@ -1,0 +1,204 @@
+//! The conditions of a NodeFence, each from the rows alone: what it waits for, in the documented reasons.
+
+use crate::api::conditions::{self, State};
+use crate::api::node_fence::{NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
+use crate::api::time::Now;
+
+use super::decide::{NodeState, Seen, Step};
+use super::rows::{self, Rows};
+use super::status::Counts;
+
+/// What one condition says.
+struct Said {
+    type_: &'static str,
+    state: State,
+    reason: String,
+    message: String,
+}
+
+fn said(type_: &'static str, state: impl Into<State>, reason: impl Into<String>, message: impl Into<String>) -> Said {
+    Said { type_, state: state.into(), reason: reason.into(), message: message.into() }
+}
+
+/// Sets all conditions, those of kstatus first; Reconciling and Stalled are there only while they hold.
+pub(super) fn set(
+    seen: &Seen,
+    rows: &Rows,
+    counts: &Counts,
+    step: Option<&Step>,
+    status: &mut NodeFenceStatus,
+    now: Now,
+) {
+    let phase = status.phase.unwrap_or(Phase::Planned);
+    let done = phase == Phase::Recovered;
+    let waiting = waiting(rows);
+    let stalled = stalled(seen, rows, now).filter(|_| !done);
+    let held = held(rows).filter(|_| !done);
+    let ready = match (&held, &stalled) {
+        _ if done => said("Ready", true, "Recovered", ""),
+        (Some((reason, message)), _) => said("Ready", false, *reason, message),
+        (None, Some((reason, message))) => said("Ready", false, reason, message),
+        (None, None) => {
+            let message = waiting.as_ref().map(|(_, message)| message.as_str()).unwrap_or_default();
+            said("Ready", false, step_reason(phase, step, &waiting), message)
+        }
+    };
+    let reconciling = (!done && stalled.is_none()).then(|| said("Reconciling", true, reason_or(phase), &ready.message));
+    let stalled = stalled.map(|(reason, message)| said("Stalled", true, reason, message));
+    let held =
+        held.map_or_else(|| said("Held", false, "NotHeld", ""), |(why, message)| said("Held", true, why, message));
+    for absent in ["Reconciling", "Stalled"] {
+        if [&reconciling, &stalled].iter().all(|present| present.as_ref().is_none_or(|it| it.type_ != absent)) {
+            conditions::remove(&mut status.conditions, absent);
+        }
+    }
+    let steps = [fenced(counts, waiting.as_ref()), released(counts, waiting.is_some()), detached(rows, counts)];
+    let all = [Some(ready), reconciling, stalled, Some(held)].into_iter().flatten().chain(steps);
+    let generation = seen.fence.metadata.generation.unwrap_or_default();
+    for it in all.chain([node_clean(seen, rows, done)]) {
+        conditions::set(&mut status.conditions, it.type_, it.state, &it.reason, it.message, generation, now.wall);
+    }
+}
+
+fn fenced(counts: &Counts, waiting: Option<&(String, String)>) -> Said {
+    let proved = counts.proved == counts.needed;
+    let reason = if proved { "Proved" } else { waiting.map_or("Fencing", |(reason, _)| reason) };
+    said("Fenced", proved, reason, format!("{} of {} volumes proved", counts.proved, counts.needed))
+}
+
+fn released(counts: &Counts, waits: bool) -> Said {
+    let all = counts.gone == counts.to_release;
+    let reason = match (all, counts.to_release) {
+        (true, 0) => "NothingToRelease",
+        (true, _) => "AllReleased",
+        (false, _) if waits => "PodsHeld",
+        (false, _) => "Releasing",
+    };
+    said("Released", all, reason, format!("{} of {} pods gone", counts.gone, counts.to_release))
+}
+
+fn detached(rows: &Rows, counts: &Counts) -> Said {
+    let all = counts.detached == counts.needed;
+    let reason = match (all, counts.needed) {
+        (true, 0) => "NothingToDetach",
+        (true, _) => "AllDetached",
+        (false, _) if rows.volumes.iter().any(|row| row.status.refences.unwrap_or(0) > 0) => "Reattached",
+        (false, _) => "Detaching",
+    };
+    said("Detached", all, reason, format!("{} of {} attachments gone", counts.detached, counts.needed))
+}
+
+/// Why the whole incident waits.
+fn held(rows: &Rows) -> Option<(&'static str, String)> {
+    if !rows.is_held() {
+        return None;
+    }
+    if let Some(volume) = &rows.ambiguous {
+        return Some(("IdentityAmbiguous", ambiguous(volume)));
+    }
+    // A calm after an outage is part of it: the reasons of an incident know no Cooldown.
+    rows.outage.map(|_| ("CorrelatedOutage", "too many nodes are suspected at once: nothing more is begun".into()))
+}
+
+fn ambiguous(volume: &str) -> String {
+    format!(
+        "the node id that volume {volume} was published to is in doubt (attachment and pod must be younger than the Node, \
+         and CSINode must agree): nothing is done"
+    )
+}
+
+fn reason_or(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Planned => "Tainting",
+        Phase::Fencing => "Fencing",
+        Phase::PodsReleased => "Detaching",
+        Phase::Detached => "AwaitingNode",
+        Phase::Cleaning => "Cleaning",
+        Phase::Recovered => "Recovered",
+    }
+}
+
+fn step_reason<'a>(phase: Phase, step: Option<&Step>, waiting: &'a Option<(String, String)>) -> &'a str {
+    match (phase, waiting) {
+        (Phase::Fencing | Phase::Planned, Some((reason, _))) => reason,
+        (Phase::Fencing, None) if step.is_some_and(|step| step.reason == "Releasing") => "Releasing",
+        _ => reason_or(phase),
+    }
+}
+
+/// Why pods wait: the reason of the first, and all of them by volume or name.
+fn waiting(rows: &Rows) -> Option<(String, String)> {
+    let waiting: Vec<_> = rows.pods.iter().filter(|row| row.state == PodStatusState::Waiting).collect();
+    let first = waiting.first()?;
+    let own = first.reason.clone().unwrap_or_else(|| "ProofTooWeak".into());
+    let failed = rows.volumes.iter().find(|row| row.needed && row.status.state == VolumeStatusState::Failed);
+    let (reason, detail) = match failed.filter(|_| own == "ProofTooWeak") {
+        Some(row) => (
+            documented(row.status.reason.as_deref()),
+            format!(
+                "volume {} has proof {:?}, {:?} is required ({}{})",
+                row.plan.name,
+                row.status.proof,
+                row.minimum,
+                row.status.reason.as_deref().unwrap_or_default(),
+                row.status.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default(),
+            ),
+        ),
+        None => (own, first.message.clone().unwrap_or_default()),
+    };
+    let more = if waiting.len() > 1 { format!("; {} pods wait", waiting.len()) } else { "; its pod stays".into() };
+    Some((reason, format!("{detail}{more}")))
+}
+
+/// Conditions speak the documented reasons; a gRPC code or a row's reason is in the message.
+fn documented(reason: Option<&str>) -> String {
+    match reason {
+        Some(reason @ ("FencerMissing" | "Unimplemented")) => reason.into(),
+        Some("DeadlineExceeded") => "FenceTimeout".into(),
+        _ => "ProofTooWeak".into(),
+    }
+}
+
+/// Reported once the policy's `giveUpAfter` has passed without proof; retries go on.
+fn stalled(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
+    let patience = seen.policies.iter().map(|policy| policy.spec.fencing.give_up_after.get()).min();
+    let patience = patience.unwrap_or(std::time::Duration::from_secs(300));
+    let since = now.wall.signed_duration_since(seen.fence.spec.plan.decided_at).to_std().unwrap_or_default();
+    let silent = rows.volumes.iter().filter(|row| row.needed && !row.is_cut_off()).any(|row| {
+        let asked = row.plan.driver.as_deref().is_some_and(|driver| seen.request(driver).is_some());
+        asked && rows::result(seen, row).is_none()
+    });
+    let certain = waiting(rows)
+        .filter(|(reason, _)| matches!(reason.as_str(), "FencerMissing" | "Unimplemented" | "UnknownVolumeKind"));
+    match (certain, since >= patience) {
+        (Some(known), _) => Some(known),
+        (None, false) => None,
+        (None, true) if silent => Some(("FencerSilent".into(), "the driver's sidecar has not answered".into())),
+        (None, true) => waiting(rows).map(|(_, message)| ("ProofTooWeak".into(), message)).or_else(|| unproved(rows)),
+    }
+}
+
+/// The first volume that is still tried, with what was answered last.
+fn unproved(rows: &Rows) -> Option<(String, String)> {
+    let row = rows.volumes.iter().find(|row| row.needed && !row.is_cut_off())?;
+    let answer = row.status.reason.as_deref().unwrap_or("no answer yet");
+    let detail = row.status.message.as_deref().unwrap_or_default();
+    let reason = if answer == "DeadlineExceeded" { "FenceTimeout" } else { "ProofTooWeak" };
+    Some((reason.into(), format!("volume {} is not proved: {answer}: {detail}; it is tried again", row.plan.name)))
+}
+
+fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
+    let committed = rows.volumes.iter().any(|row| row.is_committed());
+    let back = rows.node == NodeState::Back;
+    match &seen.node {
+        _ if !committed => said("NodeClean", true, "NoVolumes", "nothing was cut off"),
+        None if done => said("NodeClean", true, "NodeDeleted", ""),
+        Some(_) if done || back && rows::is_clean(seen) => said("NodeClean", true, "Rebooted", ""),
+        Some(_) if back => {
+            let message =
+                "the node is back with the same boot id, and its processes may still hold the volumes: reboot it";
+            said("NodeClean", false, "AgentMissing", message)
+        }
+        _ => said("NodeClean", State::Unknown, "NodeAway", ""),
+    }
+}
