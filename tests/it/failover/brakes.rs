@@ -1,9 +1,12 @@
 //! How much is acted on at once, when nothing is done at all, and how a policy goes.
 
+use std::time::Duration;
+
 use bulkhead::api::conditions;
 use bulkhead::api::names;
 use bulkhead::api::node_fence::NodeFence;
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
+use bulkhead_testbed::TestbedOptions;
 use bulkhead_testbed::array::{Effect, Fault, Method};
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions, Workload};
 use kube::api::{DeleteParams, ListParams};
@@ -88,8 +91,14 @@ pub async fn a_policy_with_an_open_fence_goes_when_it_is_finished(cluster: &Clus
 
 /// Three of four nodes at once are not three failures.
 pub async fn most_nodes_at_once_are_an_outage() -> Result<(), Failed> {
-    let cluster = Cluster::start(ClusterOptions { nodes: 4, ..options() }).await?;
-    let limits = json!({ "limits": { "maxNodes": "100%", "maxUnhealthy": "50%", "cooldown": "10m" } });
+    // As by default, a Lease that stands still is suspected well before Kubernetes gives the node up: Kubernetes does so
+    // with one node after the other, and the first must not be acted on before the last is counted.
+    let testbed = TestbedOptions { node_monitor_grace_period: Duration::from_secs(18), ..options().testbed };
+    let cluster = Cluster::start(ClusterOptions { nodes: 4, testbed, ..options() }).await?;
+    let limits = json!({
+        "detection": { "kubelet": { "suspectAfter": "11s" } },
+        "limits": { "maxNodes": "100%", "maxUnhealthy": "50%", "cooldown": "10m" },
+    });
     create_policy(&cluster.client, "outage", "outage", &limits).await?;
     let set = Workload {
         replicas: 8,
