@@ -77,7 +77,13 @@ fn tell(cx: &Context, request: &FenceRequest, row: &FenceResult) {
     cx.events.publish(request.object_ref(&()), kind, event, "Fence", note);
 }
 
-fn send(cx: &Context, request: &FenceRequest, memory: &Shared, volume: RequestedVolume, wake: impl Fn() + Send + 'static) {
+fn send(
+    cx: &Context,
+    request: &FenceRequest,
+    memory: &Shared,
+    volume: RequestedVolume,
+    wake: impl Fn() + Send + 'static,
+) {
     let row = key(&volume);
     let before = lock(memory).calls.insert(row.clone(), Call::Running);
     let attempts = match before {
@@ -123,14 +129,21 @@ async fn secrets(cx: &Context, volume: &RequestedVolume) -> Result<HashMap<Strin
     let data = secret.data.unwrap_or_default().into_iter();
     let entries = data.map(|(key, value)| match String::from_utf8(value.0) {
         Ok(value) => Ok((key, value)),
-        Err(_) => Err(internal(format!("key {key} of secret {namespace}/{} is no text", secret.metadata.name.as_deref().unwrap_or_default()))),
+        Err(_) => Err(internal(format!(
+            "key {key} of secret {namespace}/{} is no text",
+            secret.metadata.name.as_deref().unwrap_or_default()
+        ))),
     });
     entries.collect()
 }
 
 fn unreadable(error: kube::Error) -> Failure {
     let error = Error::from(error);
-    Failure { code: "SecretUnreadable", class: FailureClass::Retry, message: format!("controller-publish secret: {error}") }
+    Failure {
+        code: "SecretUnreadable",
+        class: FailureClass::Retry,
+        message: format!("controller-publish secret: {error}"),
+    }
 }
 
 fn internal(message: String) -> Failure {

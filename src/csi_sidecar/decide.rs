@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 
 use crate::api::conditions;
-use crate::api::fence_request::{
-    Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, RequestedVolume,
-};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, RequestedVolume};
 use crate::api::fencing::Proof;
 use crate::api::time::{self, Now};
 

@@ -101,7 +101,11 @@ impl Driver {
     }
 
     /// Takes a node's access to a volume away.
-    pub async fn unpublish(&self, request: ControllerUnpublishVolumeRequest, deadline: Duration) -> Result<(), Failure> {
+    pub async fn unpublish(
+        &self,
+        request: ControllerUnpublishVolumeRequest,
+        deadline: Duration,
+    ) -> Result<(), Failure> {
         let mut client = ControllerClient::new(self.channel.clone());
         call(deadline, client.controller_unpublish_volume(timed(request, deadline))).await.map(drop)
     }

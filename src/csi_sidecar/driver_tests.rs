@@ -131,7 +131,8 @@ async fn a_volume_without_a_status_is_not_listed() {
 
 #[tokio::test]
 async fn a_volume_that_hangs_or_fails_does_so_alone() {
-    let names: Vec<&'static str> = vec!["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q"];
+    let names: Vec<&'static str> =
+        vec!["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q"];
     let mut volumes: Vec<_> = names.iter().map(|name| (*name, Says::Nodes(&["n1"]))).collect();
     volumes.extend([("0-hangs", Says::Never), ("0-fails", Says::Fails(Code::Internal))]);
     let (driver, _folder) = Fake::with(&volumes).start();

@@ -32,7 +32,10 @@ pub(super) struct Case {
 
 impl Case {
     pub(super) fn new() -> Self {
-        let now = Now { wall: DateTime::from_timestamp(1_700_000_000, 0).unwrap(), mono: Instant::now() + Duration::from_secs(3600) };
+        let now = Now {
+            wall: DateTime::from_timestamp(1_700_000_000, 0).unwrap(),
+            mono: Instant::now() + Duration::from_secs(3600),
+        };
         Self { desired: Desired::Fenced, minimum: Proof::Verified, round: 1, row: None, call: None, reading: None, now }
     }
 
@@ -167,15 +170,25 @@ fn a_volume_that_cannot_be_read_is_no_proof_though_others_are() {
     let published = BTreeMap::from([(HANDLE.to_owned(), Err(failure))]);
     let hangs = |now: Now| Some(Reading { began: now.mono, ended: now.wall, published: Ok(published.clone()) });
     let before = Case { reading: hangs(Case::new().now), ..Case::new() }.answer();
-    assert_eq!((before.result, before.reason.as_deref(), before.started_at), (FenceOutcome::Failed, Some("DeadlineExceeded"), None));
+    assert_eq!(
+        (before.result, before.reason.as_deref(), before.started_at),
+        (FenceOutcome::Failed, Some("DeadlineExceeded"), None)
+    );
     let mut after = Case::new().begun(1).acknowledged(5, 1);
     after.reading = hangs(after.now);
     let after = after.answer();
-    assert_eq!((after.proof, after.reason.as_deref(), after.read_back_at), (Proof::Acknowledged, Some("DeadlineExceeded"), None));
+    assert_eq!(
+        (after.proof, after.reason.as_deref(), after.read_back_at),
+        (Proof::Acknowledged, Some("DeadlineExceeded"), None)
+    );
 }
 
 fn empty_list() -> Reading {
-    Reading { began: Instant::now() + Duration::from_secs(3600), ended: DateTime::UNIX_EPOCH, published: Ok(BTreeMap::new()) }
+    Reading {
+        began: Instant::now() + Duration::from_secs(3600),
+        ended: DateTime::UNIX_EPOCH,
+        published: Ok(BTreeMap::new()),
+    }
 }
 
 fn unreadable() -> Reading {
@@ -192,7 +205,10 @@ fn verified_needs_the_read_before_the_ok_and_a_read_that_began_after_it() {
     assert_eq!((verified.result, verified.proof), (FenceOutcome::Fenced, Proof::Verified));
     assert!(verified.read_back_at.is_some() && verified.started_at.is_some());
     let lie = case().read(4, &[NODE]).answer();
-    assert_eq!((lie.result, lie.proof, lie.reason.as_deref()), (FenceOutcome::Failed, Proof::None, Some("StillPublished")));
+    assert_eq!(
+        (lie.result, lie.proof, lie.reason.as_deref()),
+        (FenceOutcome::Failed, Proof::None, Some("StillPublished"))
+    );
     let mut unseen = case().read(4, &[]);
     unseen.row.as_mut().unwrap().published_before_at = None;
     let weak = unseen.answer();
@@ -225,13 +241,18 @@ fn a_raised_round_fences_again_unless_its_ok_only_came_too_late() {
 
 #[test]
 fn after_a_restart_a_begun_row_is_written_again_before_it_is_called() {
-    for (known, reason) in [(FenceOutcome::Started, None), (FenceOutcome::Started, Some("Unavailable")), (FenceOutcome::Fenced, None)] {
+    for (known, reason) in
+        [(FenceOutcome::Started, None), (FenceOutcome::Started, Some("Unavailable")), (FenceOutcome::Fenced, None)]
+    {
         let mut case = Case { round: 2, ..Case::new().begun(1) };
         case.call = None;
         let begun = FenceResult { result: known, reason: reason.map(str::to_owned), ..case.row.take().unwrap() };
         case.row = Some(begun.clone());
         let again = case.answer();
-        assert_eq!((again.result, again.proof, again.round, again.reason.clone()), (FenceOutcome::Started, Proof::None, 2, None));
+        assert_eq!(
+            (again.result, again.proof, again.round, again.reason.clone()),
+            (FenceOutcome::Started, Proof::None, 2, None)
+        );
         assert_eq!((again.started_at, again.published_before_at), (begun.started_at, begun.published_before_at));
         case.row = Some(again);
         case.call = Some(Call::Recorded);
@@ -243,7 +264,8 @@ fn after_a_restart_a_begun_row_is_written_again_before_it_is_called() {
 fn two(ended_ms_ago: u64, second: Option<Call>) -> Decision {
     let case = Case { minimum: Proof::Acknowledged, ..Case::new().begun(1) };
     let mut request = case.request();
-    let other = RequestedVolume { name: "pv-2".into(), volume_handle: "vol-2".into(), ..request.spec.volumes[0].clone() };
+    let other =
+        RequestedVolume { name: "pv-2".into(), volume_handle: "vol-2".into(), ..request.spec.volumes[0].clone() };
     request.spec.volumes.push(other);
     if second.is_some() {
         let begun = FenceResult { name: "pv-2".into(), ..case.row.clone().unwrap() };
@@ -272,7 +294,10 @@ fn calls_that_end_together_are_answered_together_and_one_that_hangs_delays_by_a_
 #[test]
 fn grpc_codes_are_answers_or_reasons_to_try_again() {
     let stop = Case::new().begun(1).failed("NotFound", FailureClass::Stop, 0).answer();
-    assert_eq!((stop.result, stop.proof, stop.reason.as_deref()), (FenceOutcome::Failed, Proof::None, Some("NotFound")));
+    assert_eq!(
+        (stop.result, stop.proof, stop.reason.as_deref()),
+        (FenceOutcome::Failed, Proof::None, Some("NotFound"))
+    );
     let told = Case::new().begun(1).failed("Unavailable", FailureClass::Retry, 0).answer();
     assert_eq!((told.result, told.reason.as_deref()), (FenceOutcome::Started, Some("Unavailable")));
     let mut known = Case::new().begun(1).failed("Unavailable", FailureClass::Retry, 0);
@@ -310,7 +335,8 @@ fn the_conditions_say_what_the_rows_say() {
         let ready = crate::api::conditions::find(&status.conditions, "Ready").unwrap().clone();
         (ready.status, ready.reason, status.progress.unwrap())
     };
-    let fenced = FenceResult { proof: Proof::Verified, reason: Some("NotPublished".into()), ..row(FenceOutcome::Fenced, 1) };
+    let fenced =
+        FenceResult { proof: Proof::Verified, reason: Some("NotPublished".into()), ..row(FenceOutcome::Fenced, 1) };
     let unimplemented = FenceResult { reason: Some("Unimplemented".into()), ..row(FenceOutcome::Failed, 1) };
     for (row, expected) in [
         (fenced, ("True", "Fenced", "1/1")),

@@ -107,9 +107,13 @@ async fn followers_send_none_and_a_refused_one_is_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_moment_of_the_server_loses_no_event() {
     // What the server answers first, how often it is asked, and what is counted.
-    for (bad, code, posts, result) in
-        [(2, 503, 3, "Published"), (3, 429, 4, "Published"), (9, 500, 4, "Failed"), (1, 0, 2, "Published"), (1, 403, 1, "Failed")]
-    {
+    for (bad, code, posts, result) in [
+        (2, 503, 3, "Published"),
+        (3, 429, 4, "Published"),
+        (9, 500, 4, "Failed"),
+        (1, 0, 2, "Published"),
+        (1, 403, 1, "Failed"),
+    ] {
         let (seen, telemetry) = (Arc::new(Mutex::new(0)), Telemetry::new());
         let client = fake_api::client({
             let seen = seen.clone();

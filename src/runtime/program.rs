@@ -120,7 +120,16 @@ impl Serving {
             cancel.clone(),
         );
         let writer = Writer::new(clients.writes.clone(), leadership, service);
-        Program { clients, telemetry, health, writer, events, cancel, candidacy: Candidacy { election, withdraw }, tracing }
+        Program {
+            clients,
+            telemetry,
+            health,
+            writer,
+            events,
+            cancel,
+            candidacy: Candidacy { election, withdraw },
+            tracing,
+        }
     }
 }
 

@@ -6,7 +6,10 @@ use super::super::leader::{Leadership, tests::Server};
 use super::*;
 
 /// A leader that works so once it is told to end, and is told so at once. Returns whether the Lease was lost.
-async fn end<Work: Future<Output = ()>>(server: &Server, work: impl FnOnce(CancellationToken, Leadership) -> Work) -> bool {
+async fn end<Work: Future<Output = ()>>(
+    server: &Server,
+    work: impl FnOnce(CancellationToken, Leadership) -> Work,
+) -> bool {
     let (leadership, election, withdraw) = server.candidate("a");
     leadership.acquired().await;
     let cancel = CancellationToken::new();
