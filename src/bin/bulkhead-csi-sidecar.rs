@@ -57,12 +57,15 @@ async fn run(cli: Cli) -> Result<ExitCode> {
 /// The driver starts beside us and may be slower; its name is what everything else is called after.
 async fn wait_for(driver: &Driver) -> String {
     let mut retry = tokio::time::interval(Duration::from_secs(1));
+    let mut told = None;
     loop {
         retry.tick().await;
         match driver.name(Duration::from_secs(5)).await {
             Ok(name) => return name,
+            Err(failure) if told.as_ref() == Some(&failure) => {}
             Err(failure) => {
-                tracing::info!(code = failure.code, message = failure.message, "waiting for the CSI driver")
+                tracing::info!(code = failure.code, message = failure.message, "waiting for the CSI driver");
+                told = Some(failure);
             }
         }
     }

@@ -152,6 +152,7 @@ pub fn lead(
         me,
         spec,
         lease: None,
+        told: None,
         state,
         gauge: telemetry.runtime.leader.clone(),
     };
@@ -166,6 +167,8 @@ struct Election {
     candidate: Candidate,
     /// The Lease as last read or written.
     lease: Option<Lease>,
+    /// The last failure that was told.
+    told: Option<String>,
     state: watch::Sender<State>,
     gauge: prometheus_client::metrics::gauge::Gauge,
 }
@@ -227,10 +230,28 @@ impl Election {
                 self.publish(self.candidate.leads_until());
             }
             Err(error) => {
-                tracing::debug!(lease = self.spec.name, %error, "the Lease was not written");
+                self.tell(&error);
                 self.candidate.failed(monotonic());
             }
         }
+    }
+
+    /// A replica that can never lead must not look like one that only waits. A conflict is the other replica's success.
+    fn tell(&mut self, error: &Error) {
+        let text = error.to_string();
+        if error.is_conflict() || self.told.as_ref() == Some(&text) {
+            tracing::debug!(lease = self.spec.name, error = text, "the Lease was not written");
+            return;
+        }
+        let namespace = &self.spec.namespace;
+        tracing::warn!(
+            namespace,
+            lease = self.spec.name,
+            error = text,
+            "the Lease cannot be written, so this replica does not lead: check that the namespace exists (--namespace) \
+             and that its Role allows leases"
+        );
+        self.told = Some(text);
     }
 
     /// The Lease with us as its holder, based on what was read: its resourceVersion makes this a

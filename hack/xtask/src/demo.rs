@@ -78,7 +78,7 @@ struct Scene {
 /// Shows it all.
 pub async fn run(root: &Path, options: &Options) -> Result<()> {
     if !options.simulated {
-        println!("The nodes are simulated; real ones come with a later release, and --simulated will choose.");
+        println!("Nodes are simulated here: everything else is the real thing.");
     }
     let grace = options.grace.get();
     if grace < Duration::from_secs(4) {

@@ -11,6 +11,7 @@ mod test;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
@@ -79,8 +80,9 @@ fn until_interrupted(work: impl Future<Output = Result<()>>) -> Result<()> {
             _ = terminate.recv() => Err("terminated; everything that was started is stopped".into()),
         }
     });
-    // A build of upstream programs that goes on in its thread must not be waited for.
-    runtime.shutdown_background();
+    // What the work's tasks still hold, the folders of its clusters above all, is given back when they end. A build of
+    // upstream programs that goes on in its thread must not be waited for.
+    runtime.shutdown_timeout(Duration::from_secs(3));
     done
 }
 

@@ -11,6 +11,7 @@ use crate::api::time::Duration;
 /// When a node is suspected and when it is declared failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.decisiveChannels) || !has(self.taints) || 'Kubelet' in self.decisiveChannels || ('Taint' in self.decisiveChannels ? size(self.taints) > 0 : self.taints.exists(t, !(t.key in ['node.kubernetes.io/unreachable', 'node.kubernetes.io/not-ready'])))").message("no node could ever be declared failed: add Kubelet to decisiveChannels, or list a taint that somebody other than the node lifecycle controller sets").field_path(".decisiveChannels"))]
 pub struct Detection {
     /// Independent evidence channels that must agree before a node is declared failed; there are two: Kubelet and Taint.
     #[serde(default = "Detection::default_required_channels")]

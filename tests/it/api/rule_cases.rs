@@ -55,6 +55,11 @@ fn policy() -> Vec<Case> {
             "/spec/selector/namespaceSelector/matchExpressions",
             json!([{"key": "tier", "operator": "In"}]),
         ),
+        create(
+            "spec.detection.decisiveChannels",
+            "no node could ever be declared failed",
+            vec![("/spec/detection/decisiveChannels", json!([])), ("/spec/detection/taints", json!([]))],
+        ),
         one(
             "spec.detection.kubelet.suspectAfter",
             "must be between 11s and 10m",
