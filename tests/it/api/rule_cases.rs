@@ -26,6 +26,8 @@ pub enum Refused {
 const RISK: &str =
     "minimumProof None lets two nodes write one volume; set acknowledgeRisk: DoubleWriters to accept that";
 const UNREACHABLE: &str = "minimumProof cannot be reached by any listed method: Verified needs Unpublish";
+const NEVER: &str = "no node could ever be declared failed: add Kubelet to decisiveChannels, or list a taint that somebody \
+                     other than the node lifecycle controller sets";
 const LABELS: &str = "values is required for In and NotIn and must be empty for Exists and DoesNotExist";
 const SHARE: &str = "must be a whole number from 1 to 5000 or a percentage from 1% to 100%";
 
@@ -57,7 +59,7 @@ fn policy() -> Vec<Case> {
         ),
         create(
             "spec.detection.decisiveChannels",
-            "no node could ever be declared failed",
+            NEVER,
             vec![("/spec/detection/decisiveChannels", json!([])), ("/spec/detection/taints", json!([]))],
         ),
         one(
