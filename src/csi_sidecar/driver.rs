@@ -173,10 +173,12 @@ fn timed_out(deadline: Duration) -> Failure {
     Failure { code: "DeadlineExceeded", class: FailureClass::Retry, message }
 }
 
-/// The deadline travels with the call, so that the driver can give up as well.
+/// The deadline travels with the call, so that the driver can give up as well. A little later than we do: the client
+/// library tells its own timeout as Cancelled, and who looks at the answer needs to know that it was time that ran out.
 fn timed<T>(message: T, deadline: Duration) -> Request<T> {
+    const OURS_FIRST: Duration = Duration::from_millis(500);
     let mut request = Request::new(message);
-    request.set_timeout(deadline);
+    request.set_timeout(deadline + OURS_FIRST);
     request
 }
 

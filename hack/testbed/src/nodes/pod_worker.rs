@@ -24,6 +24,8 @@ pub(super) struct PodWorker {
     uid: String,
     address: Ipv4Addr,
     writers: JoinSet<()>,
+    /// How often its containers were started again; the view may lag behind what was reported.
+    restarts: i32,
 }
 
 impl PodWorker {
@@ -38,6 +40,7 @@ impl PodWorker {
             name: metadata.name.unwrap_or_default(),
             uid: metadata.uid.unwrap_or_default(),
             writers: JoinSet::new(),
+            restarts: 0,
             kubelet,
             view,
         }
@@ -65,7 +68,7 @@ impl PodWorker {
     /// Volumes, then containers, then Ready.
     async fn bring_up(&mut self, volumes: &mut Vec<Volume>) {
         let Some(pod) = self.pod().await else { return };
-        let restarts = i32::from(status::ran_before(&pod));
+        self.restarts = status::restarts(&pod) + i32::from(status::ran_before(&pod));
         self.report(&pod, Stage::Creating, 0).await;
         *volumes = self.find_volumes(&pod).await;
         self.use_volumes(volumes).await;
@@ -83,7 +86,7 @@ impl PodWorker {
             };
             self.writers.spawn(writer.run());
         }
-        self.report(&pod, Stage::Running, restarts).await;
+        self.report(&pod, Stage::Running, self.restarts).await;
     }
 
     /// While a node is silent its pods are marked as not Ready; the kubelet reports what is true when it is back.
@@ -93,7 +96,7 @@ impl PodWorker {
         while view.wait_for(marked).await.is_ok() {
             let pod = self.pod().await;
             if let Some(pod) = pod.filter(|pod| !status::must_end(pod) && !status::is_ready(pod)) {
-                self.report(&pod, Stage::Running, 0).await;
+                self.report(&pod, Stage::Running, self.restarts).await;
             }
             // What was reported comes back as a change.
             if view.changed().await.is_err() {

@@ -19,7 +19,7 @@ pub(super) enum Stage {
 }
 
 /// The patch that reports a stage. It names the uid, so that a new pod of the same name refuses it.
-pub(super) fn patch(pod: &Pod, stage: Stage, host_ip: &str, pod_ip: Ipv4Addr, boots: i32) -> Value {
+pub(super) fn patch(pod: &Pod, stage: Stage, host_ip: &str, pod_ip: Ipv4Addr, at_least: i32) -> Value {
     let now = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
     let (ready, reason) = match stage {
         Stage::Creating => ("False", Some("ContainersNotReady")),
@@ -35,7 +35,7 @@ pub(super) fn patch(pod: &Pod, stage: Stage, host_ip: &str, pod_ip: Ipv4Addr, bo
         None => json!(now),
     };
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let containers = containers.map(|container| container_status(pod, container, stage, &now, boots));
+    let containers = containers.map(|container| container_status(pod, container, stage, &now, at_least));
     let mut status = json!({
         "phase": match stage {
             Stage::Creating if !ran_before(pod) => "Pending",
@@ -64,8 +64,8 @@ pub(super) fn patch(pod: &Pod, stage: Stage, host_ip: &str, pod_ip: Ipv4Addr, bo
     json!({ "metadata": { "uid": pod.uid() }, "status": status })
 }
 
-fn container_status(pod: &Pod, container: &Container, stage: Stage, now: &str, boots: i32) -> Value {
-    let restarts = before(pod, &container.name).map_or(0, |before| before.restart_count) + boots;
+fn container_status(pod: &Pod, container: &Container, stage: Stage, now: &str, at_least: i32) -> Value {
+    let restarts = before(pod, &container.name).map_or(0, |before| before.restart_count).max(at_least);
     let state = match stage {
         Stage::Creating => json!({ "waiting": { "reason": "ContainerCreating" } }),
         Stage::Running => json!({ "running": { "startedAt": now } }),
@@ -95,6 +95,13 @@ fn unchanged_since(pod: &Pod, kind: &str, status: &str) -> Option<Value> {
     let same = |now: &&PodCondition| now.type_ == kind && now.status == status;
     let now = conditions.iter().find(same)?;
     now.last_transition_time.as_ref().map(|time| json!(time))
+}
+
+/// How often its containers were started again, as far as the API knows.
+pub(super) fn restarts(pod: &Pod) -> i32 {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let counts = containers.filter_map(|container| before(pod, &container.name)).map(|before| before.restart_count);
+    counts.max().unwrap_or(0)
 }
 
 /// The container ran before, as far as the API knows.
