@@ -1,7 +1,7 @@
 //! The next step of one node's incident. A chain of named checks, the first that has something to do decides; every
 //! step is recorded in the status before it is destructive. The order is design.md's, and none of it is negotiable.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,7 @@ use k8s_openapi::api::core::v1::Taint;
 use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::FenceRequest;
 use crate::api::names;
-use crate::api::node_fence::{
-    NodeFence, NodeFenceStatus, Phase, PodAction, PodStatus, PodStatusState, VolumeStatusState,
-};
+use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, PodStatus, PodStatusState, VolumeStatusState};
 use crate::api::resiliency_policy::{DetachMode, ResiliencyPolicy};
 use crate::api::slim::{Node, VolumeAttachment};
 use crate::api::time::Now;
@@ -265,8 +263,7 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
 /// So many nodes are suspected that the observer must be at fault: nothing that was not sent yet may be sent.
 fn hold_for_outage(seen: &Seen, rows: &Rows) -> Option<Step> {
     rows.outage?;
-    let open = seen.requests.iter().filter(|request| requests::may_be_undone(request));
-    let effects: Vec<_> = open.map(|request| Effect::AskAgain(Box::new(requests::unfenced(request)))).collect();
+    let effects = requests::turn_round(seen);
     if effects.is_empty() { None } else { Step::new("Holding", effects) }
 }
 
@@ -301,8 +298,7 @@ fn undo(seen: &Seen, rows: &Rows) -> Option<Step> {
     if !unwanted {
         return None;
     }
-    let open = seen.requests.iter().filter(|request| requests::may_be_undone(request));
-    let effects: Vec<_> = open.map(|request| Effect::AskAgain(Box::new(requests::unfenced(request)))).collect();
+    let effects = requests::turn_round(seen);
     if effects.is_empty() { None } else { Step::live("Undoing", effects) }
 }
 
@@ -392,12 +388,6 @@ impl Seen {
     /// Attachments of a volume to this node.
     pub fn attachments_of(&self, volume: &str) -> impl Iterator<Item = &Arc<VolumeAttachment>> {
         self.attachments.iter().filter(move |attachment| attachment.volume() == volume)
-    }
-
-    /// Uids of the pods that the plan releases.
-    pub fn to_release(&self) -> BTreeSet<&str> {
-        let rows = self.fence.spec.plan.pods.iter().filter(|row| row.action == PodAction::Release);
-        rows.map(|row| row.uid.as_str()).collect()
     }
 }
 

@@ -213,6 +213,12 @@ pub fn may_be_undone(request: &FenceRequest) -> bool {
     request.spec.desired == Desired::Fenced && request.spec.volumes.iter().any(|volume| !begun(volume))
 }
 
+/// Turns every request round that the fencer may still begin with.
+pub fn turn_round(seen: &Seen) -> Vec<Effect> {
+    let open = seen.requests.iter().filter(|request| may_be_undone(request));
+    open.map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect()
+}
+
 /// The request turned round: give access back, or confirm that nothing was sent.
 pub fn unfenced(request: &FenceRequest) -> FenceRequest {
     let mut request = request.clone();
