@@ -10,6 +10,7 @@
 pub mod api;
 pub mod array;
 mod begin;
+mod canonical;
 pub mod chance;
 pub mod counts;
 pub mod faults;

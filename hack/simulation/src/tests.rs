@@ -34,3 +34,14 @@ fn a_node_dies_and_its_pods_move_and_it_is_given_back() {
     let trace = world.trace.clone().unwrap().join("\n");
     assert_eq!(phase(&world, "n0"), Some(Phase::Recovered), "{trace}");
 }
+
+#[test]
+fn zz_print() {
+    let mut world = plain();
+    world.schedule(40 * SECOND, Task::Fault(Box::new(Fault::PowerOff("n0".into()))));
+    world.run_until(5 * MINUTE, &mut Prompt);
+    world.schedule(6 * MINUTE, Task::Fault(Box::new(Fault::Reboot("n0".into()))));
+    world.run_until(8 * MINUTE, &mut Prompt);
+    println!("{}", world.trace.clone().unwrap().join("\n"));
+    println!("{:?}", world.counts);
+}

@@ -172,6 +172,26 @@ impl Api {
         std::mem::take(&mut self.changed)
     }
 
+    /// All objects as text.
+    pub fn objects(&self) -> String {
+        fn all<K: std::fmt::Debug>(table: &Table<K>) -> String {
+            table.iter().map(|(name, object)| format!("{name}={object:?};")).collect()
+        }
+        [
+            all(&self.nodes),
+            all(&self.leases),
+            all(&self.leader_leases),
+            all(&self.pods),
+            all(&self.attachments),
+            all(&self.csi_nodes),
+            all(&self.policies),
+            all(&self.fences),
+            all(&self.requests),
+            all(&self.reports),
+        ]
+        .concat()
+    }
+
     /// The number of the next change of a kind.
     pub fn changes(&self, kind: Kind) -> u64 {
         match kind {
