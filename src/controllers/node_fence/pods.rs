@@ -39,6 +39,13 @@ pub fn is_in_use(seen: &Seen, volume: &str) -> bool {
     running.into_iter().any(|pod| pod.volumes.iter().any(|used| used.name == volume))
 }
 
+/// Whether a pod on the node that has not ended wants the volume, though it may not have started yet. While it does, its
+/// attachment will not go.
+pub fn is_wanted(seen: &Seen, volume: &str) -> bool {
+    let open = seen.pods.iter().filter(|pod| !pod.pod.is_finished());
+    open.into_iter().any(|pod| pod.volumes.iter().any(|used| used.name == volume))
+}
+
 /// Whether the pod may run. One that came after the plan and has never started does not: its owner put it back on the
 /// failed node, and nothing is attached for it there. If it counted, the attachment of what was released would stay, and
 /// the attacher would give the node its access back.

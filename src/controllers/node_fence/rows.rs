@@ -203,7 +203,7 @@ impl Rows {
         for row in self.volumes.iter_mut().filter(|row| !is_closed(row.status.state)) {
             if !row.is_committed() && !requests::may_be_started(seen, row, now) {
                 row.status.state = VolumeStatusState::Undone;
-            } else if row.is_committed() && clean && seen.attachments_of(&row.plan.name).next().is_none() {
+            } else if row.is_committed() && clean && (!attached(row) || pods::is_wanted(seen, &row.plan.name)) {
                 row.status.state = VolumeStatusState::Clean;
             }
         }
