@@ -76,11 +76,15 @@ impl World {
     pub(crate) fn notice_unpublish(&mut self, pid: Pid, request: &FenceRequest, volume: &RequestedVolume) {
         self.counts.unpublishes += 1;
         let node = &request.spec.node_name;
-        if self.api.nodes.get(node).is_some() {
+        // One that came back without a boot is cut off until it boots.
+        let boot_id = self.machines.get(node).map(|machine| machine.boot_id());
+        let waits = boot_id == request.spec.node.boot_id && self.api.is_fenced(node);
+        if self.api.nodes.get(node).is_some() && !waits {
             self.judge_health(pid, node, self.now, "an unpublish");
         }
         self.tell(|| format!("p{pid} unpublishes {} of {node} ({})", volume.name, volume.node_id));
-        let boot = self.machines.get(node).map(|machine| machine.boot_id()).unwrap_or_default();
+        // What was booted since has nothing of before to lose.
+        let boot = request.spec.node.boot_id.clone().unwrap_or_default();
         self.oracle.cut.entry(node.clone()).or_default().insert(boot);
     }
 
