@@ -115,7 +115,7 @@ pub(crate) fn spec(chance: &mut dyn Chance, drivers: &[Driver]) -> Value {
         "fencing": fencing,
         "limits": {
             "maxNodes": one_of(chance, &[1, 1, 2]), "cooldown": one_of(chance, &["60s", "60s", "0s"]),
-            "window": one_of(chance, &["600s", "60s"]),
+            "window": one_of(chance, &["120s", "60s", "0s"]),
         },
         "release": { "detach": one_of(chance, &["Automatic", "Automatic", "VolumeAttachments"]) },
     })

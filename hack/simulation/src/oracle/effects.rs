@@ -281,6 +281,7 @@ impl World {
                 counts.grown += u64::from(fence.spec.episode == 1);
             }
             Op::RecordFence(fence) => self.notice_record(fence),
+            Op::RecordPolicy(policy) => self.tell(|| format!("    policy {:?}", policy.status)),
             Op::AnswerRequest(request) => self.notice_answer(request),
             Op::DeletePod(_, Some(0)) => counts.released += 1,
             Op::DeletePod(_, _) => counts.released_gracefully += 1,
