@@ -31,4 +31,6 @@ pub use run::{Outcome, play, run};
 pub use shrink::{shrink, tell};
 
 #[cfg(test)]
+mod invariant_tests;
+#[cfg(test)]
 mod tests;

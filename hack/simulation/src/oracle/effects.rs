@@ -329,10 +329,9 @@ impl World {
         for row in request.status.iter().flat_map(|status| &status.volumes) {
             let asked = request.spec.volumes.iter().find(|it| (it.episode, &it.name) == (row.episode, &row.name));
             let Some(asked) = asked.filter(|asked| asked.round == row.round) else { continue };
-            let key = (row.name.clone(), asked.node_id.clone());
             match (row.result, row.proof) {
                 (FenceOutcome::Fenced, proof) if proof >= asked.minimum_proof => {
-                    self.oracle.proved.insert(key, (self.now, proof));
+                    self.oracle.prove(&row.name, &asked.node_id, self.now, proof);
                     self.counts.verified += u64::from(proof == Proof::Verified);
                     self.counts.acknowledged += u64::from(proof == Proof::Acknowledged);
                 }
