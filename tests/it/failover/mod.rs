@@ -3,9 +3,9 @@
 
 mod brakes;
 mod closed;
-mod fleet;
+pub mod fleet;
 mod kinds;
-mod look;
+pub mod look;
 mod methods;
 mod moves;
 mod order;
