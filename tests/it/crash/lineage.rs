@@ -62,6 +62,15 @@ impl<'a> Lineage<'a> {
     /// The Lease is emptied in between: its 15 s are there for a leader that may still live, and this one is dead for
     /// certain. What the next one finds is the same, only sooner. (That it waits while it must: `restarts.rs`.)
     pub async fn succeed(&mut self) -> Result<(), Failed> {
+        self.stop().await?;
+        self.generation += 1;
+        let name = format!("{}-{}", self.kind.lease(), self.generation);
+        self.current = Some(self.kind.start(self.cluster, &name, &self.script).await?);
+        Ok(())
+    }
+
+    /// Kills the process.
+    pub async fn stop(&mut self) -> Result<(), Failed> {
         if let Some(current) = self.current.take() {
             current.kill().await;
             let leases: Api<Lease> = Api::namespaced(self.cluster.client.clone(), names::OPERATOR_NAMESPACE);
@@ -72,10 +81,12 @@ impl<'a> Lineage<'a> {
                 patched => drop(patched?),
             }
         }
-        self.generation += 1;
-        let name = format!("{}-{}", self.kind.lease(), self.generation);
-        self.current = Some(self.kind.start(self.cluster, &name, &self.script).await?);
         Ok(())
+    }
+
+    /// The name of its Lease.
+    pub fn lease(&self) -> String {
+        self.kind.lease()
     }
 
     /// Kills and replaces at each site, until `over`.

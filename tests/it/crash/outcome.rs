@@ -28,7 +28,12 @@ pub async fn outcome(cluster: &Cluster, victim: &Victim) -> Result<Value, Failed
     let requests = requests.iter().filter(|request| request.spec.node_name == name).count();
     let attachments = Api::<VolumeAttachment>::all(client()).list(&everything).await?;
     let attachments = attachments.iter().filter(|attachment| attachment.spec.node_name == name).count();
-    let policy = Api::<ResiliencyPolicy>::all(client()).get_opt(name).await?.is_some();
+    let policy = Api::<ResiliencyPolicy>::all(client()).get_opt(name).await?;
+    // Its counts are of the whole cluster.
+    let policy = policy.map(|policy| {
+        let status = policy.status.clone().unwrap_or_default();
+        json!([policy.finalizers(), status.conditions, status.active_fences])
+    });
     let pod = Api::<Pod>::default_namespaced(client()).get(&victim.pod()).await?;
     let on_victim = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(name);
     let mut outcome = json!({
@@ -55,7 +60,7 @@ fn deletions(cluster: &Cluster, pod: &str) -> Result<Vec<usize>, Failed> {
 }
 
 /// Times become "then", uids go, what is written for people goes, and so does the name of the node.
-fn normalise(value: &mut Value, node: &str) {
+pub fn normalise(value: &mut Value, node: &str) {
     match value {
         Value::Object(fields) => {
             fields.retain(|name, _| !["uid", "message", "observedGeneration"].contains(&name.as_str()));

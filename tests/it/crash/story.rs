@@ -7,15 +7,15 @@ use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead_testbed::array::{Array, Effect, Fault, Method};
 use bulkhead_testbed::cluster::Cluster;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::outcome::outcome;
 use super::victim::Victim;
 use crate::failover::fleet::SOON;
-use crate::failover::look::phase;
+use crate::failover::look::{condition, phase};
 
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +24,24 @@ pub enum Story {
     Failover,
     /// The node is back before anything was begun.
     Return,
+    /// A pod stays, so that attachments go one by one; the other has a finalizer, so that it is failed first. The node is
+    /// back as it was, and only then it boots.
+    Awkward,
     /// The policy is deleted while the fence is under way; the failover is finished, then the policy goes.
     Deletion,
 }
 
 impl Story {
+    /// For names of objects.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Failover => "failover",
+            Self::Return => "return",
+            Self::Awkward => "awkward",
+            Self::Deletion => "deletion",
+        }
+    }
+
     /// Plays it on a victim, and returns what is left. The calls of `Deletion` count from the deletion on: `counting` is
     /// called then, as it is at the beginning of the others.
     pub async fn play(self, scene: &Scene<'_>, counting: impl Fn()) -> Result<Value, Failed> {
@@ -41,6 +54,7 @@ impl Story {
                 scene.moved().await?;
             }
             Self::Return => scene.returned().await?,
+            Self::Awkward => scene.awkward().await?,
             Self::Deletion => scene.deleted(counting).await?,
         }
         if self != Self::Return {
@@ -86,6 +100,25 @@ impl Scene<'_> {
         self.cluster.wait("the pod is replaced", SOON, look).await?;
         self.cluster.pods_ready(&self.victim.set, SOON).await?;
         self.fence("Detached", |fence| phase(fence) == Some(Phase::Detached)).await?;
+        Ok(())
+    }
+
+    async fn awkward(&self) -> Result<(), Failed> {
+        self.victim.protect(self.cluster).await?;
+        let pods: Api<Pod> = Api::default_namespaced(self.cluster.client.clone());
+        let look = async || {
+            let pod = pods.get_opt(&self.victim.pod()).await?;
+            let status = pod.as_ref().and_then(|pod| pod.status.as_ref());
+            let failed = status.is_some_and(|status| status.phase.as_deref() == Some("Failed"));
+            let deleted = pod.as_ref().is_some_and(|pod| pod.metadata.deletion_timestamp.is_some());
+            Ok(if failed && deleted { Ok(()) } else { Err(format!("{pod:?}")) })
+        };
+        self.cluster.wait("the pod is failed and deleted", SOON, look).await?;
+        let let_go = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+        pods.patch(&self.victim.pod(), &PatchParams::default(), &let_go).await?;
+        self.moved().await?;
+        self.victim.node.revive().await?;
+        self.fence("back, not clean", |fence| condition(fence, "NodeClean") == Some(("False", "AgentMissing"))).await?;
         Ok(())
     }
 
@@ -137,6 +170,13 @@ impl Scene<'_> {
         self.request("gone", |request| request.is_none()).await?;
         self.cluster.nodes_usable(&[self.victim.name().to_owned()]).await?;
         self.cluster.pods_ready(&self.victim.set, SOON).await?;
-        Ok(())
+        // The last write.
+        let policies: Api<ResiliencyPolicy> = Api::all(self.cluster.client.clone());
+        let look = async || {
+            let status = policies.get_opt(self.victim.name()).await?.and_then(|policy| policy.status);
+            let told = status.as_ref().is_none_or(|status| status.active_fences.is_empty());
+            Ok(if told { Ok(()) } else { Err(format!("{status:?}")) })
+        };
+        Ok(self.cluster.wait("the policy has no fence", SOON, look).await?)
     }
 }

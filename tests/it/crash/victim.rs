@@ -6,6 +6,7 @@ use bulkhead_testbed::array::Array;
 use bulkhead_testbed::cluster::{Cluster, Workload};
 use bulkhead_testbed::nodes::SimulatedNode;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::json;
@@ -15,24 +16,30 @@ use crate::failover::fleet::{SOON, create_policy};
 /// The nodes that stay, where pods move to.
 pub const SPARE: [&str; 2] = ["node-1", "node-2"];
 
+/// As of whoever must see a pod end.
+pub const FINALIZER: &str = "test.bulkhead.dev/held";
+
 /// A dead node with a pod.
 pub struct Victim {
     pub node: SimulatedNode,
     pub set: Workload,
+    stays: Option<Workload>,
     first_pod: String,
 }
 
 impl Victim {
-    /// Dead nodes of these names. All die at once: it takes Kubernetes 8 s to notice.
-    pub async fn all(cluster: &Cluster, array: &Array, names: &[String]) -> Result<Vec<Self>, Failed> {
+    /// Dead nodes of these names. All die at once: it takes Kubernetes 8 s to notice. On an awkward one there is a pod more
+    /// that nobody protects, and the protected one has a finalizer.
+    pub async fn all(cluster: &Cluster, array: &Array, named: &[(String, bool)]) -> Result<Vec<Self>, Failed> {
         let mut nodes = Vec::new();
-        for name in names {
-            nodes.push(cluster.nodes.add(name).await?);
+        for (name, awkward) in named {
+            nodes.push((cluster.nodes.add(name).await?, *awkward));
         }
-        cluster.nodes_usable(names).await?;
+        let names: Vec<_> = named.iter().map(|(name, _)| name.clone()).collect();
+        cluster.nodes_usable(&names).await?;
         let pods: Api<Pod> = Api::default_namespaced(cluster.client.clone());
         let mut victims = Vec::new();
-        for node in nodes {
+        for (node, awkward) in nodes {
             let name = node.name().to_owned();
             let set = Workload {
                 labels: [("lane".to_owned(), name.clone())].into(),
@@ -41,11 +48,22 @@ impl Victim {
                 ..Workload::new(&name)
             };
             cluster.stateful_set_on(&[array], &set).await?;
-            victims.push(Self { node, set, first_pod: String::new() });
+            let stays = Workload { labels: [].into(), nodes: vec![name.clone()], ..Workload::new(&format!("{name}-stays")) };
+            if awkward {
+                cluster.stateful_set_on(&[array], &stays).await?;
+            }
+            victims.push(Self { node, set, stays: awkward.then_some(stays), first_pod: String::new() });
         }
         for victim in &mut victims {
+            if let Some(stays) = &victim.stays {
+                cluster.pods_ready(stays, SOON).await?;
+            }
             let placed = cluster.pods_ready(&victim.set, SOON).await?;
             assert_eq!(placed.values().collect::<Vec<_>>(), [victim.node.name()]);
+            if victim.stays.is_some() {
+                let held = Patch::Merge(json!({ "metadata": { "finalizers": [FINALIZER] } }));
+                pods.patch(&victim.pod(), &PatchParams::default(), &held).await?;
+            }
             victim.first_pod = pods.get(&victim.pod()).await?.uid().ok_or("no uid")?;
         }
         for victim in &victims {
