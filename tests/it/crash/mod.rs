@@ -4,7 +4,9 @@
 mod every;
 mod lineage;
 mod outcome;
+mod pair;
 mod sampled;
+mod stops;
 mod story;
 mod track;
 mod victim;
@@ -21,10 +23,22 @@ pub fn trials() -> Vec<Trial> {
         alone("every_write_of_an_awkward_failover", every::write_of_an_awkward_failover),
         alone("every_write_of_an_undo_and_of_a_deletion", every::write_of_an_undo_and_of_a_deletion),
         alone("every_write_and_call_of_the_sidecar", every::write_and_call_of_the_sidecar),
+        alone("frozen_at_every_write_of_the_controller", stops::at_every_write_of_the_controller),
+        alone("frozen_at_every_write_and_call_of_the_sidecar", stops::at_every_write_and_call_of_the_sidecar),
     ];
     let narrow = std::env::var_os(WIDE).is_none();
     let mut trials: Vec<_> = wide.into_iter().map(|trial| trial.with_ignored_flag(narrow)).collect();
-    trials.push(alone("at_ten_points_another_carries_on", sampled::at_ten_points_another_carries_on));
+    trials.extend([
+        alone(
+            "a_frozen_controller_does_nothing_wrong_when_it_goes_on",
+            stops::a_frozen_controller_does_nothing_wrong_when_it_goes_on,
+        ),
+        alone(
+            "a_frozen_sidecar_does_nothing_wrong_when_it_goes_on",
+            stops::a_frozen_sidecar_does_nothing_wrong_when_it_goes_on,
+        ),
+        alone("at_ten_points_another_carries_on", sampled::at_ten_points_another_carries_on),
+    ]);
     trials
 }
 

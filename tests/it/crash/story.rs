@@ -11,6 +11,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::outcome::outcome;
 use super::victim::Victim;
@@ -70,6 +71,8 @@ pub struct Scene<'a> {
     pub cluster: &'a Cluster,
     pub array: &'a Array,
     pub victim: &'a Victim,
+    /// Cancelled when a program is frozen: it is not waited for.
+    pub frozen: CancellationToken,
 }
 
 impl Scene<'_> {
@@ -132,6 +135,44 @@ impl Scene<'_> {
         self.request("turned round", undone).await?;
         // What the sidecar reads now is news of yesterday.
         self.array.faults().remove(hang);
+        Ok(())
+    }
+
+    /// The node is back when it was asked for, or when the leader that was to ask was frozen.
+    pub async fn come_back(&self, counting: impl Fn()) -> Result<(), Failed> {
+        counting();
+        let hang = self.array.faults().add(Fault::on(Method::ListVolumes, Effect::Hang));
+        self.victim.protect(self.cluster).await?;
+        let asked = self.request("asked", |request| request.is_some_and(|request| request.spec.volumes.len() == 1));
+        tokio::select! {
+            asked = asked => asked?,
+            () = self.frozen.cancelled() => {}
+        }
+        self.victim.node.revive().await?;
+        let undone = |request: Option<&FenceRequest>| request.is_none_or(|it| it.spec.desired == Desired::Unfenced);
+        self.request("turned round", undone).await?;
+        self.array.faults().remove(hang);
+        self.at_peace().await
+    }
+
+    /// Nothing of ours is on the node, and its pod is the one that it had.
+    pub async fn at_peace(&self) -> Result<(), Failed> {
+        let (name, client) = (self.victim.name(), || self.cluster.client.clone());
+        self.cluster.nodes_usable(&[name.to_owned()]).await?;
+        let look = async || {
+            let fence = Api::<NodeFence>::all(client()).get_opt(name).await?;
+            let active = |fence: &NodeFence| {
+                phase(fence) != Some(Phase::Recovered) || fence.labels().contains_key(names::ACTIVE_LABEL)
+            };
+            let open = fence.filter(active).map(|fence| fence.status);
+            Ok(open.map_or(Ok(()), |status| Err(format!("{status:?}"))))
+        };
+        self.cluster.wait("no incident is open", SOON, look).await?;
+        self.request("gone", |request| request.is_none()).await?;
+        let placed = self.cluster.pods_ready(&self.victim.set, SOON).await?;
+        assert_eq!(placed.values().collect::<Vec<_>>(), [name]);
+        let pod = Api::<Pod>::default_namespaced(client()).get(&self.victim.pod()).await?;
+        assert_eq!(pod.uid().as_deref(), Some(self.victim.first_pod()), "the pod is another one");
         Ok(())
     }
 

@@ -91,7 +91,7 @@ impl<'a> Track<'a> {
             scripts[0].begin(&subject, deaths.controller.clone());
             scripts[1].begin(&subject, deaths.sidecar.clone());
         };
-        let scene = Scene { cluster: self.cluster, array: self.array, victim: &victim };
+        let scene = Scene { cluster: self.cluster, array: self.array, victim: &victim, frozen: CancellationToken::new() };
         let what = format!("{story:?} with {deaths:?}");
         let outcome = self.outlive(&what, story.play(&scene, counting)).await?;
         self.cluster.nodes.remove(victim.name()).await?;
@@ -104,7 +104,11 @@ impl<'a> Track<'a> {
         let driver = self.array.driver_name();
         let what = format!("report with {sites:?}");
         self.sidecar.stop().await?;
-        reports.delete(driver, &DeleteParams::default()).await?;
+        match reports.delete(driver, &DeleteParams::default()).await {
+            // The first sidecar had not yet written it.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            deleted => drop(deleted?),
+        }
         self.sidecar.script.begin(driver, sites);
         self.sidecar.succeed().await?;
         let (cluster, lease) = (self.cluster, self.sidecar.lease());
