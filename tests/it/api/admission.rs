@@ -147,6 +147,25 @@ pub async fn a_fenced_node_gets_no_attachments(world: &World) -> Outcome {
     Ok(())
 }
 
+/// What a paused leader had on its way may arrive when the incident is over.
+pub async fn a_fence_is_asked_for_in_an_open_incident_only(world: &World) -> Outcome {
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    create(&world.controller, "NodeFence", "open", &vec![("/spec/episode", json!(2))]).await?;
+    create(&world.controller, "NodeFence", "over", &vec![("/metadata/labels", Value::Null)]).await?;
+    let asked = |node: &str, episode: i64| -> Result<DynamicObject, Failed> {
+        let changes = vec![("/spec/nodeName", json!(node)), ("/spec/episode", json!(episode))];
+        Ok(dynamic(&changed(&sample("FenceRequest")?, &format!("for-{node}-{episode}"), &changes)?)?)
+    };
+    let requests = api(&world.controller, "FenceRequest");
+    for late in [asked("over", 2)?, asked("open", 1)?] {
+        comes_to_deny("is over: nothing of it is fenced any more", || requests.create(&dry, &late)).await?;
+    }
+    for due in [asked("open", 2)?, asked("unheard-of", 1)?] {
+        requests.create(&dry, &due).await?;
+    }
+    Ok(())
+}
+
 /// With `failurePolicy: Fail` this would stop every attach of the cluster.
 pub async fn without_our_definitions_nodes_get_attachments() -> Outcome {
     let testbed = Testbed::start(TestbedOptions::api_server_only()).await?;

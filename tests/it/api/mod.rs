@@ -38,6 +38,11 @@ pub fn trials() -> Vec<Trial> {
         trial(&shared, "people_change_no_plan", admission::people_change_no_plan),
         trial(&shared, "only_the_controller_plans", admission::only_the_controller_plans),
         trial(&shared, "a_fenced_node_gets_no_attachments", admission::a_fenced_node_gets_no_attachments),
+        trial(
+            &shared,
+            "a_fence_is_asked_for_in_an_open_incident_only",
+            admission::a_fence_is_asked_for_in_an_open_incident_only,
+        ),
         trial(&shared, "identities_have_the_rights_they_need_and_no_more", rbac::rights),
         Trial::test("api::without_our_definitions_nodes_get_attachments", move || {
             alone.block_on(admission::without_our_definitions_nodes_get_attachments())
