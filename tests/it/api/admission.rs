@@ -154,7 +154,7 @@ pub async fn a_fence_is_asked_for_in_an_open_incident_only(world: &World) -> Out
     create(&world.controller, "NodeFence", "over", &vec![("/metadata/labels", Value::Null)]).await?;
     let asked = |node: &str, episode: i64| -> Result<DynamicObject, Failed> {
         let changes = vec![("/spec/nodeName", json!(node)), ("/spec/episode", json!(episode))];
-        Ok(dynamic(&changed(&sample("FenceRequest")?, &format!("for-{node}-{episode}"), &changes)?)?)
+        dynamic(&changed(&sample("FenceRequest")?, &format!("for-{node}-{episode}"), &changes)?)
     };
     let requests = api(&world.controller, "FenceRequest");
     for late in [asked("over", 2)?, asked("open", 1)?] {

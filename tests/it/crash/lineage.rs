@@ -53,7 +53,10 @@ impl<'a> Lineage<'a> {
     pub async fn start(cluster: &'a Cluster, kind: Kind<'a>) -> Result<Self, Failed> {
         let mut lineage = Self { cluster, kind, script: Script::default(), current: None, generation: 0 };
         lineage.succeed().await?;
-        lineage.cluster.wait("the first leads", SOON, async || Ok(holder(cluster, &kind.lease()).await?.ok_or_else(String::new))).await?;
+        lineage
+            .cluster
+            .wait("the first leads", SOON, async || Ok(holder(cluster, &kind.lease()).await?.ok_or_else(String::new)))
+            .await?;
         Ok(lineage)
     }
 
@@ -95,10 +98,7 @@ impl<'a> Lineage<'a> {
             let tap = self.current.as_ref().ok_or("no process")?.tap.clone();
             tokio::select! {
                 biased;
-                site = tap.stopped() => {
-                    eprintln!("killed {site}: {}", self.kind.lease());
-                    self.succeed().await?;
-                }
+                _ = tap.stopped() => self.succeed().await?,
                 // What is done may be seen before its answer comes and is kept back.
                 () = settled(over, &tap) => return Ok(()),
             }

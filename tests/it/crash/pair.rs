@@ -59,7 +59,6 @@ impl<'a> Pair<'a> {
         let (name, mut replica) = self.replicas.remove(position);
         // Until the signal arrives it waits for its call: nothing of it passes.
         replica.process.signal(Signal::Stop)?;
-        eprintln!("frozen {site}: {name}");
         Ok(Frozen { name, replica, site })
     }
 

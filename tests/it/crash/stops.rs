@@ -26,10 +26,8 @@ enum Who {
 
 /// A failover and a comeback, frozen in the middle.
 pub async fn a_frozen_controller_does_nothing_wrong_when_it_goes_on() -> Result<(), Failed> {
-    let sites = [
-        (Story::Failover, Site::before("delete pods", 1)),
-        (Story::Return, Site::before("create fencerequests", 1)),
-    ];
+    let sites =
+        [(Story::Failover, Site::before("delete pods", 1)), (Story::Return, Site::before("create fencerequests", 1))];
     freeze_at(Who::Controller, &sites).await
 }
 

@@ -70,7 +70,13 @@ impl<'a> Track<'a> {
     }
 
     /// Plays a story with deaths, and compares what is left. Returns the sites that were not come to.
-    pub async fn with(&mut self, story: Story, victim: Victim, deaths: &Deaths, clean: &Clean) -> Result<Vec<Site>, Failed> {
+    pub async fn with(
+        &mut self,
+        story: Story,
+        victim: Victim,
+        deaths: &Deaths,
+        clean: &Clean,
+    ) -> Result<Vec<Site>, Failed> {
         let outcome = self.play(story, victim, deaths).await?;
         let calls = |script: &Script| script.calls().iter().map(|call| call.what.clone()).collect::<Vec<_>>();
         if outcome != clean.outcome {
@@ -91,7 +97,8 @@ impl<'a> Track<'a> {
             scripts[0].begin(&subject, deaths.controller.clone());
             scripts[1].begin(&subject, deaths.sidecar.clone());
         };
-        let scene = Scene { cluster: self.cluster, array: self.array, victim: &victim, frozen: CancellationToken::new() };
+        let scene =
+            Scene { cluster: self.cluster, array: self.array, victim: &victim, frozen: CancellationToken::new() };
         let what = format!("{story:?} with {deaths:?}");
         let outcome = self.outlive(&what, story.play(&scene, counting)).await?;
         self.cluster.nodes.remove(victim.name()).await?;
@@ -152,5 +159,8 @@ impl<'a> Track<'a> {
 /// Both sides of each of these calls.
 pub fn sides(calls: &[Call]) -> Vec<Site> {
     let calls: BTreeSet<_> = calls.iter().collect();
-    calls.iter().flat_map(|call| [Site::before(&call.what, call.number), Site::after(&call.what, call.number)]).collect()
+    calls
+        .iter()
+        .flat_map(|call| [Site::before(&call.what, call.number), Site::after(&call.what, call.number)])
+        .collect()
 }

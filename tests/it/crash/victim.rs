@@ -48,7 +48,8 @@ impl Victim {
                 ..Workload::new(&name)
             };
             cluster.stateful_set_on(&[array], &set).await?;
-            let stays = Workload { labels: [].into(), nodes: vec![name.clone()], ..Workload::new(&format!("{name}-stays")) };
+            let stays =
+                Workload { labels: [].into(), nodes: vec![name.clone()], ..Workload::new(&format!("{name}-stays")) };
             if awkward {
                 cluster.stateful_set_on(&[array], &stays).await?;
             }

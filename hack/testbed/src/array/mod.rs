@@ -31,8 +31,8 @@ use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
 pub use self::calls::{Call, CallLog, Method};
-pub(crate) use self::front::accepted;
 pub use self::faults::{Effect, Fault, FaultId, FaultScript};
+pub(crate) use self::front::accepted;
 pub use self::node_service::NODE_KEY;
 pub use self::objects::{Claim, ClaimError, SecretRef};
 pub use self::state::{Link, MultiAttach};

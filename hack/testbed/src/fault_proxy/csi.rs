@@ -18,9 +18,9 @@ const BODY_MAX: usize = 1 << 20;
 
 /// Serves until the future is dropped; what is under way then ends with the tap.
 pub(crate) async fn serve(listener: UnixListener, driver: Channel, tap: Tap) {
-    let router = axum::Router::new()
-        .fallback(move |request: Request| forward(driver.clone(), tap.clone(), request));
-    if let Err(error) = Server::builder().add_routes(Routes::from(router)).serve_with_incoming(accepted(listener)).await {
+    let router = axum::Router::new().fallback(move |request: Request| forward(driver.clone(), tap.clone(), request));
+    if let Err(error) = Server::builder().add_routes(Routes::from(router)).serve_with_incoming(accepted(listener)).await
+    {
         tracing::error!(%error, "the proxy to the CSI driver ended");
     }
 }
