@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::ListParams;
@@ -22,7 +23,7 @@ use super::decide::{Seen, Settings};
 pub fn stored(cx: &Context, name: &str, incident: &mut Incident, settings: Settings, now: Now) -> Option<Seen> {
     let stores = &cx.stores;
     let fence = stores.fences.get(&ObjectKey::cluster(name))?;
-    incident.begin(&fence);
+    incident.begin(&fence, now);
     let node = stores.nodes.get(&ObjectKey::cluster(name));
     let lease = stores.leases.get(&ObjectKey::namespaced(NODE_LEASES, name));
     let renewed = lease.and_then(|lease| lease.spec.renew_time.clone());
@@ -44,7 +45,7 @@ pub fn stored(cx: &Context, name: &str, incident: &mut Incident, settings: Setti
         asked: incident.asked.clone(),
         live: false,
         out_of_service_spent: incident.out_of_service_spent,
-        recorded_for: incident.recorded_at.map(|at| now.mono.saturating_duration_since(at)),
+        recorded_for: incident.recorded_at.map_or(Duration::ZERO, |at| now.mono.saturating_duration_since(at)),
         settings,
         fence,
     })
@@ -78,10 +79,11 @@ pub async fn live(cx: &Context, incident: &mut Incident, seen: Seen, now: Now) -
 
 impl Incident {
     /// A new episode forgets what was asked and seen in the last one.
-    fn begin(&mut self, fence: &NodeFence) {
+    fn begin(&mut self, fence: &NodeFence, now: Now) {
         let episode = (fence.metadata.uid.clone(), fence.spec.episode);
         if self.episode.as_ref() != Some(&episode) {
-            *self = Self { episode: Some(episode), confirmed: self.confirmed, ..Self::default() };
+            let recorded_at = Some(now.mono);
+            *self = Self { episode: Some(episode), confirmed: self.confirmed, recorded_at, ..Self::default() };
         }
     }
 

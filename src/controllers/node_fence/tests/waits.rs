@@ -246,7 +246,23 @@ fn an_attachment_waits_while_any_pod_uses_its_volume() {
     world.seen.pods.push(pod("late", "n1", &[csi("v1")]));
     world.wait(5.0);
     world.run();
-    assert!(!world.did("detach v1") && !world.did("taint out-of-service"), "{:#?}", world.log);
+    world.assert_order(&["taint out-of-service", "delete a grace 0", "untaint out-of-service"]);
+    assert!(!world.did("detach v1") && world.seen.attachments.len() == 1, "{:#?}", world.log);
+}
+
+#[test]
+fn a_terminating_pod_that_nobody_planned_ends_the_out_of_service_taint() {
+    let mut world = World::new(vec![pod("a", "n1", &[csi("v1")]), pod("b", "n1", &[csi("v2")])], &json!({}));
+    while !world.did("taint out-of-service") {
+        if !world.pass() {
+            world.fencers_act();
+        }
+    }
+    let mut late = pod("late", "n1", &[]);
+    Arc::make_mut(&mut late.pod).metadata.deletion_timestamp = Some(crate::api::time::to_k8s(world.now.wall));
+    world.seen.pods.push(late);
+    world.pass();
+    assert_eq!(world.log.last().map(String::as_str), Some("untaint out-of-service"), "{:#?}", world.log);
 }
 
 #[test]
