@@ -13,7 +13,7 @@ use crate::api::node_fence::{Evidence, Plan, PlannedPod, PlannedPolicy, PlannedV
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{CsiNode, Node, VolumeAttachment};
 use crate::api::time::{self, Now};
-use crate::api::usage::{CsiVolume, PodView, VolumeKind, VolumeUse};
+use crate::api::usage::{CsiVolume, Lookup, PodView, VolumeKind, VolumeUse};
 
 use super::evidence::{self, Silence};
 use super::select::Effective;
@@ -35,6 +35,17 @@ pub struct LiveNode {
     pub attached_volumes: BTreeMap<String, CsiVolume>,
     /// Its CSINode, if there is one.
     pub csi_node: Option<Arc<CsiNode>>,
+}
+
+/// The volumes behind attachments, by PersistentVolume name.
+pub fn attached_volumes(attachments: &[Arc<VolumeAttachment>], lookup: &dyn Lookup) -> BTreeMap<String, CsiVolume> {
+    let csi_volume = |name: &str| {
+        let volume = lookup.volume(name)?;
+        let csi = volume.spec.csi.as_ref()?;
+        let uid = volume.metadata.uid.clone().unwrap_or_default();
+        Some((name.to_owned(), CsiVolume { uid, driver: csi.driver.clone(), handle: csi.volume_handle.clone() }))
+    };
+    attachments.iter().filter_map(|attachment| csi_volume(attachment.volume())).collect()
 }
 
 /// What a node's failure asks for.
