@@ -202,7 +202,9 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     let wanted = status::compute(seen, &rows, step.as_ref(), now);
     let change = rows.change_from(&recorded);
     if change == Change::Intent {
-        return record(wanted);
+        // What is asked for rests on no record, and the fencer works on it while this one is written.
+        let asks = step.filter(|step| step.effects.iter().all(is_ask)).map(|step| step.effects).unwrap_or_default();
+        return record(asks, wanted);
     }
     // What rests on no record goes first: a status of a hundred pods takes the API server a quarter of a second.
     if let Some(step) = step.filter(|step| !step.effects.is_empty() || step.look_again.is_some() && wanted == recorded)
@@ -213,13 +215,17 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     }
     let wait = pace(seen, &recorded, &wanted);
     if wanted != recorded && wait.is_none() {
-        return record(wanted);
+        return record(Vec::new(), wanted);
     }
     Decision { reason: "Waiting", look_again: wait.or_else(|| look_again(seen, &rows)), ..Decision::default() }
 }
 
-fn record(wanted: NodeFenceStatus) -> Decision {
-    let effects = vec![Effect::Record(Box::new(wanted))];
+fn is_ask(effect: &Effect) -> bool {
+    matches!(effect, Effect::Ask(_) | Effect::AskAgain(_))
+}
+
+fn record(mut effects: Vec<Effect>, wanted: NodeFenceStatus) -> Decision {
+    effects.push(Effect::Record(Box::new(wanted)));
     Decision { reason: "Recording", effects, look_again: Some(Duration::from_millis(100)), ..Decision::default() }
 }
 
