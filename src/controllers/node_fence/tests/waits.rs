@@ -259,7 +259,7 @@ fn a_terminating_pod_that_nobody_planned_ends_the_out_of_service_taint() {
         }
     }
     let mut late = pod("late", "n1", &[]);
-    Arc::make_mut(&mut late.pod).metadata.deletion_timestamp = Some(crate::api::time::to_k8s(world.now.wall));
+    Arc::make_mut(&mut late.pod).metadata.deletion_timestamp = Some(time::to_k8s(world.now.wall));
     world.seen.pods.push(late);
     world.pass();
     assert_eq!(world.log.last().map(String::as_str), Some("untaint out-of-service"), "{:#?}", world.log);
