@@ -4,10 +4,12 @@
 mod brakes;
 mod closed;
 mod fleet;
+mod identity;
 mod kinds;
 mod look;
 mod methods;
 mod moves;
+mod neighbours;
 mod order;
 mod restarts;
 mod returns;
@@ -21,8 +23,8 @@ use fleet::Fleet;
 
 /// The trials with their names, the long ones first.
 macro_rules! on {
-    ($fleet:expr, $($module:ident :: $test:ident),* $(,)?) => {
-        vec![$(trial(&$fleet, stringify!($test), $module::$test)),*]
+    ($group:literal, $fleet:expr, $($module:ident :: $test:ident),* $(,)?) => {
+        vec![$(trial(&$fleet, concat!($group, "::", stringify!($test)), $module::$test)),*]
     };
 }
 
@@ -37,7 +39,7 @@ pub fn trials() -> Vec<Trial> {
         alone("most_nodes_at_once_are_an_outage", brakes::most_nodes_at_once_are_an_outage),
     ];
     trials.extend(on![
-        fleet,
+        "failover", fleet,
         closed::each_trouble_holds_its_own_pod_only,
         closed::a_list_that_cannot_be_read_starts_nothing,
         returns::a_node_back_during_the_fence_loses_its_pods_gracefully,
@@ -59,15 +61,33 @@ pub fn trials() -> Vec<Trial> {
         methods::the_fence_brings_the_secret_of_its_volume,
         moves::a_pod_moves_from_a_dead_node,
     ]);
+    trials.extend(on![
+        "failover::traps", fleet,
+        neighbours::an_evicted_pod_of_another_driver_is_left_to_its_kubelet,
+        neighbours::an_attachment_without_a_pod_is_kept,
+        neighbours::a_terminating_pod_without_an_owner_is_kept,
+        identity::a_node_that_is_ready_again_between_delete_and_key_gets_no_key,
+        identity::a_key_that_the_cluster_refuses_gives_way_to_single_detaches,
+        identity::pods_of_a_deleted_node_are_released_by_others,
+        identity::a_node_anew_with_the_same_boot_id_is_tainted_again,
+        identity::a_node_anew_with_a_new_boot_id_is_clean,
+        identity::an_emptied_csi_node_does_not_hide_whom_to_cut_off,
+        identity::a_csi_node_that_contradicts_holds_the_incident,
+    ]);
     trials
 }
 
-fn trial<T>(fleet: &Arc<Fleet>, name: &str, test: T) -> Trial
+/// Whether what takes long runs too: `cargo xtask test --wide`.
+fn is_wide() -> bool {
+    std::env::var_os("BULKHEAD_WIDE").is_some()
+}
+
+fn trial<T>(fleet: &Arc<Fleet>, name: &'static str, test: T) -> Trial
 where
     T: AsyncFn(&Cluster) -> Result<(), Failed> + Send + 'static,
 {
     let fleet = fleet.clone();
-    Trial::test(format!("failover::{name}"), move || fleet.block_on(async { test(fleet.cluster().await?).await }))
+    Trial::test(name, move || fleet.block_on(async { test(fleet.cluster().await?).await }))
 }
 
 /// A test that breaks what others share has a cluster of its own.
