@@ -115,7 +115,8 @@ pub async fn pods_of_a_deleted_node_are_released_by_others(cluster: &Cluster) ->
         // podGC does this a minute later.
         pods.delete(&pod, &DeleteParams::default().grace_period(0)).await?;
     }
-    let fence = lane.cluster.fence(victim.name(), "released by others", SOON * 3, |fence| is_released(fence, &pod)).await?;
+    let fence =
+        lane.cluster.fence(victim.name(), "released by others", SOON * 3, |fence| is_released(fence, &pod)).await?;
     let row = pod_row(&fence, &pod).ok_or("no row")?;
     assert_eq!(row.reason.as_deref(), Some("ReleasedByOthers"), "{row:?}");
     assert!(volume_row(&fence, &set.volume_name(0, 0)).is_none_or(|row| row.proved_at.is_none()), "it was proved");

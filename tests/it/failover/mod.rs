@@ -3,6 +3,7 @@
 
 mod brakes;
 mod closed;
+mod finalizers;
 mod fleet;
 mod identity;
 mod kinds;
@@ -11,8 +12,11 @@ mod methods;
 mod moves;
 mod neighbours;
 mod order;
+mod policies;
+mod replacements;
 mod restarts;
 mod returns;
+mod volumes;
 
 use std::sync::Arc;
 
@@ -39,7 +43,8 @@ pub fn trials() -> Vec<Trial> {
         alone("most_nodes_at_once_are_an_outage", brakes::most_nodes_at_once_are_an_outage),
     ];
     trials.extend(on![
-        "failover", fleet,
+        "failover",
+        fleet,
         closed::each_trouble_holds_its_own_pod_only,
         closed::a_list_that_cannot_be_read_starts_nothing,
         returns::a_node_back_during_the_fence_loses_its_pods_gracefully,
@@ -62,7 +67,8 @@ pub fn trials() -> Vec<Trial> {
         moves::a_pod_moves_from_a_dead_node,
     ]);
     trials.extend(on![
-        "failover::traps", fleet,
+        "failover::traps",
+        fleet,
         neighbours::an_evicted_pod_of_another_driver_is_left_to_its_kubelet,
         neighbours::an_attachment_without_a_pod_is_kept,
         neighbours::a_terminating_pod_without_an_owner_is_kept,
@@ -71,6 +77,17 @@ pub fn trials() -> Vec<Trial> {
         identity::pods_of_a_deleted_node_are_released_by_others,
         identity::a_node_anew_with_the_same_boot_id_is_tainted_again,
         identity::a_node_anew_with_a_new_boot_id_is_clean,
+        policies::of_two_policies_the_stricter_one_holds,
+        policies::a_policy_that_becomes_stricter_holds_the_incident,
+        policies::a_policy_that_becomes_weaker_weakens_no_incident,
+        policies::pods_of_a_deleted_namespace_wait_for_the_proof,
+        replacements::a_replacement_with_a_node_name_is_not_let_in,
+        replacements::a_replacement_that_tolerates_everything_is_not_let_in,
+        finalizers::a_pod_that_a_finalizer_holds_is_released_when_it_is_gone,
+        finalizers::the_attachers_finalizer_is_the_one_that_is_looked_for,
+        finalizers::our_finalizer_goes_only_from_the_list_that_was_read,
+        volumes::every_kind_of_volume_that_attaches_moves,
+        volumes::a_pod_with_a_local_volume_waits,
         identity::an_emptied_csi_node_does_not_hide_whom_to_cut_off,
         identity::a_csi_node_that_contradicts_holds_the_incident,
     ]);
