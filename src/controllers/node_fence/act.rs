@@ -12,7 +12,7 @@ use crate::api::node_fence::NodeFence;
 use crate::api::slim::{Node, Pod, VolumeAttachment};
 use crate::api::usage::PodView;
 use crate::controllers::{Context, reference};
-use crate::error::Result;
+use crate::error::{Error, ErrorClass, Result};
 use crate::runtime::events::EventType;
 use crate::runtime::patch::{self, NodeIdentity};
 use crate::runtime::store::ObjectKey;
@@ -81,8 +81,17 @@ impl Actor<'_> {
             Effect::AddTaint { taint, node } => {
                 let patch = patch::add_taint(identity(&node), node.taints(), &taint);
                 if let Some(patch) = patch {
-                    cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
-                    tell::tainted(cx, fence, &node, &taint);
+                    match cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await {
+                        // An admission policy of the cluster may not want the key: then attachments go one by one.
+                        Err(error) if taint.key == names::OUT_OF_SERVICE_TAINT && is_refused(&error) => {
+                            tracing::warn!(node = fence.name_any(), %error, "the out-of-service taint is refused");
+                            incident.untaints(&taint.key);
+                        }
+                        written => {
+                            written?;
+                            tell::tainted(cx, fence, &node, &taint);
+                        }
+                    }
                 }
             }
             Effect::RemoveTaint { taint, node } => {
@@ -215,6 +224,10 @@ async fn patch_fence(cx: &Context, fence: &NodeFence, incident: &mut Incident, p
         incident.wrote(&written.metadata, cx.clock.now());
     }
     Ok(())
+}
+
+fn is_refused(error: &Error) -> bool {
+    matches!(error.class(), ErrorClass::Forbidden | ErrorClass::Rejected)
 }
 
 fn identity(node: &Node) -> NodeIdentity<'_> {

@@ -37,6 +37,8 @@ pub struct Asked {
 pub const PROOF_LIFETIME: Duration = Duration::from_secs(10);
 /// How long a Recovered NodeFence is kept.
 const RECORD_LIFETIME: TimeDelta = TimeDelta::days(7);
+/// How long progress may go unrecorded while there is something to do.
+const RECORD_AT_LAST: Duration = Duration::from_secs(5);
 /// How long released volumes wait for the last proofs, so that one taint can detach all of them.
 const DETACH_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -206,8 +208,12 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         let asks = step.filter(|step| step.effects.iter().all(is_ask)).map(|step| step.effects).unwrap_or_default();
         return record(asks, wanted);
     }
-    // What rests on no record goes first: a status of a hundred pods takes the API server a quarter of a second.
-    if let Some(step) = step.filter(|step| !step.effects.is_empty() || step.look_again.is_some() && wanted == recorded)
+    // What rests on no record goes first: a status of a hundred pods takes the API server a quarter of a second. But
+    // not for ever: a step that is refused again and again must not hide what has happened before it.
+    let overdue = change == Change::Progress && seen.recorded_for >= RECORD_AT_LAST;
+    if let Some(step) = step
+        .filter(|_| !overdue)
+        .filter(|step| !step.effects.is_empty() || step.look_again.is_some() && wanted == recorded)
     {
         let mut decision = finish(seen, step);
         decision.look_again = decision.look_again.or_else(|| look_again(seen, &rows));

@@ -150,7 +150,7 @@ impl Incident {
         self.recorded_at = Some(sent.mono);
     }
 
-    /// A taint is about to be removed: the one that starts the detach is not set again in this episode.
+    /// A taint is about to be removed, or was refused: the one that starts the detach is not set again in this episode.
     pub fn untaints(&mut self, key: &str) {
         self.out_of_service_spent |= key == names::OUT_OF_SERVICE_TAINT;
     }

@@ -16,7 +16,7 @@ use super::fleet::{Lane, LaneOptions};
 use super::look::operator_records;
 
 /// The controller's patches of the victim's Node that added this taint.
-fn taintings(lane: &Lane<'_>, key: &str) -> Result<Vec<Record>, Failed> {
+pub fn taintings(lane: &Lane<'_>, key: &str) -> Result<Vec<Record>, Failed> {
     let victim = lane.victim()?.name();
     operator_records(lane.cluster, |record| {
         record.resource == "nodes" && record.name == victim && record.succeeded() && adds(record, key)
@@ -108,7 +108,7 @@ pub async fn every_step_waits_for_the_one_before(cluster: &Cluster) -> Result<()
     lane.end().await
 }
 
-async fn attach(lane: &Lane<'_>, volume: &str) -> Result<VolumeAttachment, Failed> {
+pub async fn attach(lane: &Lane<'_>, volume: &str) -> Result<VolumeAttachment, Failed> {
     let attachment: VolumeAttachment = serde_json::from_value(json!({
         "metadata": { "name": format!("{}-by-hand", lane.name) },
         "spec": {
