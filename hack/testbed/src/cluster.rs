@@ -1,6 +1,7 @@
 //! A whole cluster in one value: control plane, test array with its attacher, simulated nodes, and the operator as it is
 //! shipped (its real programs, under its real identities, with its real RBAC and admission policies).
 
+mod tapped;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt};
 use tempfile::TempDir;
 
+pub use self::tapped::Tapped;
 pub use self::workload::{Workload, merge};
 
 use crate::array::{Array, ArrayOptions, ClaimError};
@@ -40,6 +42,8 @@ pub struct ClusterOptions {
     pub programs: Option<PathBuf>,
     /// Whether a sidecar is started beside each array.
     pub sidecars: bool,
+    /// Whether a controller is started. What it needs is installed in any case.
+    pub controller: bool,
     /// Further arguments of `bulkhead-controller`.
     pub controller_args: Vec<String>,
 }
@@ -55,6 +59,7 @@ impl Default for ClusterOptions {
             node: NodeOptions::default(),
             programs: None,
             sidecars: true,
+            controller: true,
             controller_args: Vec::new(),
         }
     }
@@ -84,6 +89,9 @@ pub enum ClusterError {
     /// The machine.
     #[error("array: {0}")]
     Array(std::io::Error),
+    /// The machine.
+    #[error("proxy before one of our programs: {0}")]
+    Proxy(std::io::Error),
     /// Waiting ended.
     #[error("{what}: not within {limit:?}; last seen: {last}")]
     Timeout {
@@ -170,6 +178,9 @@ impl Cluster {
             if self.options.sidecars {
                 self.start_sidecar(driver).await?;
             }
+        }
+        if !self.options.controller {
+            return Ok(());
         }
         self.start_controller().await?;
         self.wait("the controller leads", Duration::from_secs(30), async || {

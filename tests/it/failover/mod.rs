@@ -4,10 +4,10 @@
 mod brakes;
 mod closed;
 mod finalizers;
-mod fleet;
+pub mod fleet;
 mod identity;
 mod kinds;
-mod look;
+pub mod look;
 mod methods;
 mod moves;
 mod neighbours;

@@ -315,7 +315,7 @@ impl World {
         };
         let incident = controller.incidents.entry(name.to_owned()).or_default();
         let mut seen = incident.look(found, SETTINGS, now);
-        if incident.is_ahead_of(&seen.fence, now) {
+        if incident.is_ahead_of(&seen, now) {
             return Err(NodePass::Over(Some(Duration::from_millis(20))));
         }
         if !incident.is_confirmed() {

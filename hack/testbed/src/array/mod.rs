@@ -31,6 +31,7 @@ use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
 pub use self::calls::{Call, CallLog, Method};
+pub(crate) use self::front::accepted;
 pub use self::faults::{Effect, Fault, FaultId, FaultScript};
 pub use self::node_service::NODE_KEY;
 pub use self::objects::{Claim, ClaimError, SecretRef};
@@ -132,7 +133,7 @@ impl Array {
             .add_service(IdentityServer::new(IdentityService(self.driver.clone())))
             .add_service(NodeServer::new(NodeService(self.driver.clone())));
         self._servers.spawn(async move {
-            if let Err(error) = plugins.serve_with_incoming(front::accepted(listener)).await {
+            if let Err(error) = plugins.serve_with_incoming(accepted(listener)).await {
                 tracing::error!(%error, "the node plugins' socket failed");
             }
         });
