@@ -13,7 +13,7 @@ use crate::csi::v1::ControllerUnpublishVolumeRequest;
 use crate::error::{Error, Result};
 use crate::runtime::events::EventType;
 
-use super::decide::{Call, Effect, Failure, FailureClass, key};
+use super::decide::{Effect, Failure, FailureClass};
 use super::{Context, Shared, lock, status};
 
 /// Carries out the effects. Returns the request as it was written, if it was. `wake` is called when a call ends.
@@ -42,18 +42,8 @@ async fn answer(cx: &Context, request: &FenceRequest, memory: &Shared, rows: Vec
     let mut next = request.clone();
     next.status = Some(status::compute(request, rows.clone(), cx.clock.now()));
     let written = cx.writer.replace_status(&next).await?;
-    let mut memory = lock(memory);
-    for row in rows {
-        let key = (row.episode, row.name.clone());
-        // A row that begins, or that is given back, is a new story: an OK of the last one says nothing about it.
-        if row.result == FenceOutcome::Started && row.reason.is_none() {
-            memory.calls.insert(key, Call::Recorded);
-        } else if row.result == FenceOutcome::Unfenced {
-            memory.calls.remove(&key);
-        }
-        tell(cx, &written, &row);
-    }
-    drop(memory);
+    lock(memory).answered(&rows);
+    rows.iter().for_each(|row| tell(cx, &written, row));
     Ok(written)
 }
 
@@ -84,24 +74,13 @@ fn send(
     volume: RequestedVolume,
     wake: impl Fn() + Send + 'static,
 ) {
-    let row = key(&volume);
-    let before = lock(memory).calls.insert(row.clone(), Call::Running);
-    let attempts = match before {
-        Some(Call::Failed { attempts, round, .. }) if round == volume.round => attempts,
-        _ => 0,
-    };
+    let attempts = lock(memory).begins(&volume);
     let (cx, memory, timeout) = (cx.clone(), memory.clone(), request.spec.call_timeout.get());
-    let round = volume.round;
     cx.calls.clone().spawn(async move {
         // The task that ends without an answer (a panic) must not leave the row running for ever.
-        let called = tokio::spawn(unpublish(cx.clone(), volume, timeout)).await;
+        let called = tokio::spawn(unpublish(cx.clone(), volume.clone(), timeout)).await;
         let outcome = called.unwrap_or_else(|panic| Err(internal(panic.to_string())));
-        let at = cx.clock.now().mono;
-        let call = match outcome {
-            Ok(()) => Call::Acknowledged { at, round },
-            Err(failure) => Call::Failed { failure, attempts: attempts + 1, at, round },
-        };
-        lock(&memory).calls.insert(row, call);
+        lock(&memory).ended(&volume, attempts, outcome, cx.clock.now().mono);
         wake();
     });
 }

@@ -7,7 +7,7 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::super::decide::{Seen, decide};
+use super::super::decide::{Call, Seen, decide};
 use super::super::driver::Driver;
 use super::super::tests::{Case, sends};
 use super::*;

@@ -27,7 +27,7 @@ const PAGES_MAX: usize = 100_000;
 /// ControllerGetVolume calls under way at once.
 const GETS_AT_ONCE: usize = 16;
 /// ControllerUnpublishVolume calls under way at once: more only make an array slower.
-const UNPUBLISHES_AT_ONCE: usize = 64;
+const UNPUBLISHES_AT_ONCE: usize = 128;
 
 /// The driver.
 #[derive(Clone)]

@@ -5,13 +5,14 @@
 pub mod act;
 pub mod decide;
 pub mod driver;
+pub mod memory;
 pub mod observe;
 pub mod report;
 pub mod status;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ use crate::runtime::queue::{self, Next, Queue, QueueConfig};
 use crate::runtime::store::{ObjectKey, Store};
 use crate::runtime::telemetry::Telemetry;
 
-use decide::{Call, RowKey};
 use driver::Driver;
+use memory::Memory;
 
 /// Passes that may follow each other before the informer is asked again.
 const STEPS: usize = 8;
@@ -56,13 +57,6 @@ pub struct Context {
     pub clock: Clock,
     /// Calls to the driver under way.
     pub calls: TaskTracker,
-}
-
-/// What this process remembers of a request: its calls. Lost on a restart, and then sent again: they are idempotent.
-#[derive(Default)]
-pub struct Memory {
-    /// Calls by row.
-    pub calls: BTreeMap<RowKey, Call>,
 }
 
 /// Memory shared with the calls under way.

@@ -29,7 +29,7 @@ impl Default for LeaseTimes {
 
 /// What matters of a Lease object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub struct Record {
     /// Who holds it; `None` after a release.
     pub holder: Option<String>,
     /// Changes with every write.
@@ -38,7 +38,7 @@ pub(crate) struct Record {
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
     /// Read the Lease: what we know of it may be old.
     Read,
     /// Write ourselves as holder, if it is still as it was seen.
@@ -60,7 +60,7 @@ struct Seen {
 
 /// One candidate's knowledge. All times are its own monotonic clock.
 #[derive(Clone, Debug)]
-pub(crate) struct Candidate {
+pub struct Candidate {
     me: String,
     times: LeaseTimes,
     seen: Option<Seen>,
@@ -71,17 +71,18 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    pub(crate) fn new(me: String, times: LeaseTimes) -> Self {
+    /// A candidate of that name, which knows nothing yet.
+    pub fn new(me: String, times: LeaseTimes) -> Self {
         Self { me, times, seen: None, renewed: None, failed: None }
     }
 
     /// Until when we lead; past once a renewal is overdue.
-    pub(crate) fn leads_until(&self) -> Option<Instant> {
+    pub fn leads_until(&self) -> Option<Instant> {
         self.renewed.map(|renewed| renewed + self.times.give_up)
     }
 
     /// The Lease was read; `now` is when the answer arrived.
-    pub(crate) fn saw(&mut self, record: Option<Record>, now: Instant) {
+    pub fn saw(&mut self, record: Option<Record>, now: Instant) {
         if !self.is_me(record.as_ref()) {
             self.renewed = None;
         }
@@ -90,19 +91,19 @@ impl Candidate {
     }
 
     /// A claim that was sent at `sent` was written as `record`.
-    pub(crate) fn claimed(&mut self, record: Record, sent: Instant, now: Instant) {
+    pub fn claimed(&mut self, record: Record, sent: Instant, now: Instant) {
         self.saw(Some(record), now);
         self.renewed = Some(sent);
         self.failed = None;
     }
 
     /// A claim or read failed, or its outcome is unknown.
-    pub(crate) fn failed(&mut self, now: Instant) {
+    pub fn failed(&mut self, now: Instant) {
         self.failed = Some(now);
     }
 
     /// The next step. Total; asked again after each step.
-    pub(crate) fn step(&self, now: Instant) -> Step {
+    pub fn step(&self, now: Instant) -> Step {
         let pause = self.failed.map(|failed| failed + self.times.retry);
         if let Some(wait) = pause.and_then(|until| left(until, now)) {
             return Step::Wait(wait);

@@ -5,7 +5,7 @@
 pub mod apply;
 pub mod client;
 pub mod clock;
-mod election;
+pub mod election;
 pub mod events;
 mod guarded;
 pub mod health;

@@ -16,7 +16,7 @@ use kube::{Api, Client, ResourceExt};
 use tempfile::TempDir;
 
 pub use self::tapped::Tapped;
-pub use self::workload::Workload;
+pub use self::workload::{Workload, merge};
 
 use crate::array::{Array, ArrayOptions, ClaimError};
 use crate::nodes::{KwokHeartbeat, NodeError, NodeOptions, SimulatedNode, SimulatedNodes};
@@ -196,7 +196,16 @@ impl Cluster {
 
     /// One more array with its attacher, without a sidecar. Nodes that are added from now on have its driver.
     pub async fn add_array(&self, options: &ArrayOptions) -> Result<AddedArray, ClusterError> {
-        let added = start_array(&self.testbed, &self.client, options, &self.options.attacher).await?;
+        self.add_array_with(options, &self.options.attacher).await
+    }
+
+    /// The same with an attacher of its own settings.
+    pub async fn add_array_with(
+        &self,
+        options: &ArrayOptions,
+        attacher: &AttacherOptions,
+    ) -> Result<AddedArray, ClusterError> {
+        let added = start_array(&self.testbed, &self.client, options, attacher).await?;
         self.nodes.add_array(added.array.clone());
         self.allow_fencer(&options.driver_name).await?;
         Ok(added)
@@ -236,11 +245,15 @@ impl Cluster {
 
     /// A `bulkhead-csi-sidecar` beside an array.
     pub fn sidecar(&self, array: &Array) -> Result<Process, ClusterError> {
+        self.sidecar_named(array, &format!("bulkhead-csi-sidecar-{}", array.driver_name()))
+    }
+
+    /// One of several beside an array: the name tells the replicas apart, in the Lease and by their logs.
+    pub fn sidecar_named(&self, array: &Array, name: &str) -> Result<Process, ClusterError> {
         let identity = self.testbed.kubeconfig(&Identity::CsiSidecar)?;
-        let name = format!("bulkhead-csi-sidecar-{}", array.driver_name());
-        let mut args = common_args(&identity, &name);
+        let mut args = common_args(&identity, name);
         args.extend([OsString::from("--csi-address"), array.csi_socket().as_os_str().to_owned()]);
-        self.launch("bulkhead-csi-sidecar", &name, args)
+        self.launch("bulkhead-csi-sidecar", name, args)
     }
 
     fn launch(&self, program: &str, name: &str, args: Vec<OsString>) -> Result<Process, ClusterError> {
@@ -267,7 +280,7 @@ impl Cluster {
 
     /// Waits until every pod of the set is Ready, and returns the node of each.
     pub async fn pods_ready(&self, set: &Workload, limit: Duration) -> Result<BTreeMap<String, String>, ClusterError> {
-        let api: Api<Pod> = Api::default_namespaced(self.client.clone());
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &set.namespace);
         let mut placed = BTreeMap::new();
         for replica in 0..set.replicas {
             let name = format!("{}-{replica}", set.name);

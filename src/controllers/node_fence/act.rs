@@ -12,14 +12,13 @@ use crate::api::node_fence::NodeFence;
 use crate::api::slim::{Node, Pod, VolumeAttachment};
 use crate::api::usage::PodView;
 use crate::controllers::{Context, reference};
-use crate::error::Result;
-use crate::runtime::clock::{Now, monotonic};
+use crate::error::{Error, ErrorClass, Result};
 use crate::runtime::events::EventType;
 use crate::runtime::patch::{self, NodeIdentity};
 use crate::runtime::store::ObjectKey;
 
-use super::Incident;
-use super::decide::{Asked, Effect, Seen};
+use super::decide::{Effect, Seen};
+use super::memory::{Incident, Noted, is_too_late};
 use super::metrics::Metrics;
 use super::tell;
 
@@ -63,8 +62,8 @@ impl Actor<'_> {
                 let mut next = fence.clone();
                 next.status = Some(*status);
                 let written = cx.writer.replace_status(&next).await?;
-                incident.recorded_at = Some(now.mono);
-                incident.written = written.metadata.resource_version.clone().map(|version| (version, monotonic()));
+                incident.recorded(now);
+                incident.wrote(&written.metadata, cx.clock.now());
                 tell::transitions(cx, fence, &written);
                 if let Some(status) = &written.status {
                     self.metrics.reached(fence.status.as_ref(), status);
@@ -82,27 +81,36 @@ impl Actor<'_> {
             Effect::AddTaint { taint, node } => {
                 let patch = patch::add_taint(identity(&node), node.taints(), &taint);
                 if let Some(patch) = patch {
-                    cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
-                    tell::tainted(cx, fence, &node, &taint);
+                    match cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await {
+                        // An admission policy of the cluster may not want the key: then attachments go one by one.
+                        Err(error) if taint.key == names::OUT_OF_SERVICE_TAINT && is_refused(&error) => {
+                            tracing::warn!(node = fence.name_any(), %error, "the out-of-service taint is refused");
+                            incident.untaints(&taint.key);
+                        }
+                        written => {
+                            written?;
+                            tell::tainted(cx, fence, &node, &taint);
+                        }
+                    }
                 }
             }
             Effect::RemoveTaint { taint, node } => {
-                incident.out_of_service_spent |= taint.key == names::OUT_OF_SERVICE_TAINT;
+                incident.untaints(&taint.key);
                 let patch = patch::remove_taint(identity(&node), node.taints(), &taint.key, &taint.effect);
                 if let Some(patch) = patch {
                     cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
                 }
             }
             Effect::Ask(request) => {
-                let asked = note_asked(incident, &request, None, now);
+                let asked = incident.note_asked(&request, None, now);
                 let result = cx.writer.create(request.as_ref()).await;
-                forget_if_refused(incident, asked, result)?;
+                self.asked(incident, asked, result)?;
             }
             Effect::AskAgain(request) => {
                 let before = seen.request(&request.spec.fencer_name).cloned();
-                let asked = note_asked(incident, &request, before.as_deref(), now);
+                let asked = incident.note_asked(&request, before.as_deref(), now);
                 let result = cx.writer.replace(request.as_ref()).await;
-                forget_if_refused(incident, asked, result)?;
+                self.asked(incident, asked, result)?;
             }
             Effect::Withdraw(request) => withdraw(cx, &request).await?,
             Effect::Unguard => {
@@ -118,6 +126,20 @@ impl Actor<'_> {
         Ok(())
     }
 
+    /// Notes how a request was written. A conflict is a write that was refused for sure.
+    fn asked(&self, incident: &mut Incident, asked: Noted, result: Result<FenceRequest>) -> Result<()> {
+        match result {
+            Ok(written) => incident.requested(&written.metadata, self.cx.clock.now()),
+            Err(error) => {
+                if error.is_conflict() {
+                    incident.forget_asked(asked);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     async fn delete(&self, effects: Vec<Effect>) -> Result<()> {
         let deletions = stream::iter(effects).map(|effect| self.delete_one(effect)).buffered(CONCURRENCY);
         // All are tried before the first failure is reported: one refused pod must not hold up the others.
@@ -128,12 +150,7 @@ impl Actor<'_> {
     async fn delete_one(&self, effect: Effect) -> Result<()> {
         let (cx, seen) = (self.cx, self.seen);
         match effect {
-            // Decided on a proof that has grown too old while others were deleted: a new round is asked for.
-            Effect::DeletePod { not_after: Some(limit), .. } | Effect::FailPod { not_after: Some(limit), .. }
-                if cx.clock.now().mono >= limit =>
-            {
-                Ok(())
-            }
+            effect if is_too_late(&effect, cx.clock.now()) => Ok(()),
             Effect::DeletePod { pod, grace_seconds, .. } => {
                 let version = pod.pod.metadata.resource_version.as_deref();
                 cx.writer.delete::<Pod>(&ObjectKey::from(pod.pod.as_ref()), pod.uid(), version, grace_seconds).await?;
@@ -204,9 +221,13 @@ async fn withdraw(cx: &Context, request: &FenceRequest) -> Result<()> {
 async fn patch_fence(cx: &Context, fence: &NodeFence, incident: &mut Incident, patch: Option<Patch>) -> Result<()> {
     if let Some(patch) = patch {
         let written = cx.writer.json_patch::<NodeFence>(&ObjectKey::from(fence), patch).await?;
-        incident.written = written.metadata.resource_version.map(|version| (version, monotonic()));
+        incident.wrote(&written.metadata, cx.clock.now());
     }
     Ok(())
+}
+
+fn is_refused(error: &Error) -> bool {
+    matches!(error.class(), ErrorClass::Forbidden | ErrorClass::Rejected)
 }
 
 fn identity(node: &Node) -> NodeIdentity<'_> {
@@ -214,44 +235,5 @@ fn identity(node: &Node) -> NodeIdentity<'_> {
     NodeIdentity {
         uid: node.metadata.uid.as_deref().unwrap_or_default(),
         boot_id: (!boot_id.is_empty()).then_some(boot_id),
-    }
-}
-
-/// The clock of a proof starts before its round can be seen by the fencer, so before the write is sent.
-fn note_asked(
-    incident: &mut Incident,
-    request: &FenceRequest,
-    before: Option<&FenceRequest>,
-    now: Now,
-) -> Vec<((i64, String), Option<Asked>)> {
-    let known = before.map(|before| before.spec.volumes.as_slice()).unwrap_or_default();
-    let mut previous = Vec::new();
-    for volume in request.spec.volumes.iter().filter(|volume| !known.contains(volume)) {
-        let key = (volume.episode, volume.name.clone());
-        let asked = Asked { round: volume.round, at: now.mono };
-        previous.push((key.clone(), incident.asked.insert(key, asked)));
-    }
-    previous
-}
-
-/// A write that was refused for sure asked for nothing. One whose outcome is unknown may have.
-fn forget_if_refused<T>(
-    incident: &mut Incident,
-    asked: Vec<((i64, String), Option<Asked>)>,
-    result: Result<T>,
-) -> Result<()> {
-    match result {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            if error.is_conflict() {
-                for (key, before) in asked {
-                    match before {
-                        Some(before) => incident.asked.insert(key, before),
-                        None => incident.asked.remove(&key),
-                    };
-                }
-            }
-            Err(error)
-        }
     }
 }

@@ -68,11 +68,19 @@ pub fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<St
     let age = taint.time_added.as_ref().map(|at| now.wall.signed_duration_since(time::from_k8s(at)));
     let max = TimeDelta::from_std(seen.settings.out_of_service_max).unwrap_or(TimeDelta::MAX);
     let spent = age.is_none_or(|age| age >= max || age < TimeDelta::zero());
-    let done = rows.attachments_to_remove(seen).is_empty();
-    if !(spent || done || rows.node == NodeState::Back || !seen.lease_is_still) {
+    let done = rows.attachments_to_remove(seen).is_empty() && !rows.is_releasing();
+    let unproved = seen.pods.iter().any(|pod| pod_gc_would_act_unproved(seen, rows, pod));
+    if !(spent || done || unproved || rows.node == NodeState::Back || !seen.lease_is_still) {
         return None;
     }
     Step::new("RemovingOutOfService", vec![Effect::RemoveTaint { taint: taint.clone(), node: node.clone() }])
+}
+
+/// The taint came with the deletions; one that is late, or was begun by somebody else, may outlive the proof.
+fn pod_gc_would_act_unproved(seen: &Seen, rows: &Rows, pod: &PodView) -> bool {
+    let planned = seen.fence.spec.plan.pods.iter().find(|row| row.uid == pod.uid());
+    let proved = planned.is_some_and(|planned| are_fresh(rows, &planned.volumes));
+    pod.pod.is_terminating() && !pod.pod.is_finished() && !proved
 }
 
 /// The taint, as we set it.

@@ -4,6 +4,7 @@ pub mod act;
 mod conditions;
 pub mod decide;
 pub mod guard;
+pub mod memory;
 pub(crate) mod metrics;
 pub mod observe;
 pub mod pods;
@@ -14,11 +15,10 @@ mod tell;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::{Api, ResourceExt};
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -28,46 +28,17 @@ use crate::api::node_fence::NodeFence;
 use crate::api::slim::{Node, Pod, VolumeAttachment};
 use crate::controllers::Context;
 use crate::error::Result;
-use crate::runtime::clock::monotonic;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
 use crate::runtime::store::{Change, ObjectKey};
 
-use decide::{Asked, RowKey, Settings};
+use decide::Settings;
+use memory::Incident;
 use metrics::Metrics;
 
 /// Incidents worked on at once.
 const CONCURRENCY: usize = 16;
 /// Pods and attachments go by the dozen; their changes are gathered for this long.
 const PROGRESS_PACE: Duration = Duration::from_millis(50);
-
-/// What this process remembers of an incident. All of it may be lost: then rounds are asked again.
-#[derive(Clone, Debug, Default)]
-pub struct Incident {
-    episode: Option<(Option<String>, i64)>,
-    asked: BTreeMap<RowKey, Asked>,
-    attached_since: BTreeMap<String, Instant>,
-    renewed: Option<Option<MicroTime>>,
-    out_of_service_spent: bool,
-    recorded_at: Option<Instant>,
-    /// The store was seen to hold what the API has, once.
-    confirmed: bool,
-    /// The NodeFence that this process wrote last, and when: an older one is not decided on.
-    written: Option<(String, Instant)>,
-}
-
-impl Incident {
-    /// Whether the store does not yet hold what this process wrote: deciding on it would only end in a conflict.
-    fn is_ahead_of(&mut self, fence: &NodeFence) -> bool {
-        let Some((version, at)) = &self.written else { return false };
-        let seen = fence.metadata.resource_version.as_deref() == Some(version);
-        // Somebody may have written after us, and then our version is never seen; the write itself is a
-        // compare-and-swap, so nothing but a conflict is at stake.
-        if seen || monotonic().saturating_duration_since(*at) > Duration::from_millis(500) {
-            self.written = None;
-        }
-        self.written.is_some()
-    }
-}
 
 struct Controller {
     cx: Context,
@@ -153,7 +124,7 @@ impl Controller {
             self.forget(node);
             return Ok(Next::Await);
         };
-        if incident.is_ahead_of(&seen.fence) || !self.is_confirmed(&seen.fence, incident).await? {
+        if incident.is_ahead_of(&seen, now) || !self.is_confirmed(&seen.fence, incident).await? {
             return Ok(Next::After(Duration::from_millis(20)));
         }
         let mut decision = decide::decide(&seen, now);
@@ -169,13 +140,11 @@ impl Controller {
     /// A process that has just come to lead may have a store that lags behind the last leader: what it begins with must
     /// be what the API has.
     async fn is_confirmed(&self, fence: &NodeFence, incident: &mut Incident) -> Result<bool> {
-        if !incident.confirmed {
+        if !incident.is_confirmed() {
             let api: Api<NodeFence> = Api::all(self.cx.clients.reads.clone());
-            let live = api.get_opt(&fence.name_any()).await?;
-            incident.confirmed =
-                live.is_some_and(|live| live.metadata.resource_version == fence.metadata.resource_version);
+            incident.confirm(fence, api.get_opt(&fence.name_any()).await?.as_ref());
         }
-        Ok(incident.confirmed)
+        Ok(incident.is_confirmed())
     }
 
     fn incident(&self, node: &str) -> Arc<Mutex<Incident>> {

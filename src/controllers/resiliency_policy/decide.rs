@@ -316,7 +316,8 @@ fn reopen(seen: &Seen, fence: &NodeFence, live: &LiveNode, now: Now) -> Option<E
 
 fn grow(seen: &Seen, fence: &NodeFence, live: &LiveNode, now: Now) -> Option<Effect> {
     let draft = plan::draft(live, live_policies(seen), &seen.namespaces, fence.spec.episode, now)?;
-    let grown = plan::grown(&fence.spec.plan, &draft.plan)?;
+    let wanted = plan::without_early_returns(draft.plan, &fence.spec.plan, live, now);
+    let grown = plan::grown(&fence.spec.plan, &wanted)?;
     let mut next = fence.clone();
     next.status = None;
     next.spec.plan = grown;

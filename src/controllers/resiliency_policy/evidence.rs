@@ -23,6 +23,14 @@ pub struct Silence {
     pub unreachable_for: Option<Duration>,
 }
 
+impl Silence {
+    /// The same for the node as the API has it: seen unreachable for the first time just now is no less unreachable.
+    pub fn read_live(self, node: &Node) -> Self {
+        let unreachable_for = node.is_unreachable().then(|| self.unreachable_for.unwrap_or(Duration::ZERO));
+        Self { unreachable_for, ..self }
+    }
+}
+
 /// Whether the node gives reason for suspicion. Suspicion alone writes nothing; it counts for `maxUnhealthy`.
 pub fn is_suspected(node: &Node, silence: Silence, suspect_after: Duration) -> bool {
     node.ready() != "True"

@@ -5,6 +5,7 @@ pub mod act;
 pub mod brakes;
 pub mod decide;
 pub mod evidence;
+pub mod memory;
 pub(crate) mod metrics;
 pub mod observe;
 pub mod plan;
@@ -14,9 +15,9 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::join_all;
 use kube::api::ListParams;
@@ -33,9 +34,9 @@ use crate::runtime::events::EventType;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
 use crate::runtime::store::{Change, ObjectKey};
 
-use decide::{Decision, Seen};
+use decide::Decision;
+use memory::Memory;
 use metrics::Metrics;
-use silence::{FencerTracker, SilenceTracker};
 
 /// The only key: a pass is over the cluster.
 const CLUSTER: &str = "cluster";
@@ -43,23 +44,6 @@ const CLUSTER: &str = "cluster";
 const POD_PACE: Duration = Duration::from_millis(500);
 /// How often is looked whether the store has caught up.
 const UNSEEN_PACE: Duration = Duration::from_millis(100);
-/// Counts of pods are written at most this often.
-const COUNTS_PACE: Duration = Duration::from_secs(60);
-
-/// What this process remembers between passes. All of it may be lost: it only delays.
-#[derive(Default)]
-struct Memory {
-    silence: SilenceTracker,
-    fencers: FencerTracker,
-    outage_seen: HashMap<String, Instant>,
-    suspected: BTreeSet<String>,
-    restrained: BTreeSet<decide::Restrained>,
-    /// NodeFences that exist but are not seen in the store yet, by generation.
-    unseen: HashMap<String, i64>,
-    /// The leadership term that `unseen` was begun in.
-    term: Option<u64>,
-    counted_at: Option<Instant>,
-}
 
 struct Controller {
     cx: Context,
@@ -134,7 +118,7 @@ impl Controller {
             return Ok(Next::After(UNSEEN_PACE));
         }
         let now = self.cx.clock.now();
-        let mut seen = self.observe(&mut memory, now);
+        let mut seen = observe::cluster(&self.cx, &mut memory, now);
         let mut failed = None;
         let mut decision = decide::decide(&seen, now);
         if !decision.look_at.is_empty() {
@@ -158,9 +142,7 @@ impl Controller {
         let mut changed = false;
         for effect in decision.effects {
             match act::act(&self.cx, effect).await {
-                Ok(Some(fence)) => {
-                    memory.unseen.insert(fence.name_any(), fence.metadata.generation.unwrap_or_default());
-                }
+                Ok(Some(fence)) => memory.wrote(&fence),
                 Ok(None) => {}
                 // Somebody wrote in between, or deleted the policy: what was decided on is gone, so decide anew.
                 Err(error) if error.is_conflict() || error.is_not_found() => changed = true,
@@ -180,43 +162,21 @@ impl Controller {
     async fn sees_every_fence(&self, memory: &mut Memory) -> Result<bool> {
         let api: Api<NodeFence> = Api::all(self.cx.clients.reads.clone());
         let term = self.cx.writer.leadership().term();
-        if memory.term != Some(term) {
-            let listed = api.list(&ListParams::default()).await?;
-            let generations =
-                listed.items.iter().map(|fence| (fence.name_any(), fence.metadata.generation.unwrap_or_default()));
-            memory.unseen = generations.collect();
-            memory.term = Some(term);
+        if memory.is_new_term(term) {
+            memory.begin_term(term, &api.list(&ListParams::default()).await?.items);
         }
         let store = &self.cx.stores.fences;
-        memory.unseen.retain(|name, generation| {
-            let known = store.get(&ObjectKey::cluster(name));
-            known.is_none_or(|fence| fence.metadata.generation.unwrap_or_default() < *generation)
-        });
         // One that was removed meanwhile will never be seen.
-        for name in memory.unseen.keys().cloned().collect::<Vec<_>>() {
+        for name in memory.unseen(|name| store.get(&ObjectKey::cluster(name))) {
             if api.get_opt(&name).await?.is_none() {
-                memory.unseen.remove(&name);
+                memory.is_gone(&name);
             }
         }
-        Ok(memory.unseen.is_empty())
-    }
-
-    fn observe(&self, memory: &mut Memory, now: Now) -> Seen {
-        let mut seen = observe::cluster(&self.cx, &mut memory.silence, &mut memory.fencers, now);
-        let passed = |at: &Instant| now.mono.saturating_duration_since(*at);
-        seen.outage_seen = memory.outage_seen.iter().map(|(policy, at)| (policy.clone(), passed(at))).collect();
-        seen.counts_due = memory.counted_at.is_none_or(|at| passed(&at) >= COUNTS_PACE);
-        if seen.counts_due {
-            memory.counted_at = Some(now.mono);
-        }
-        seen
+        Ok(memory.sees_every_fence())
     }
 
     /// Metrics, and an Event for each change of suspicion or restraint. None of it is written to a status at rest.
     fn report(&self, memory: &mut Memory, decision: &Decision, now: Now) {
-        for policy in &decision.outage {
-            memory.outage_seen.insert(policy.clone(), now.mono);
-        }
         self.metrics.pass(decision, &self.cx.stores.fences.list());
         let (before, after) = (&memory.suspected, &decision.suspected);
         for node in after.difference(before) {
@@ -244,8 +204,7 @@ impl Controller {
                 self.cx.events.publish(reference(policy.as_ref()), EventType::Warning, held.brake, "Brake", note);
             }
         }
-        memory.suspected.clone_from(&decision.suspected);
-        memory.restrained = restrained;
+        memory.note(decision, now);
     }
 
     fn tell_node(&self, name: &str, kind: EventType, reason: &'static str, note: String) {

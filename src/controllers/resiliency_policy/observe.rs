@@ -1,15 +1,12 @@
 //! What one pass over the cluster sees: the stores; and, for a node that is about to be acted on, the API itself.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
+use kube::Api;
 use kube::api::ListParams;
-use kube::{Api, ResourceExt};
 
-use crate::api::names;
 use crate::api::slim::{Lease, Node, Pod};
-use crate::api::usage::{CsiVolume, Lookup, PodView};
+use crate::api::usage::PodView;
 use crate::controllers::{BY_NODE, Context, NODE_LEASES};
 use crate::error::Result;
 use crate::runtime::clock::Now;
@@ -17,43 +14,25 @@ use crate::runtime::store::ObjectKey;
 
 use super::decide::Seen;
 use super::evidence::Silence;
-use super::plan::LiveNode;
-use super::silence::{FencerTracker, SilenceTracker};
+use super::memory::{Found, Memory};
+use super::plan::{self, LiveNode};
+use super::silence::is_still;
 
 /// What the stores show.
-pub fn cluster(cx: &Context, silence: &mut SilenceTracker, fencers: &mut FencerTracker, now: Now) -> Seen {
+pub fn cluster(cx: &Context, memory: &mut Memory, now: Now) -> Seen {
     let stores = &cx.stores;
-    let leases = stores.leases.list();
-    let nodes = stores.nodes.list();
     let epoch = (stores.leases.relists() + stores.nodes.relists(), cx.writer.leadership().term());
-    let named = leases.iter().filter_map(|lease| Some((lease.metadata.name.as_deref()?, lease.as_ref())));
-    silence.update(named, nodes.iter().map(Arc::as_ref), epoch, now.mono);
-    let mut pods: BTreeMap<String, Vec<PodView>> = BTreeMap::new();
-    for pod in stores.pods.list() {
-        if let Some(node) = pod.spec.node_name.clone() {
-            pods.entry(node).or_default().push(PodView::new(pod, stores));
-        }
-    }
-    let held = stores.fencer_leases.list();
-    fencers.update(held.iter().filter_map(|lease| Some((lease.metadata.name.as_deref()?, lease.as_ref()))), now.mono);
-    let reports: BTreeMap<_, _> = stores.reports.list().into_iter().map(|report| (report.name_any(), report)).collect();
-    let namespaces = stores.namespaces.list().into_iter();
-    Seen {
+    let found = Found {
         policies: stores.policies.list(),
-        nodes: nodes.into_iter().map(|node| (node.clone(), silence.of(&node, now.mono))).collect(),
-        pods,
-        namespaces: namespaces.map(|ns| (ns.name_any(), ns.metadata.labels.clone().unwrap_or_default())).collect(),
+        nodes: stores.nodes.list(),
+        leases: stores.leases.list(),
+        fencer_leases: stores.fencer_leases.list(),
+        pods: stores.pods.list().into_iter().map(|pod| PodView::new(pod, stores)).collect(),
+        namespaces: stores.namespaces.list(),
         fences: stores.fences.list(),
-        silent_fencers: reports
-            .keys()
-            .filter(|driver| fencers.is_silent(&names::fencer_lease(driver), now.mono))
-            .cloned()
-            .collect(),
-        reports,
-        live: BTreeMap::new(),
-        outage_seen: BTreeMap::new(),
-        counts_due: false,
-    }
+        reports: stores.reports.list(),
+    };
+    memory.look(found, epoch, now)
 }
 
 /// One node as the API has it now; `None` when it is gone.
@@ -67,26 +46,14 @@ pub async fn live(cx: &Context, name: &str, silence: Silence) -> Result<Option<L
     let Some(node) = node else { return Ok(None) };
     let stores = &cx.stores;
     let known = stores.leases.get(&ObjectKey::namespaced(NODE_LEASES, name));
-    let lease_is_still = lease.as_ref().map(|l| &l.spec.renew_time) == known.as_ref().map(|l| &l.spec.renew_time);
     let attachments = stores.attachments.by_index(BY_NODE, name);
-    let attached_volumes =
-        attachments.iter().filter_map(|attachment| csi_volume(stores, attachment.volume())).collect();
-    // Seen unreachable for the first time just now is no less unreachable.
-    let unreachable_for = node.is_unreachable().then(|| silence.unreachable_for.unwrap_or(Duration::ZERO));
     Ok(Some(LiveNode {
+        silence: silence.read_live(&node),
         node: Arc::new(node),
-        silence: Silence { unreachable_for, ..silence },
-        lease_is_still,
+        lease_is_still: is_still(lease.as_ref(), known.as_deref()),
         pods: pods.items.into_iter().map(|pod| PodView::new(Arc::new(pod), stores)).collect(),
+        attached_volumes: plan::attached_volumes(&attachments, stores),
         attachments,
-        attached_volumes,
         csi_node: stores.csi_nodes.get(&ObjectKey::cluster(name)),
     }))
-}
-
-fn csi_volume(lookup: &dyn Lookup, name: &str) -> Option<(String, CsiVolume)> {
-    let volume = lookup.volume(name)?;
-    let csi = volume.spec.csi.as_ref()?;
-    let uid = volume.metadata.uid.clone().unwrap_or_default();
-    Some((name.to_owned(), CsiVolume { uid, driver: csi.driver.clone(), handle: csi.volume_handle.clone() }))
 }

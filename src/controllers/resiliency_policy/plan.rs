@@ -5,6 +5,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use chrono::TimeDelta;
 use sha2::{Digest, Sha256};
 
 use crate::api::fencing::{NodeIdentity, Proof};
@@ -13,7 +14,7 @@ use crate::api::node_fence::{Evidence, Plan, PlannedPod, PlannedPolicy, PlannedV
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{CsiNode, Node, VolumeAttachment};
 use crate::api::time::{self, Now};
-use crate::api::usage::{CsiVolume, PodView, VolumeKind, VolumeUse};
+use crate::api::usage::{CsiVolume, Lookup, PodView, VolumeKind, VolumeUse};
 
 use super::evidence::{self, Silence};
 use super::select::Effective;
@@ -35,6 +36,17 @@ pub struct LiveNode {
     pub attached_volumes: BTreeMap<String, CsiVolume>,
     /// Its CSINode, if there is one.
     pub csi_node: Option<Arc<CsiNode>>,
+}
+
+/// The volumes behind attachments, by PersistentVolume name.
+pub fn attached_volumes(attachments: &[Arc<VolumeAttachment>], lookup: &dyn Lookup) -> BTreeMap<String, CsiVolume> {
+    let csi_volume = |name: &str| {
+        let volume = lookup.volume(name)?;
+        let csi = volume.spec.csi.as_ref()?;
+        let uid = volume.metadata.uid.clone().unwrap_or_default();
+        Some((name.to_owned(), CsiVolume { uid, driver: csi.driver.clone(), handle: csi.volume_handle.clone() }))
+    };
+    attachments.iter().filter_map(|attachment| csi_volume(attachment.volume())).collect()
 }
 
 /// What a node's failure asks for.
@@ -284,6 +296,22 @@ fn is_younger(
         (Some(object), Some(node)) => object.0 >= node.0,
         _ => false,
     }
+}
+
+/// The plan without the pods that came back to the node too soon. One whose template names the node, or that tolerates
+/// every taint, is put there again as often as it is released: each time it waits twice as long.
+pub fn without_early_returns(mut wanted: Plan, known: &Plan, live: &LiveNode, now: Now) -> Plan {
+    const LONGEST: TimeDelta = TimeDelta::minutes(5);
+    wanted.pods.retain(|row| {
+        let released = known.pods.iter().filter(|before| before.uid != row.uid && before.action == PodAction::Release);
+        let before = released.filter(|before| before.volumes.iter().any(|name| row.volumes.contains(name))).count();
+        let pod = live.pods.iter().find(|pod| pod.uid() == row.uid);
+        let created = pod.and_then(|pod| pod.pod.metadata.creation_timestamp.as_ref()).map(time::from_k8s);
+        let wait = i32::try_from(before).ok().and_then(|before| TimeDelta::seconds(1).checked_mul(1 << before.min(9)));
+        before == 0
+            || created.is_none_or(|at| now.wall.signed_duration_since(at) >= wait.unwrap_or(LONGEST).min(LONGEST))
+    });
+    wanted
 }
 
 /// The plan grown by what it lacks; `None` when it lacks nothing. Rows that are there stay as they are.

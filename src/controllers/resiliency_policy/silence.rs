@@ -1,6 +1,6 @@
 //! How long each kubelet has been silent, by our own monotonic clock: never by the time stamps of another machine.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -13,13 +13,18 @@ use super::evidence::Silence;
 /// 10 s.
 const PROOF_OF_LIFE: Duration = Duration::from_secs(12);
 
+/// Whether the API has a Lease as the store knows it.
+pub fn is_still(live: Option<&Lease>, known: Option<&Lease>) -> bool {
+    live.map(|lease| &lease.spec.renew_time) == known.map(|lease| &lease.spec.renew_time)
+}
+
 /// A sidecar renews its Lease every 5 s and loses it after 15 s.
 const FENCER_SILENT_AFTER: Duration = Duration::from_secs(20);
 
 /// Which sidecars are heard of, by their Leases. A released Lease does not move either.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct FencerTracker {
-    leases: HashMap<String, (Option<MicroTime>, Instant)>,
+    leases: BTreeMap<String, (Option<MicroTime>, Instant)>,
 }
 
 impl FencerTracker {
@@ -41,16 +46,16 @@ impl FencerTracker {
 }
 
 /// What was seen of Leases and of unreachable nodes since the last reset.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SilenceTracker {
-    leases: HashMap<String, LeaseSeen>,
-    unreachable: HashMap<String, Instant>,
+    leases: BTreeMap<String, LeaseSeen>,
+    unreachable: BTreeMap<String, Instant>,
     epoch: Option<(u64, u64)>,
     /// Leases that moved lately.
     moving: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LeaseSeen {
     renewed: Option<MicroTime>,
     /// When it last moved, as far as that is proved.
@@ -92,7 +97,7 @@ impl SilenceTracker {
     }
 
     fn take_leases<'a>(&mut self, leases: impl IntoIterator<Item = (&'a str, &'a Lease)>, now: Instant) {
-        let mut present = HashSet::new();
+        let mut present = BTreeSet::new();
         for (name, lease) in leases {
             present.insert(name);
             let renewed = &lease.spec.renew_time;
@@ -117,7 +122,7 @@ impl SilenceTracker {
     }
 
     fn take_nodes<'a>(&mut self, nodes: impl IntoIterator<Item = &'a Node>, now: Instant) {
-        let mut still = HashMap::new();
+        let mut still = BTreeMap::new();
         for node in nodes.into_iter().filter(|node| node.is_unreachable()) {
             let uid = node.metadata.uid.clone().unwrap_or_default();
             let since = self.unreachable.get(&uid).copied().unwrap_or(now);

@@ -3,14 +3,20 @@
 
 mod brakes;
 mod closed;
+mod finalizers;
 pub mod fleet;
+mod identity;
 mod kinds;
 pub mod look;
 mod methods;
 mod moves;
+mod neighbours;
 mod order;
+mod policies;
+mod replacements;
 mod restarts;
 mod returns;
+mod volumes;
 
 use std::sync::Arc;
 
@@ -21,8 +27,8 @@ use fleet::Fleet;
 
 /// The trials with their names, the long ones first.
 macro_rules! on {
-    ($fleet:expr, $($module:ident :: $test:ident),* $(,)?) => {
-        vec![$(trial(&$fleet, stringify!($test), $module::$test)),*]
+    ($group:literal, $fleet:expr, $($module:ident :: $test:ident),* $(,)?) => {
+        vec![$(trial(&$fleet, concat!($group, "::", stringify!($test)), $module::$test)),*]
     };
 }
 
@@ -37,6 +43,7 @@ pub fn trials() -> Vec<Trial> {
         alone("most_nodes_at_once_are_an_outage", brakes::most_nodes_at_once_are_an_outage),
     ];
     trials.extend(on![
+        "failover",
         fleet,
         closed::each_trouble_holds_its_own_pod_only,
         closed::a_list_that_cannot_be_read_starts_nothing,
@@ -59,15 +66,45 @@ pub fn trials() -> Vec<Trial> {
         methods::the_fence_brings_the_secret_of_its_volume,
         moves::a_pod_moves_from_a_dead_node,
     ]);
+    trials.extend(on![
+        "failover::traps",
+        fleet,
+        neighbours::an_evicted_pod_of_another_driver_is_left_to_its_kubelet,
+        neighbours::an_attachment_without_a_pod_is_kept,
+        neighbours::a_terminating_pod_without_an_owner_is_kept,
+        identity::a_node_that_is_ready_again_between_delete_and_key_gets_no_key,
+        identity::a_key_that_the_cluster_refuses_gives_way_to_single_detaches,
+        identity::pods_of_a_deleted_node_are_released_by_others,
+        identity::a_node_anew_with_the_same_boot_id_is_tainted_again,
+        identity::a_node_anew_with_a_new_boot_id_is_clean,
+        policies::of_two_policies_the_stricter_one_holds,
+        policies::a_policy_that_becomes_stricter_holds_the_incident,
+        policies::a_policy_that_becomes_weaker_weakens_no_incident,
+        policies::pods_of_a_deleted_namespace_wait_for_the_proof,
+        replacements::a_replacement_with_a_node_name_is_not_let_in,
+        replacements::a_replacement_that_tolerates_everything_is_not_let_in,
+        finalizers::a_pod_that_a_finalizer_holds_is_released_when_it_is_gone,
+        finalizers::the_attachers_finalizer_is_the_one_that_is_looked_for,
+        finalizers::our_finalizer_goes_only_from_the_list_that_was_read,
+        volumes::every_kind_of_volume_that_attaches_moves,
+        volumes::a_pod_with_a_local_volume_waits,
+        identity::an_emptied_csi_node_does_not_hide_whom_to_cut_off,
+        identity::a_csi_node_that_contradicts_holds_the_incident,
+    ]);
     trials
 }
 
-fn trial<T>(fleet: &Arc<Fleet>, name: &str, test: T) -> Trial
+/// Whether what takes long runs too: `cargo xtask test --wide`.
+fn is_wide() -> bool {
+    std::env::var_os("BULKHEAD_WIDE").is_some()
+}
+
+fn trial<T>(fleet: &Arc<Fleet>, name: &'static str, test: T) -> Trial
 where
     T: AsyncFn(&Cluster) -> Result<(), Failed> + Send + 'static,
 {
     let fleet = fleet.clone();
-    Trial::test(format!("failover::{name}"), move || fleet.block_on(async { test(fleet.cluster().await?).await }))
+    Trial::test(name, move || fleet.block_on(async { test(fleet.cluster().await?).await }))
 }
 
 /// A test that breaks what others share has a cluster of its own.

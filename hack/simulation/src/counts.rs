@@ -1,0 +1,103 @@
+//! What happened, in numbers: so that a simulator that tests nothing is noticed.
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $field:ident,)*) => {
+        /// What happened, in numbers.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counts {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl Counts {
+            /// All numbers with their names.
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($field), self.$field),)*]
+            }
+
+            /// Adds those of another world.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$field += other.$field;)*
+            }
+
+            /// 1 for everything that happened at all: to count worlds instead of events.
+            pub fn happened(&self) -> Self {
+                Self { $($field: u64::from(self.$field > 0),)* }
+            }
+        }
+    };
+}
+
+counts! {
+    /// Things that happened.
+    steps,
+    /// Passes of the programs under test.
+    passes,
+    /// Writes and calls that the programs under test sent.
+    writes,
+    /// NodeFences opened.
+    opened,
+    /// Later episodes begun.
+    reopened,
+    /// Plans that grew.
+    grown,
+    /// Incidents that came to Recovered.
+    recovered,
+    /// Unpublish calls sent.
+    unpublishes,
+    /// Proofs of class Verified.
+    verified,
+    /// Proofs of class Acknowledged.
+    acknowledged,
+    /// Pods deleted with grace 0 by us.
+    released,
+    /// Pods deleted gracefully by us, as their node was back.
+    released_gracefully,
+    /// Pods marked Failed by us.
+    failed_pods,
+    /// Attachments deleted by us.
+    detached,
+    /// Attachments deleted by us as the fence call.
+    detached_as_fence,
+    /// Out-of-service taints set.
+    out_of_service,
+    /// Incidents undone before anything was sent.
+    undone,
+    /// Incidents held by an outage.
+    held_for_outage,
+    /// Nodes held back by a brake.
+    restrained,
+    /// Volumes fenced again.
+    refenced,
+    /// Lies caught: OK, but still listed.
+    still_published,
+    /// Lists that were no proof.
+    not_listed,
+    /// Pods that others removed without proof.
+    released_by_others,
+    /// Deletions dropped because their proof had grown too old.
+    too_late,
+    /// Attachments that admission denied.
+    attachments_denied,
+    /// Volumes that an attacher published again.
+    republished,
+    /// Crashes.
+    crashes,
+    /// Terms begun.
+    terms,
+    /// Terms that ended because the Lease was not renewed.
+    terms_lost,
+    /// Moments when two processes believed that they led.
+    leader_overlaps,
+    /// Watches that listed again.
+    relists,
+    /// Writes that never arrived.
+    lost_writes,
+    /// Writes that arrived after their sender gave up.
+    late_writes,
+    /// Answers that never arrived.
+    lost_answers,
+    /// Writes refused with a conflict.
+    conflicts,
+    /// Faults.
+    faults,
+}

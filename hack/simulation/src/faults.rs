@@ -1,0 +1,204 @@
+//! What goes wrong, and right again.
+
+use bulkhead::api::resiliency_policy::ResiliencyPolicy;
+use bulkhead::api::slim::{CsiNode, Node, Pod};
+use kube::ResourceExt;
+
+use crate::api::Kind;
+use crate::array::Mood;
+use crate::begin::{csi_node, registered};
+use crate::chance::Chance;
+use crate::others::{Actor, Power};
+use crate::process::Pid;
+use crate::time::Millis;
+use crate::world::{Weather, World};
+
+/// One event from outside.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// A machine loses its power.
+    PowerOff(String),
+    /// A machine stands still.
+    Freeze(String),
+    /// It goes on.
+    Thaw(String),
+    /// A kubelet no longer reaches the API; its pods run on.
+    Disconnect(String),
+    /// It does again.
+    Reconnect(String),
+    /// A machine boots.
+    Reboot(String),
+    /// Somebody deletes the Node.
+    DeleteNode(String),
+    /// The kubelet registers its Node again.
+    RegisterNode(String),
+    /// Somebody empties the CSINode, as a driver's node plugin that goes away.
+    EmptyCsiNode(String),
+    /// The node plugin registers again.
+    FillCsiNode(String),
+    /// The API server answers nobody.
+    ApiDown,
+    /// It does again.
+    ApiUp,
+    /// The network and the API server are so bad from now on.
+    Weather(Weather),
+    /// An array behaves so from now on.
+    Mood(String, Mood),
+    /// A process ends, and starts again after so long.
+    Crash(Pid, Millis),
+    /// A process stands still for so long (SIGSTOP): its clocks go on.
+    Stop(Pid, Millis),
+    /// A process sleeps with its whole machine for so long: its monotonic clock stands still.
+    Sleep(Pid, Millis),
+    /// A wall clock is set, by so many milliseconds.
+    SetClock(Pid, i64),
+    /// A watch breaks, and lists again.
+    Relist(Pid, Kind),
+    /// The controller-manager starts again.
+    RestartManager,
+    /// A policy is replaced by one with this spec.
+    EditPolicy(Box<ResiliencyPolicy>),
+    /// A policy is deleted.
+    DeletePolicy(String),
+    /// A person deletes the pod of a workload by force.
+    ForceDelete(String),
+    /// A person deletes the pod of a workload gracefully.
+    Delete(String),
+}
+
+impl World {
+    /// It happens.
+    pub(crate) fn befall(&mut self, fault: &Fault, chance: &mut dyn Chance) {
+        self.counts.faults += 1;
+        self.tell(|| format!("FAULT {fault:?}"));
+        let now = self.now;
+        match fault {
+            Fault::PowerOff(node) => self.machine(node, |machine| {
+                machine.power = Power::Off;
+                machine.running.clear();
+            }),
+            Fault::Freeze(node) => self.machine(node, |machine| {
+                if machine.power == Power::Running {
+                    machine.power = Power::Frozen;
+                }
+            }),
+            Fault::Thaw(node) => self.machine(node, |machine| {
+                if machine.power == Power::Frozen {
+                    machine.power = Power::Running;
+                }
+            }),
+            Fault::Disconnect(node) => self.machine(node, |machine| machine.is_connected = false),
+            Fault::Reconnect(node) => self.machine(node, |machine| machine.is_connected = true),
+            Fault::Reboot(node) => {
+                self.machine(node, |machine| {
+                    machine.power = Power::Running;
+                    machine.is_connected = true;
+                    machine.running.clear();
+                    machine.boot += 1;
+                });
+                self.register(node);
+            }
+            Fault::DeleteNode(node) => {
+                if let Some(object) = self.api.get::<Node>(node) {
+                    self.api.delete::<Node>(node, &object.uid().unwrap_or_default(), now);
+                }
+            }
+            Fault::RegisterNode(node) => {
+                if self
+                    .machines
+                    .get(node)
+                    .is_some_and(|machine| machine.power == Power::Running && machine.is_connected)
+                {
+                    self.register(node);
+                }
+            }
+            Fault::EmptyCsiNode(node) => {
+                self.api.update::<CsiNode>(node, |it| it.spec.drivers.clear());
+            }
+            Fault::FillCsiNode(node) => {
+                if let Some(machine) = self.machines.get(node) {
+                    let full = csi_node(self, node, &machine.node_id);
+                    self.api.update::<CsiNode>(node, |it| it.spec = full.spec);
+                }
+            }
+            Fault::ApiDown => self.set_api(true),
+            Fault::ApiUp => self.set_api(false),
+            Fault::Weather(weather) => self.weather = weather.clone(),
+            Fault::Mood(driver, mood) => {
+                let array = self.arrays.get_mut(driver);
+                let was_down = array.is_some_and(|array| std::mem::replace(&mut array.mood, mood.clone()).is_down);
+                if was_down {
+                    self.wake(Actor::Attacher(driver.clone()), now + 1);
+                }
+            }
+            Fault::Crash(pid, pause) => self.crash(*pid, *pause),
+            Fault::Stop(pid, length) => self.stop(*pid, *length, false),
+            Fault::Sleep(pid, length) => self.stop(*pid, *length, true),
+            Fault::SetClock(pid, by) => self.processes[*pid].clocks.ahead += by,
+            Fault::Relist(pid, kind) => self.relist(*pid, *kind),
+            Fault::RestartManager => self.others.lifecycle.restart(),
+            Fault::EditPolicy(policy) => {
+                self.api.update::<ResiliencyPolicy>(&policy.name_any(), |it| {
+                    it.spec = policy.spec.clone();
+                    it.metadata.generation = it.metadata.generation.map(|generation| generation + 1);
+                });
+            }
+            Fault::DeletePolicy(name) => {
+                if let Some(policy) = self.api.get::<ResiliencyPolicy>(name) {
+                    self.api.delete::<ResiliencyPolicy>(name, &policy.uid().unwrap_or_default(), now);
+                }
+            }
+            Fault::ForceDelete(workload) => self.person_deletes(workload, Some(0)),
+            Fault::Delete(workload) => self.person_deletes(workload, None),
+        }
+        self.oracle.touch();
+        let nodes: Vec<_> = self.machines.keys().cloned().collect();
+        self.wake_kubelets(&nodes, chance);
+    }
+
+    fn machine(&mut self, node: &str, change: impl FnOnce(&mut crate::others::Machine)) {
+        let now = self.now;
+        let Some(machine) = self.machines.get_mut(node) else { return };
+        change(machine);
+        let well = machine.power == Power::Running && machine.is_connected && !self.api.down;
+        machine.well_since = if well { machine.well_since.or(Some(now)) } else { None };
+        machine.renews_at = machine.renews_at.min(now);
+    }
+
+    /// A kubelet that starts registers its Node and its drivers if they are not there.
+    fn register(&mut self, node: &str) {
+        let Some(machine) = self.machines.get(node) else { return };
+        let (fresh, drivers) = (registered(node, machine, self.now), csi_node(self, node, &machine.node_id));
+        let _ = self.api.create(fresh, self.now);
+        self.api.update::<CsiNode>(node, |it| it.spec = drivers.spec);
+    }
+
+    fn set_api(&mut self, down: bool) {
+        self.api.down = down;
+        let nodes: Vec<_> = self.machines.keys().cloned().collect();
+        nodes.iter().for_each(|node| self.machine(node, |_| {}));
+        if !down {
+            self.others.lifecycle.restart();
+        }
+    }
+
+    fn stop(&mut self, pid: Pid, length: Millis, asleep: bool) {
+        let process = &mut self.processes[pid];
+        if process.is_up && process.stands_until.is_none_or(|until| until <= self.now) {
+            process.stands_until = Some(self.now + length);
+            // All that it does waits until it wakes; from then on its clock is behind.
+            process.clocks.slept += if asleep { length } else { 0 };
+        }
+    }
+
+    fn person_deletes(&mut self, workload: &str, grace: Option<u32>) {
+        let of = |pod: &&std::sync::Arc<Pod>| pod.labels().get("app").is_some_and(|app| app == workload);
+        let pods: Vec<_> = self.api.pods.values().filter(of).map(|pod| (pod.name_any(), pod.uid())).collect();
+        for (pod, uid) in pods {
+            if grace == Some(0) {
+                self.oracle.released_by_a_person(&uid.unwrap_or_default());
+            }
+            self.api.delete_pod(&pod, grace, self.now);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The decisions of Bulkhead (`resiliency_policy`, `node_fence`, `csi_sidecar`: their own `decide`, `Effect` and memory)
+//! in a deterministic world in virtual time: API server, machines, arrays, and Kubernetes' own parts with their real
+//! rules and periods. A seed is a schedule; after every step the invariants are judged.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    reason = "a tool for tests: an index that is wrong is a defect of the simulator, and must stop it"
+)]
+
+pub mod api;
+pub mod array;
+mod begin;
+mod canonical;
+pub mod chance;
+pub mod counts;
+pub mod faults;
+pub mod oracle;
+pub mod others;
+pub mod process;
+pub mod shape;
+mod shapes;
+pub mod time;
+pub mod world;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! What must hold after every step, whatever happened: `I1` to `I11`. It looks at the machines, the array and the API
+//! server themselves, never at what a program under test believes, but for what that program could know.
+
+mod effects;
+mod writers;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::process::Pid;
+use crate::time::Millis;
+
+/// An invariant that is broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which: `I1`, …
+    pub invariant: &'static str,
+    /// When.
+    pub at: Millis,
+    /// What happened.
+    pub what: String,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} broken at {:.3} s: {}", self.invariant, self.at as f64 / 1000.0, self.what)
+    }
+}
+
+/// What the oracle knows.
+#[derive(Clone, Debug, Default)]
+pub struct Oracle {
+    /// What is broken.
+    pub violations: Vec<Violation>,
+    dirty: bool,
+    /// The newest incarnation whose write was accepted, by single-writer volume, with its node.
+    newest: BTreeMap<String, (u64, String)>,
+    /// When an answer with proof landed, by volume and node id.
+    proved: BTreeMap<(String, String), Millis>,
+    /// When the attacher gave access anew, by volume and node id.
+    published: BTreeMap<(String, String), Millis>,
+    /// Uids of pods that somebody else removed by force.
+    by_others: BTreeSet<String>,
+    /// When each process came to lead.
+    terms: BTreeMap<Pid, Millis>,
+    /// Unpublish calls sent, by node name and boot id.
+    cut: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Oracle {
+    /// Whether nothing is broken.
+    pub fn is_clean(&self) -> bool {
+        self.violations.is_empty()
+    }
+
+    /// Something that writers depend on changed.
+    pub(crate) fn touch(&mut self) {
+        self.dirty = true;
+    }
+
+    pub(crate) fn leads(&mut self, pid: Pid, at: Millis) {
+        self.terms.insert(pid, at);
+    }
+
+    pub(crate) fn published(&mut self, volume: &str, node_id: &str, at: Millis, anew: bool) {
+        if anew {
+            self.published.insert((volume.to_owned(), node_id.to_owned()), at);
+        }
+    }
+
+    pub(crate) fn released_by_a_person(&mut self, uid: &str) {
+        self.by_others.insert(uid.to_owned());
+    }
+
+    pub(crate) fn break_(&mut self, invariant: &'static str, at: Millis, what: String) {
+        self.violations.push(Violation { invariant, at, what });
+    }
+}

@@ -1,0 +1,50 @@
+//! I1: never two writers. Writers write all the time; so what the array accepts is looked at whenever something that
+//! decides it has changed.
+
+use crate::others::Power;
+use crate::world::World;
+
+impl World {
+    /// Looks at every writer.
+    pub(crate) fn judge(&mut self) {
+        if !std::mem::take(&mut self.oracle.dirty) {
+            return;
+        }
+        let mut accepted = Vec::new();
+        for (node, machine) in self.machines.iter().filter(|(_, machine)| machine.power == Power::Running) {
+            for incarnation in &machine.running {
+                for volume in incarnation.volumes.iter().filter(|volume| self.accepts(node, volume)) {
+                    accepted.push((volume.clone(), incarnation.number, node.clone(), incarnation.uid.clone()));
+                }
+            }
+        }
+        // The newest first: whoever writes after it is late.
+        accepted.sort_by_key(|(_, number, ..)| std::cmp::Reverse(*number));
+        for (volume, number, node, uid) in accepted {
+            if self.shape.volumes.get(&volume).is_some_and(|it| it.shared) {
+                self.judge_shared(&volume, number, &node);
+                continue;
+            }
+            let newest = self.oracle.newest.entry(volume.clone()).or_insert_with(|| (number, node.clone()));
+            if number >= newest.0 {
+                *newest = (number, node);
+            } else if newest.1 != node {
+                let what = format!("pod {uid} on {node} writes to {volume} though {} has taken it over", newest.1);
+                self.oracle.break_("I1", self.now, what);
+            }
+        }
+    }
+
+    /// A volume of many writers: one that is proved to be cut off must not write.
+    fn judge_shared(&mut self, volume: &str, number: u64, node: &str) {
+        let Some(machine) = self.machines.get(node) else { return };
+        let key = (volume.to_owned(), machine.node_id.clone());
+        let Some(proved) = self.oracle.proved.get(&key) else { return };
+        let published = self.oracle.published.get(&key);
+        // What the attacher published again is another matter: it is fenced again.
+        if published.is_none_or(|published| published < proved) {
+            let what = format!("incarnation {number} on {node} writes to {volume}, which is proved to be cut off");
+            self.oracle.break_("I1", self.now, what);
+        }
+    }
+}

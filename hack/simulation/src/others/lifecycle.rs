@@ -1,0 +1,132 @@
+//! The node lifecycle controller: a silent kubelet makes Ready Unknown and brings the `unreachable` taints; the taint
+//! eviction deletes pods after their 300 s.
+
+use std::collections::BTreeMap;
+
+use bulkhead::api::names;
+use bulkhead::api::slim::{Lease, Node, Pod};
+use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::ResourceExt;
+
+use crate::chance::{Chance, Choice};
+use crate::time::{Millis, SECOND, stamp};
+use crate::world::World;
+
+use super::Actor;
+use super::kubelet::set_condition;
+
+/// `--node-monitor-period`.
+const PERIOD: Millis = 5 * SECOND;
+/// `--node-monitor-grace-period`.
+const GRACE: Millis = 40 * SECOND;
+/// What pods tolerate of the NoExecute taint.
+const TOLERATED: Millis = 300 * SECOND;
+
+/// What the controller remembers.
+#[derive(Clone, Debug, Default)]
+pub struct Lifecycle {
+    /// What it saw last of each kubelet, and when that changed.
+    seen: BTreeMap<String, (Option<MicroTime>, Millis)>,
+    /// When it set the NoExecute taint.
+    evicts_from: BTreeMap<String, Millis>,
+}
+
+impl Lifecycle {
+    /// The controller-manager starts again: it has heard of every node just now.
+    pub fn restart(&mut self) {
+        self.seen.clear();
+    }
+}
+
+impl World {
+    pub(crate) fn lifecycle(&mut self, chance: &mut dyn Chance) {
+        let now = self.now;
+        self.wake(Actor::Lifecycle, now + PERIOD);
+        if self.api.down {
+            // Its own Lease runs out with the API, and it starts again.
+            return self.others.lifecycle.restart();
+        }
+        let names: Vec<String> = self.api.nodes.iter().map(|(name, _)| name.clone()).collect();
+        self.others.lifecycle.seen.retain(|name, _| names.contains(name));
+        self.others.lifecycle.evicts_from.retain(|name, _| names.contains(name));
+        for name in names {
+            let renewed = self.api.get::<Lease>(&name).and_then(|lease| lease.spec.renew_time.clone());
+            let seen = &mut self.others.lifecycle.seen;
+            let known = seen.entry(name.clone()).or_insert_with(|| (renewed.clone(), now));
+            if known.0 != renewed {
+                *known = (renewed, now);
+            }
+            let silent = now - known.1 > GRACE;
+            self.look_after(&name, silent, chance);
+        }
+    }
+
+    fn look_after(&mut self, name: &str, silent: bool, chance: &mut dyn Chance) {
+        let now = self.now;
+        let Some(node) = self.api.get::<Node>(name) else { return };
+        if silent && node.ready() != "Unknown" {
+            self.tell(|| format!("{name} is unreachable"));
+            self.api.update::<Node>(name, |node| set_condition(&mut node.status.conditions, "Ready", "Unknown", now));
+            self.pods_not_ready(name);
+            // NoExecute is rate-limited.
+            let later = now + chance.between(Choice::Others, 0, 10_000);
+            self.others.lifecycle.evicts_from.insert(name.to_owned(), later);
+        }
+        if !silent && node.ready() == "True" {
+            self.others.lifecycle.evicts_from.remove(name);
+        }
+        let Some(node) = self.api.get::<Node>(name) else { return };
+        let unreachable = node.ready() == "Unknown";
+        let from = self.others.lifecycle.evicts_from.get(name).copied();
+        let evicts = unreachable && from.is_some_and(|from| from <= now);
+        set_taint(self, name, "NoSchedule", unreachable);
+        set_taint(self, name, "NoExecute", evicts);
+        if evicts && from.is_some_and(|from| from + TOLERATED <= now) {
+            self.evict(name);
+        }
+    }
+
+    fn pods_not_ready(&mut self, name: &str) {
+        let now = self.now;
+        let bound = self.api.pods.values().filter(|pod| pod.spec.node_name.as_deref() == Some(name));
+        let pods: Vec<_> = bound.map(|pod| pod.name_any()).collect();
+        for pod in pods {
+            self.api.update::<Pod>(&pod, |pod| {
+                if pod.is("Ready") {
+                    set_condition(&mut pod.status.conditions, "Ready", "False", now);
+                }
+            });
+        }
+    }
+
+    fn evict(&mut self, name: &str) {
+        let now = self.now;
+        let bound = self.api.pods.values().filter(|pod| pod.spec.node_name.as_deref() == Some(name));
+        let evicted = bound.filter(|pod| !pod.is_terminating() && pod.controller_kind() != Some("DaemonSet"));
+        for pod in evicted.map(|pod| pod.name_any()).collect::<Vec<_>>() {
+            self.tell(|| format!("{pod} is evicted from {name}"));
+            self.api.delete_pod(&pod, None, now);
+        }
+    }
+}
+
+fn set_taint(world: &mut World, name: &str, effect: &str, wanted: bool) {
+    let now = world.now;
+    let added = Taint {
+        key: names::UNREACHABLE_TAINT.into(),
+        value: None,
+        effect: effect.into(),
+        time_added: Some(stamp(now)),
+    };
+    world.api.update::<Node>(name, |node| {
+        let there = node.taint(names::UNREACHABLE_TAINT, effect).is_some();
+        let mut taints = node.spec.taints.take().unwrap_or_default();
+        if wanted && !there {
+            taints.push(added);
+        } else if !wanted {
+            taints.retain(|it| it.key != names::UNREACHABLE_TAINT || it.effect != effect);
+        }
+        node.spec.taints = (!taints.is_empty()).then_some(taints);
+    });
+}

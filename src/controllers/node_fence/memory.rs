@@ -1,0 +1,219 @@
+//! What this process remembers of an incident between passes. Pure, so that the simulator runs the same code: no client,
+//! no clock. All of it may be lost at any moment: then rounds are asked again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+
+use crate::api::driver_report::DriverReport;
+use crate::api::fence_request::FenceRequest;
+use crate::api::names;
+use crate::api::node_fence::NodeFence;
+use crate::api::resiliency_policy::ResiliencyPolicy;
+use crate::api::slim::{Lease, Node, VolumeAttachment};
+use crate::api::time::Now;
+use crate::api::usage::PodView;
+
+use super::decide::{Asked, Effect, RowKey, Seen, Settings};
+
+/// What this process remembers of an incident.
+#[derive(Clone, Debug, Default)]
+pub struct Incident {
+    episode: Option<(Option<String>, i64)>,
+    asked: BTreeMap<RowKey, Asked>,
+    attached_since: BTreeMap<String, Instant>,
+    renewed: Option<Option<MicroTime>>,
+    out_of_service_spent: bool,
+    /// When this process last wrote the status, or began with the episode.
+    recorded_at: Option<Instant>,
+    /// The store was seen to hold what the API has, once.
+    confirmed: bool,
+    /// The NodeFence that this process wrote last, and when: an older one is not decided on.
+    written: Option<(String, Instant)>,
+    /// The same for FenceRequests, by uid. Their fencer writes them too, so it is the generation that counts.
+    requested: BTreeMap<String, (i64, Instant)>,
+}
+
+/// What the stores show of an incident.
+pub struct Found {
+    /// The NodeFence.
+    pub fence: Arc<NodeFence>,
+    /// The node of that name.
+    pub node: Option<Arc<Node>>,
+    /// Its kubelet's Lease.
+    pub lease: Option<Arc<Lease>>,
+    /// Pods bound to it that use volumes.
+    pub pods: Vec<PodView>,
+    /// Its VolumeAttachments.
+    pub attachments: Vec<Arc<VolumeAttachment>>,
+    /// Its FenceRequests.
+    pub requests: Vec<Arc<FenceRequest>>,
+    /// Reports of the drivers of the plan.
+    pub reports: BTreeMap<String, Arc<DriverReport>>,
+    /// Policies of the plan.
+    pub policies: Vec<Arc<ResiliencyPolicy>>,
+}
+
+/// What the API has of a node, read in this pass.
+pub struct Live {
+    /// The node.
+    pub node: Option<Arc<Node>>,
+    /// Its kubelet's Lease.
+    pub lease: Option<Lease>,
+    /// All pods bound to it.
+    pub pods: Vec<PodView>,
+    /// Its VolumeAttachments.
+    pub attachments: Vec<Arc<VolumeAttachment>>,
+}
+
+/// Rounds that a request asks for, with what was asked before it.
+pub type Noted = Vec<(RowKey, Option<Asked>)>;
+
+impl Incident {
+    /// Takes in what the stores show.
+    pub fn look(&mut self, found: Found, settings: Settings, now: Now) -> Seen {
+        self.begin(&found.fence, now);
+        let renewed = found.lease.and_then(|lease| lease.spec.renew_time.clone());
+        Seen {
+            node: found.node,
+            lease_is_still: self.lease_is_still(renewed),
+            pods: found.pods,
+            attached_since: self.attached_since(&found.attachments, now),
+            attachments: found.attachments,
+            requests: found.requests,
+            reports: found.reports,
+            policies: found.policies,
+            asked: self.asked.clone(),
+            live: false,
+            out_of_service_spent: self.out_of_service_spent,
+            recorded_for: self.recorded_at.map_or(Duration::ZERO, |at| now.mono.saturating_duration_since(at)),
+            settings,
+            fence: found.fence,
+        }
+    }
+
+    /// The same with what the API has now.
+    pub fn look_live(&mut self, seen: Seen, live: Live, now: Now) -> Seen {
+        let renewed = live.lease.and_then(|lease| lease.spec.renew_time);
+        Seen {
+            node: live.node,
+            lease_is_still: self.lease_is_still(renewed),
+            pods: live.pods,
+            attached_since: self.attached_since(&live.attachments, now),
+            attachments: live.attachments,
+            live: true,
+            ..seen
+        }
+    }
+
+    /// Whether the stores do not yet hold what this process wrote: deciding on them would only end in a conflict.
+    pub fn is_ahead_of(&mut self, seen: &Seen, now: Now) -> bool {
+        // Somebody may have written after us, and then our version is never seen; the write itself is a
+        // compare-and-swap, so nothing but a conflict is at stake.
+        let recent = |at: &Instant| now.mono.saturating_duration_since(*at) <= Duration::from_millis(500);
+        self.written
+            .take_if(|(version, at)| seen.fence.metadata.resource_version.as_ref() == Some(version) || !recent(at));
+        let arrived = |uid: &String, generation: i64| {
+            let request = seen.requests.iter().find(|request| request.metadata.uid.as_ref() == Some(uid));
+            request.is_some_and(|request| request.metadata.generation.unwrap_or_default() >= generation)
+        };
+        self.requested.retain(|uid, (generation, at)| recent(at) && !arrived(uid, *generation));
+        self.written.is_some() || !self.requested.is_empty()
+    }
+
+    /// Whether the store was seen to hold what the API has.
+    pub fn is_confirmed(&self) -> bool {
+        self.confirmed
+    }
+
+    /// Compares what the store and the API have.
+    pub fn confirm(&mut self, stored: &NodeFence, live: Option<&NodeFence>) {
+        self.confirmed = live.is_some_and(|live| live.metadata.resource_version == stored.metadata.resource_version);
+    }
+
+    /// The NodeFence was written and is this version now.
+    pub fn wrote(&mut self, fence: &ObjectMeta, now: Now) {
+        self.written = fence.resource_version.clone().map(|version| (version, now.mono));
+    }
+
+    /// The spec of a FenceRequest was written and is this generation now.
+    pub fn requested(&mut self, request: &ObjectMeta, now: Now) {
+        if let (Some(uid), Some(generation)) = (request.uid.clone(), request.generation) {
+            self.requested.insert(uid, (generation, now.mono));
+        }
+    }
+
+    /// The status was written; `sent` is the moment before.
+    pub fn recorded(&mut self, sent: Now) {
+        self.recorded_at = Some(sent.mono);
+    }
+
+    /// A taint is about to be removed, or was refused: the one that starts the detach is not set again in this episode.
+    pub fn untaints(&mut self, key: &str) {
+        self.out_of_service_spent |= key == names::OUT_OF_SERVICE_TAINT;
+    }
+
+    /// Notes the rounds of a request that is about to be written. The clock of a proof starts before its round can be
+    /// seen by the fencer, so before the write is sent.
+    pub fn note_asked(&mut self, request: &FenceRequest, before: Option<&FenceRequest>, now: Now) -> Noted {
+        let known = before.map(|before| before.spec.volumes.as_slice()).unwrap_or_default();
+        let mut previous = Vec::new();
+        for volume in request.spec.volumes.iter().filter(|volume| !known.contains(volume)) {
+            let key = (volume.episode, volume.name.clone());
+            let asked = Asked { round: volume.round, at: now.mono };
+            previous.push((key.clone(), self.asked.insert(key, asked)));
+        }
+        previous
+    }
+
+    /// A write that was refused for sure (a conflict) asked for nothing. One whose outcome is unknown may have.
+    pub fn forget_asked(&mut self, asked: Noted) {
+        for (key, before) in asked {
+            match before {
+                Some(before) => self.asked.insert(key, before),
+                None => self.asked.remove(&key),
+            };
+        }
+    }
+
+    /// A new episode forgets what was asked and seen in the last one.
+    fn begin(&mut self, fence: &NodeFence, now: Now) {
+        let episode = (fence.metadata.uid.clone(), fence.spec.episode);
+        if self.episode.as_ref() != Some(&episode) {
+            let recorded_at = Some(now.mono);
+            *self = Self { episode: Some(episode), confirmed: self.confirmed, recorded_at, ..Self::default() };
+        }
+    }
+
+    /// Whether the Lease is as it was when this process first looked.
+    fn lease_is_still(&mut self, renewed: Option<MicroTime>) -> bool {
+        match &self.renewed {
+            None => {
+                self.renewed = Some(renewed);
+                true
+            }
+            Some(first) => *first == renewed,
+        }
+    }
+
+    fn attached_since(&mut self, attachments: &[Arc<VolumeAttachment>], now: Now) -> BTreeMap<String, Instant> {
+        for attachment in attachments.iter().filter(|attachment| attachment.status.attached) {
+            if let Some(uid) = &attachment.metadata.uid {
+                self.attached_since.entry(uid.clone()).or_insert(now.mono);
+            }
+        }
+        self.attached_since.clone()
+    }
+}
+
+/// Whether a deletion was decided on a proof that has grown too old while others were deleted: a new round is asked for.
+pub fn is_too_late(effect: &Effect, now: Now) -> bool {
+    match effect {
+        Effect::DeletePod { not_after: Some(limit), .. } | Effect::FailPod { not_after: Some(limit), .. } => {
+            now.mono >= *limit
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,144 @@
+//! What this process remembers between passes over the cluster. Pure, so that the simulator runs the same code: no
+//! client, no clock. All of it may be lost at any moment: it only delays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kube::ResourceExt;
+
+use crate::api::driver_report::DriverReport;
+use crate::api::names;
+use crate::api::node_fence::NodeFence;
+use crate::api::resiliency_policy::ResiliencyPolicy;
+use crate::api::slim::{Lease, Namespace, Node};
+use crate::api::time::Now;
+use crate::api::usage::PodView;
+
+use super::decide::{Decision, Restrained, Seen};
+use super::silence::{FencerTracker, SilenceTracker};
+
+/// Counts of pods are written at most this often.
+const COUNTS_PACE: Duration = Duration::from_secs(60);
+
+/// What this process remembers between passes.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    silence: SilenceTracker,
+    fencers: FencerTracker,
+    outage_seen: BTreeMap<String, Instant>,
+    /// Nodes that were suspected in the last pass.
+    pub suspected: BTreeSet<String>,
+    /// Nodes that a brake held back in the last pass.
+    pub restrained: BTreeSet<Restrained>,
+    /// NodeFences that exist but are not seen in the store yet, by generation.
+    unseen: BTreeMap<String, i64>,
+    /// The leadership term that `unseen` was begun in.
+    term: Option<u64>,
+    counted_at: Option<Instant>,
+}
+
+/// What the stores show.
+pub struct Found {
+    /// All policies.
+    pub policies: Vec<Arc<ResiliencyPolicy>>,
+    /// All nodes.
+    pub nodes: Vec<Arc<Node>>,
+    /// Leases of the kubelets.
+    pub leases: Vec<Arc<Lease>>,
+    /// Leases of the sidecars.
+    pub fencer_leases: Vec<Arc<Lease>>,
+    /// Pods that use volumes.
+    pub pods: Vec<PodView>,
+    /// All namespaces.
+    pub namespaces: Vec<Arc<Namespace>>,
+    /// All NodeFences.
+    pub fences: Vec<Arc<NodeFence>>,
+    /// What the drivers can answer.
+    pub reports: Vec<Arc<DriverReport>>,
+}
+
+impl Memory {
+    /// Takes in what the stores show. `epoch` is relists and leadership term.
+    pub fn look(&mut self, found: Found, epoch: (u64, u64), now: Now) -> Seen {
+        let named = |leases: &[Arc<Lease>]| -> Vec<_> {
+            leases.iter().filter_map(|lease| Some((lease.metadata.name.clone()?, lease.clone()))).collect()
+        };
+        let leases = named(&found.leases);
+        let leases = leases.iter().map(|(name, lease)| (name.as_str(), lease.as_ref()));
+        self.silence.update(leases, found.nodes.iter().map(Arc::as_ref), epoch, now.mono);
+        let held = named(&found.fencer_leases);
+        self.fencers.update(held.iter().map(|(name, lease)| (name.as_str(), lease.as_ref())), now.mono);
+        let mut pods: BTreeMap<String, Vec<PodView>> = BTreeMap::new();
+        for pod in found.pods {
+            if let Some(node) = pod.pod.spec.node_name.clone() {
+                pods.entry(node).or_default().push(pod);
+            }
+        }
+        let reports: BTreeMap<_, _> = found.reports.into_iter().map(|report| (report.name_any(), report)).collect();
+        let silent = reports.keys().filter(|driver| self.fencers.is_silent(&names::fencer_lease(driver), now.mono));
+        let labels = |ns: Arc<Namespace>| (ns.name_any(), ns.metadata.labels.clone().unwrap_or_default());
+        let passed = |at: &Instant| now.mono.saturating_duration_since(*at);
+        let counts_due = self.counted_at.is_none_or(|at| passed(&at) >= COUNTS_PACE);
+        if counts_due {
+            self.counted_at = Some(now.mono);
+        }
+        Seen {
+            policies: found.policies,
+            nodes: found.nodes.into_iter().map(|node| (node.clone(), self.silence.of(&node, now.mono))).collect(),
+            pods,
+            namespaces: found.namespaces.into_iter().map(labels).collect(),
+            fences: found.fences,
+            silent_fencers: silent.cloned().collect(),
+            reports,
+            live: BTreeMap::new(),
+            outage_seen: self.outage_seen.iter().map(|(policy, at)| (policy.clone(), passed(at))).collect(),
+            counts_due,
+        }
+    }
+
+    /// Whether NodeFences must be listed before this term decides anything: those that the last leader opened while our
+    /// watch may have lagged count for the brakes too.
+    pub fn is_new_term(&self, term: u64) -> bool {
+        self.term != Some(term)
+    }
+
+    /// A term begins with these NodeFences.
+    pub fn begin_term(&mut self, term: u64, listed: &[NodeFence]) {
+        self.unseen.clear();
+        listed.iter().for_each(|fence| self.wrote(fence));
+        self.term = Some(term);
+    }
+
+    /// A NodeFence was written, or read from the API: no pass before the store shows it.
+    pub fn wrote(&mut self, fence: &NodeFence) {
+        self.unseen.insert(fence.name_any(), fence.metadata.generation.unwrap_or_default());
+    }
+
+    /// The NodeFences that the store does not show yet.
+    pub fn unseen(&mut self, stored: impl Fn(&str) -> Option<Arc<NodeFence>>) -> Vec<String> {
+        self.unseen.retain(|name, generation| {
+            stored(name).is_none_or(|fence| fence.metadata.generation.unwrap_or_default() < *generation)
+        });
+        self.unseen.keys().cloned().collect()
+    }
+
+    /// A NodeFence that was removed meanwhile will never be seen.
+    pub fn is_gone(&mut self, name: &str) {
+        self.unseen.remove(name);
+    }
+
+    /// Whether the store shows every NodeFence that is known of.
+    pub fn sees_every_fence(&self) -> bool {
+        self.unseen.is_empty()
+    }
+
+    /// Keeps what the next pass needs of a decision.
+    pub fn note(&mut self, decision: &Decision, now: Now) {
+        for policy in &decision.outage {
+            self.outage_seen.insert(policy.clone(), now.mono);
+        }
+        self.suspected.clone_from(&decision.suspected);
+        self.restrained = decision.restrained.iter().cloned().collect();
+    }
+}
