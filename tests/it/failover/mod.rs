@@ -12,6 +12,7 @@ mod methods;
 mod moves;
 mod neighbours;
 mod order;
+mod outages;
 mod policies;
 mod replacements;
 mod restarts;
@@ -40,7 +41,12 @@ pub fn trials() -> Vec<Trial> {
     };
     let mut trials = vec![
         alone("what_was_begun_is_carried_through_by_others", restarts::what_was_begun_is_carried_through_by_others),
-        alone("most_nodes_at_once_are_an_outage", brakes::most_nodes_at_once_are_an_outage),
+        alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
+        alone(
+            "traps::an_api_server_that_was_down_leaves_no_suspicion",
+            outages::an_api_server_that_was_down_leaves_no_suspicion,
+        ),
+        alone("traps::a_node_that_dies_while_no_controller_runs", outages::a_node_that_dies_while_no_controller_runs),
     ];
     trials.extend(on![
         "failover",
@@ -69,6 +75,8 @@ pub fn trials() -> Vec<Trial> {
     trials.extend(on![
         "failover::traps",
         fleet,
+        outages::a_volume_that_hangs_ages_the_proofs_of_the_others,
+        outages::of_two_sidecars_one_calls_and_the_other_takes_over,
         neighbours::an_evicted_pod_of_another_driver_is_left_to_its_kubelet,
         neighbours::an_attachment_without_a_pod_is_kept,
         neighbours::a_terminating_pod_without_an_owner_is_kept,
