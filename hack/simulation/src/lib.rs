@@ -17,10 +17,14 @@ pub mod faults;
 pub mod oracle;
 pub mod others;
 pub mod process;
+pub mod run;
+pub mod schedule;
 pub mod shape;
 mod shapes;
 pub mod time;
 pub mod world;
+
+pub use run::{Outcome, play, run};
 
 #[cfg(test)]
 mod tests;

@@ -239,6 +239,12 @@ impl Workload {
     }
 }
 
+/// Whether a policy selects the pods of an app.
+pub fn selects(policy: &ResiliencyPolicy, app: Option<&String>) -> bool {
+    let labels = app.map(|app| ("app".to_owned(), app.clone())).into_iter().collect();
+    policy.spec.selector.pod_selector.as_ref().is_none_or(|selector| selector.matches(&labels))
+}
+
 /// What the job controller puts on its pods until they are counted.
 pub const JOB_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 

@@ -45,3 +45,43 @@ fn zz_print() {
     println!("{}", world.trace.clone().unwrap().join("\n"));
     println!("{:?}", world.counts);
 }
+
+#[test]
+fn zz_many() {
+    let n: u64 = std::env::var("N").ok().and_then(|n| n.parse().ok()).unwrap_or(200);
+    let s: u64 = std::env::var("S").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    let start = std::time::Instant::now();
+    let mut total = crate::counts::Counts::default();
+    let mut broken = Vec::new();
+    for seed in s..s + n {
+        let outcome = crate::run(seed);
+        total.add(&outcome.counts);
+        if !outcome.is_clean() {
+            broken.push((seed, outcome.violations[0].to_string()));
+        }
+    }
+    println!("{:?} {:?}", start.elapsed(), total);
+    println!("{} broken", broken.len());
+    let mut kinds = std::collections::BTreeMap::new();
+    for (seed, what) in &broken {
+        let kind = what[..2].to_owned() + &what.split("s: ").nth(1).unwrap_or("").chars().filter(|c| !c.is_ascii_digit()).take(40).collect::<String>();
+        kinds.entry(kind).or_insert_with(Vec::new).push((seed, what));
+    }
+    for (kind, them) in kinds {
+        println!("{:>4} {kind}\n      {:?}", them.len(), &them[..them.len().min(3)]);
+    }
+}
+
+#[test]
+fn zz_seed() {
+    let s: u64 = std::env::var("S").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    let schedule = crate::schedule::Schedule::new(s);
+    for event in &schedule.events {
+        println!("{event:?}");
+    }
+    println!("{:?} {:#?} {:?}", schedule.crash_point, schedule.shape.workloads, schedule.shape.volumes);
+    println!("{:?}", schedule.shape.policies.iter().map(|p| serde_json::to_string(&p.spec).unwrap()).collect::<Vec<_>>());
+    println!("{:?}", schedule.shape.drivers);
+    let outcome = crate::play(&schedule, true);
+    println!("{}\n{:?}\n{:?}", outcome.trace.join("\n"), outcome.violations, outcome.counts);
+}

@@ -53,6 +53,8 @@ pub struct World {
     pub trace: Option<Vec<String>>,
     /// Stop a process at a write or call of this number.
     pub crash_point: Option<CrashPoint>,
+    /// What goes wrong right after the programs under test have sent so many writes and calls.
+    pub triggers: Vec<(u64, Fault)>,
     pub(crate) writes: BTreeMap<u64, Write>,
     pub(crate) calls: BTreeMap<u64, UnpublishCall>,
     pub(crate) lists: BTreeMap<u64, ListCall>,
@@ -183,6 +185,7 @@ impl World {
             counts: Counts::default(),
             trace: None,
             crash_point: None,
+            triggers: Vec::new(),
             writes: BTreeMap::new(),
             calls: BTreeMap::new(),
             lists: BTreeMap::new(),

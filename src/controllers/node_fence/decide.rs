@@ -17,6 +17,7 @@ use crate::api::resiliency_policy::{DetachMode, ResiliencyPolicy};
 use crate::api::slim::{Node, VolumeAttachment};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
+use crate::mutants::{self, Mutant};
 
 use super::rows::{Change, Rows};
 use super::{guard, pods, requests, rows, status};
@@ -198,7 +199,7 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     let recorded = seen.fence.status.clone().unwrap_or_default();
     let changes = rows.change_from(&recorded) != Change::None || step.is_some();
     // That a node is back is believed of the API only; while nothing depends on it nobody asks.
-    if !seen.live && (rows.need_live || rows.node == NodeState::Back && changes) {
+    if !seen.is_live() && (rows.need_live || rows.node == NodeState::Back && changes) {
         return Decision { reason: "Looking", look_live: true, ..Decision::default() };
     }
     let wanted = status::compute(seen, &rows, step.as_ref(), now);
@@ -249,7 +250,7 @@ fn pace(seen: &Seen, recorded: &NodeFenceStatus, wanted: &NodeFenceStatus) -> Op
 }
 
 fn finish(seen: &Seen, step: Step) -> Decision {
-    if step.live && !seen.live {
+    if step.live && !seen.is_live() {
         return Decision { reason: step.reason, look_live: true, ..Decision::default() };
     }
     Decision { reason: step.reason, look_live: false, effects: step.effects, look_again: step.look_again }
@@ -391,6 +392,11 @@ fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
 }
 
 impl Seen {
+    /// Whether node, Lease, pods and attachments may be believed as they are.
+    pub fn is_live(&self) -> bool {
+        self.live || mutants::is_on(Mutant::NoLiveReread)
+    }
+
     /// The recorded phase.
     pub fn phase(&self) -> Option<Phase> {
         self.fence.status.as_ref().and_then(|status| status.phase)

@@ -10,6 +10,7 @@ use crate::api::names;
 use crate::api::node_fence::{PlannedPod, PodAction, PodStatusState};
 use crate::api::time::{self, Now};
 use crate::api::usage::{PodView, VolumeKind};
+use crate::mutants::{self, Mutant};
 
 use super::decide::{Effect, NodeState, Seen, Step};
 use super::rows::Rows;
@@ -18,6 +19,9 @@ use super::rows::Rows;
 /// step that sets the taint demands a live look.
 pub fn may_add_out_of_service(seen: &Seen, rows: &Rows) -> Result<(), String> {
     let node = seen.node.as_ref().ok_or("the Node is gone")?;
+    if mutants::is_on(Mutant::NoOutOfServiceGuard) {
+        return Ok(());
+    }
     if node.metadata.uid.as_deref() != Some(&seen.fence.spec.node.uid) {
         return Err("the Node is another one".into());
     }
@@ -80,7 +84,7 @@ pub fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<St
 fn pod_gc_would_act_unproved(seen: &Seen, rows: &Rows, pod: &PodView) -> bool {
     let planned = seen.fence.spec.plan.pods.iter().find(|row| row.uid == pod.uid());
     let proved = planned.is_some_and(|planned| are_fresh(rows, &planned.volumes));
-    pod.pod.is_terminating() && !pod.pod.is_finished() && !proved
+    pod.pod.is_terminating() && !pod.pod.is_finished() && !proved && !mutants::is_on(Mutant::NoOutOfServiceGuard)
 }
 
 /// The taint, as we set it.

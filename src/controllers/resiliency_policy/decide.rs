@@ -12,6 +12,7 @@ use crate::api::resiliency_policy::{ResiliencyPolicy, ResiliencyPolicyStatus, Re
 use crate::api::slim::Node;
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
+use crate::mutants::{self, Mutant};
 
 use super::brakes::{self, Cluster};
 use super::evidence::{self, Silence};
@@ -120,7 +121,11 @@ impl PolicyBrakes {
     fn new(policy: &ResiliencyPolicy, seen: &Seen, outage: Option<Restraint>, now: Now) -> Self {
         Self {
             outage,
-            acted_on: brakes::acted_on(policy, &seen.fences, now.wall),
+            acted_on: if mutants::is_on(Mutant::BrakeCountedPerPass) {
+                0
+            } else {
+                brakes::acted_on(policy, &seen.fences, now.wall)
+            },
             limit: brakes::limit(&policy.spec.limits, seen.nodes.len()),
             exhausted: false,
         }
@@ -219,7 +224,7 @@ fn consider(
         return;
     };
     // The live Lease moved: the node is back, whatever the watch says (KEP-5647's lesson).
-    if !live.lease_is_still {
+    if !live.lease_is_still && !mutants::is_on(Mutant::NoLiveReread) {
         return;
     }
     let effect = match fence {

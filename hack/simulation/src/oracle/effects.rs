@@ -127,7 +127,7 @@ impl World {
         }
         let node_id = plan.node_id.clone().unwrap_or_default();
         let key = (volume.to_owned(), node_id.clone());
-        let Some(answered) = self.oracle.proved.get(&key) else { return Err("no fencer has proved it".into()) };
+        let Some((answered, _)) = self.oracle.proved.get(&key) else { return Err("no fencer has proved it".into()) };
         if sent.is_some_and(|sent| answered + millis(PROOF_LIFETIME) < sent) {
             return Err(format!("the proof is from {answered} and it was sent at {sent:?}"));
         }
@@ -223,7 +223,7 @@ impl World {
             let key = (row.name.clone(), asked.node_id.clone());
             match (row.result, row.proof) {
                 (FenceOutcome::Fenced, proof) if proof >= asked.minimum_proof => {
-                    self.oracle.proved.insert(key, self.now);
+                    self.oracle.proved.insert(key, (self.now, proof));
                     self.counts.verified += u64::from(proof == Proof::Verified);
                     self.counts.acknowledged += u64::from(proof == Proof::Acknowledged);
                 }

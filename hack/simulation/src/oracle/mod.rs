@@ -6,7 +6,8 @@ mod writers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::process::Pid;
+use bulkhead::api::fencing::Proof;
+
 use crate::time::Millis;
 
 /// An invariant that is broken.
@@ -34,14 +35,12 @@ pub struct Oracle {
     dirty: bool,
     /// The newest incarnation whose write was accepted, by single-writer volume, with its node.
     newest: BTreeMap<String, (u64, String)>,
-    /// When an answer with proof landed, by volume and node id.
-    proved: BTreeMap<(String, String), Millis>,
+    /// When an answer with enough proof landed, and which, by volume and node id.
+    proved: BTreeMap<(String, String), (Millis, Proof)>,
     /// When the attacher gave access anew, by volume and node id.
     published: BTreeMap<(String, String), Millis>,
     /// Uids of pods that somebody else removed by force.
     by_others: BTreeSet<String>,
-    /// When each process came to lead.
-    terms: BTreeMap<Pid, Millis>,
     /// Unpublish calls sent, by node name and boot id.
     cut: BTreeMap<String, BTreeSet<String>>,
 }
@@ -55,10 +54,6 @@ impl Oracle {
     /// Something that writers depend on changed.
     pub(crate) fn touch(&mut self) {
         self.dirty = true;
-    }
-
-    pub(crate) fn leads(&mut self, pid: Pid, at: Millis) {
-        self.terms.insert(pid, at);
     }
 
     pub(crate) fn published(&mut self, volume: &str, node_id: &str, at: Millis, anew: bool) {
