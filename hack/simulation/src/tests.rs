@@ -54,7 +54,9 @@ fn zz_many() {
     let mut total = crate::counts::Counts::default();
     let mut broken = Vec::new();
     for seed in s..s + n {
+        let t = std::time::Instant::now();
         let outcome = crate::run(seed);
+        if t.elapsed().as_millis() > 400 { println!("slow {seed} {:?} steps {} passes {} released {} grown {}", t.elapsed(), outcome.counts.steps, outcome.counts.passes, outcome.counts.released, outcome.counts.grown); }
         total.add(&outcome.counts);
         if !outcome.is_clean() {
             broken.push((seed, outcome.violations[0].to_string()));
