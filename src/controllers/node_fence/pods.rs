@@ -36,8 +36,23 @@ pub fn is_blocked(row: &PodStatus) -> bool {
 
 /// Whether a pod on the node that has not ended uses the volume.
 pub fn is_in_use(seen: &Seen, volume: &str) -> bool {
-    let running = seen.pods.iter().filter(|pod| !pod.pod.is_finished());
+    let running = seen.pods.iter().filter(|pod| may_run(seen, pod));
     running.into_iter().any(|pod| pod.volumes.iter().any(|used| used.name == volume))
+}
+
+/// Whether a pod on the node that has not ended wants the volume, though it may not have started yet. While it does, its
+/// attachment will not go.
+pub fn is_wanted(seen: &Seen, volume: &str) -> bool {
+    let open = seen.pods.iter().filter(|pod| !pod.pod.is_finished());
+    open.into_iter().any(|pod| pod.volumes.iter().any(|used| used.name == volume))
+}
+
+/// Whether the pod may run. One that came after the plan and has never started does not: its owner put it back on the
+/// failed node, and nothing is attached for it there. If it counted, the attachment of what was released would stay, and
+/// the attacher would give the node its access back.
+fn may_run(seen: &Seen, pod: &PodView) -> bool {
+    let planned = seen.fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid());
+    !pod.pod.is_finished() && (planned || pod.pod.is("Initialized"))
 }
 
 /// Pods that have gone: released by us, or by others without our proof. A pod that is only missing from the store
@@ -93,7 +108,7 @@ fn next_held(seen: &Seen, rows: &Rows) -> Option<(usize, String)> {
             rows.pods.iter().zip(plan).find(|(row, planned)| row.uid == uid && planned.action == PodAction::Release);
         row.is_some_and(|(row, _)| !is_blocked(row) && row.state != PodStatusState::Undone)
     };
-    let staying: Vec<_> = seen.pods.iter().filter(|pod| !pod.pod.is_finished() && !goes(pod.uid())).collect();
+    let staying: Vec<_> = seen.pods.iter().filter(|pod| may_run(seen, pod) && !goes(pod.uid())).collect();
     rows.pods.iter().zip(plan).enumerate().find_map(|(index, (row, planned))| {
         let open =
             matches!(row.state, PodStatusState::Pending) || row.state == PodStatusState::Waiting && !is_blocked(row);

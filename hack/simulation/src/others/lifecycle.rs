@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::ResourceExt;
 
 use crate::chance::{Chance, Choice};
-use crate::time::{Millis, SECOND, stamp};
+use crate::time::{Millis, SECOND, stamp, wall};
 use crate::world::World;
 
 use super::Actor;
@@ -103,7 +103,13 @@ impl World {
     fn evict(&mut self, name: &str) {
         let now = self.now;
         let bound = self.api.pods.values().filter(|pod| pod.spec.node_name.as_deref() == Some(name));
-        let evicted = bound.filter(|pod| !pod.is_terminating() && pod.controller_kind() != Some("DaemonSet"));
+        // Each pod tolerates it for so long, from when it came there.
+        let old = |pod: &Pod| {
+            let created = pod.metadata.creation_timestamp.as_ref().map(bulkhead::api::time::from_k8s);
+            created.is_some_and(|created| (wall(now) - created).num_milliseconds().unsigned_abs() >= TOLERATED)
+        };
+        let evicted =
+            bound.filter(|pod| !pod.is_terminating() && pod.controller_kind() != Some("DaemonSet") && old(pod));
         for pod in evicted.map(|pod| pod.name_any()).collect::<Vec<_>>() {
             self.tell(|| format!("{pod} is evicted from {name}"));
             self.api.delete_pod(&pod, None, now);

@@ -89,6 +89,23 @@ fn after_started_its_pods_go_gracefully_and_the_taint_waits_for_a_new_boot_id() 
 }
 
 #[test]
+fn a_pod_that_is_put_back_on_the_rebooted_node_does_not_keep_the_fence_going() {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+    world.run();
+    world.node_reboots();
+    world.run_controller();
+    world.remove_pod("pg");
+    // Its owner's next pod names the node; so the attachment stays.
+    world.seen.pods.push(but(pod("again", "n1", &[csi("v1")]), |pod| pod.status.conditions.clear()));
+    world.fencers.clear();
+    world.run();
+    assert_eq!(world.volume("v1").state, VolumeStatusState::Clean, "{:#?}", world.log);
+    assert!(world.did("phase Recovered") && world.seen.requests.is_empty(), "{:#?}", world.log);
+    assert_eq!(world.seen.attachments.len(), 1);
+}
+
+#[test]
 fn a_plan_without_a_boot_id_is_never_cleaned_by_one() {
     let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
     Arc::make_mut(&mut world.seen.fence).spec.node.boot_id = None;

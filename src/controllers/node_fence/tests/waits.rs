@@ -47,6 +47,15 @@ fn what_cannot_move_stays_with_all_that_share_a_volume_with_it() {
 }
 
 #[test]
+fn a_pod_that_is_put_back_on_the_failed_node_holds_nothing() {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    world.seen.pods.push(but(pod("again", "n1", &[csi("v1")]), |pod| pod.status.conditions.clear()));
+    world.run();
+    assert_eq!(order_of_deletes(&world), ["pg"]);
+    assert!(world.did("detach v1"), "the attacher would give the node its access back: {:#?}", world.log);
+}
+
+#[test]
 fn an_unselected_user_holds_the_volume_by_name_until_it_ends() {
     let users = [
         ("a DaemonSet pod", owned_by(pod("user", "n1", &[csi("v1")]), Some("DaemonSet"))),
