@@ -12,7 +12,7 @@ use libtest_mimic::Failed;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::failover::fleet::SOON;
+use super::SOON;
 
 /// Which program.
 #[derive(Clone, Copy)]
@@ -92,16 +92,19 @@ impl<'a> Lineage<'a> {
         self.kind.lease()
     }
 
-    /// Kills and replaces at each site, until `over`.
+    /// Kills and replaces at each site, until `over`. One that ends by itself, as on a machine too busy to renew a Lease in
+    /// time, is started again, as a kubelet does.
     pub async fn die_as_scripted(&mut self, over: &CancellationToken) -> Result<(), Failed> {
         loop {
-            let tap = self.current.as_ref().ok_or("no process")?.tap.clone();
+            let Tapped { process, tap, .. } = self.current.as_mut().ok_or("no process")?;
             tokio::select! {
                 biased;
-                _ = tap.stopped() => self.succeed().await?,
+                _ = tap.stopped() => {}
+                _ = process.ended_by_itself() => {}
                 // What is done may be seen before its answer comes and is kept back.
-                () = settled(over, &tap) => return Ok(()),
+                () = settled(over, tap) => return Ok(()),
             }
+            self.succeed().await?;
         }
     }
 }

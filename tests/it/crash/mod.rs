@@ -11,7 +11,12 @@ mod story;
 mod track;
 mod victim;
 
+use std::time::Duration;
+
 use libtest_mimic::{Failed, Trial};
+
+/// Twice what others wait: here a replica waits for the Lease of another besides.
+const SOON: Duration = Duration::from_secs(120);
 
 /// Set by `cargo xtask test --wide`: every site instead of a few.
 const WIDE: &str = "BULKHEAD_WIDE";

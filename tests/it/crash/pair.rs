@@ -7,9 +7,10 @@ use bulkhead_testbed::cluster::{Cluster, Tapped};
 use bulkhead_testbed::fault_proxy::{Script, Site};
 use bulkhead_testbed::process::Signal;
 use libtest_mimic::Failed;
+use tokio_util::sync::CancellationToken;
 
+use super::SOON;
 use super::lineage::{Kind, holder};
-use crate::failover::fleet::SOON;
 
 /// A program that was let go on has this long to notice that it leads no more, and to end.
 const NOTICES: Duration = Duration::from_secs(20);
@@ -27,8 +28,7 @@ pub struct Pair<'a> {
 pub struct Frozen {
     name: String,
     replica: Tapped,
-    /// Where.
-    pub site: Site,
+    site: Site,
 }
 
 impl<'a> Pair<'a> {
@@ -40,8 +40,9 @@ impl<'a> Pair<'a> {
         Ok(pair)
     }
 
-    /// Starts what is missing.
+    /// Starts what is missing, and again what ended by itself, as on a machine too busy to renew a Lease in time.
     pub async fn fill(&mut self) -> Result<(), Failed> {
+        self.replicas.retain_mut(|(_, replica)| replica.process.exit_status().is_none());
         while self.replicas.len() < 2 {
             self.generation += 1;
             let name = format!("{}-{}", self.kind.lease(), self.generation);
@@ -51,21 +52,44 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Freezes the replica that comes to a site; returns at once, while nobody leads.
-    pub async fn freeze(&mut self) -> Result<Frozen, Failed> {
-        let taps: Vec<_> = self.replicas.iter().map(|(_, replica)| replica.tap.clone()).collect();
-        let stops = taps.iter().map(|tap| Box::pin(tap.stopped()));
-        let (site, position, _) = futures::future::select_all(stops).await;
-        let (name, mut replica) = self.replicas.remove(position);
-        // Until the signal arrives it waits for its call: nothing of it passes.
-        replica.process.signal(Signal::Stop)?;
-        Ok(Frozen { name, replica, site })
+    /// Keeps replicas running until `over`; the one that comes to a site is frozen, and returned in the end. `told` is
+    /// cancelled then: nobody leads for a while.
+    pub async fn keep(&mut self, told: &CancellationToken, over: &CancellationToken) -> Result<Option<Frozen>, Failed> {
+        let mut frozen = None;
+        loop {
+            let happens = self.replicas.iter_mut().enumerate().map(|(position, (_, replica))| {
+                let Tapped { process, tap, .. } = replica;
+                Box::pin(async move {
+                    tokio::select! {
+                        biased;
+                        site = tap.stopped() => Some((position, site)),
+                        _ = process.ended_by_itself() => None,
+                    }
+                })
+            });
+            let stop = tokio::select! {
+                biased;
+                (stop, ..) = futures::future::select_all(happens) => stop,
+                () = over.cancelled() => return Ok(frozen),
+            };
+            match stop {
+                Some((position, site)) => {
+                    let (name, mut replica) = self.replicas.remove(position);
+                    // Until the signal arrives it waits for its call: nothing of it passes.
+                    replica.process.signal(Signal::Stop)?;
+                    frozen = Some(Frozen { name, replica, site });
+                    told.cancel();
+                }
+                None => self.fill().await?,
+            }
+        }
     }
 
     /// What was on its way arrives, then the replica goes on. Returns when it has noticed that it leads no more and has
     /// ended, while the other leads.
     pub async fn thaw(&mut self, frozen: Frozen) -> Result<(), Failed> {
         let Frozen { name, mut replica, site } = frozen;
+        self.fill().await?;
         self.led(Some(&name)).await?;
         replica.tap.go_on();
         replica.tap.quiet().await;

@@ -9,13 +9,13 @@ use libtest_mimic::Failed;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use super::SOON;
 use super::lineage::{Kind, Lineage};
 use super::outcome::outcome;
 use super::pair::{Frozen, Pair};
 use super::story::{Scene, Story};
 use super::track::{WAVE, stage};
 use super::victim::Victim;
-use crate::failover::fleet::SOON;
 
 /// Which program is frozen.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,7 @@ struct Ice<'a> {
     cluster: &'a Cluster,
     array: &'a Array,
     pair: Pair<'a>,
-    _other: Lineage<'a>,
+    other: Lineage<'a>,
 }
 
 impl<'a> Ice<'a> {
@@ -99,7 +99,7 @@ impl<'a> Ice<'a> {
         let (sidecar, controller) = (Kind::Sidecar(array), Kind::Controller);
         let (twice, once) = if who == Who::Sidecar { (sidecar, controller) } else { (controller, sidecar) };
         let other = Lineage::start(cluster, once).await?;
-        Ok(Self { cluster, array, pair: Pair::start(cluster, twice).await?, _other: other })
+        Ok(Self { cluster, array, pair: Pair::start(cluster, twice).await?, other: other })
     }
 
     async fn victims(&self, stories: &[(String, Story)]) -> Result<Vec<Victim>, Failed> {
@@ -107,14 +107,16 @@ impl<'a> Ice<'a> {
         Victim::all(self.cluster, self.array, &named).await
     }
 
-    fn scene<'b>(&'b self, victim: &'b Victim, frozen: &CancellationToken) -> Scene<'b> {
-        Scene { cluster: self.cluster, array: self.array, victim, frozen: frozen.clone() }
-    }
-
-    async fn clean(&self, story: Story, victim: Victim) -> Result<(Vec<Call>, Value), Failed> {
-        let script = &self.pair.script;
-        let scene = self.scene(&victim, &CancellationToken::new());
-        let outcome = story.play(&scene, || script.begin(victim.name(), Vec::new())).await?;
+    async fn clean(&mut self, story: Story, victim: Victim) -> Result<(Vec<Call>, Value), Failed> {
+        let (script, nobody, over) = (self.pair.script.clone(), CancellationToken::new(), CancellationToken::new());
+        let scene = Scene { cluster: self.cluster, array: self.array, victim: &victim, frozen: nobody.clone() };
+        let played = async {
+            let outcome = story.play(&scene, || script.begin(victim.name(), Vec::new())).await;
+            over.cancel();
+            outcome
+        };
+        let (pair, other) = (&mut self.pair, &mut self.other);
+        let (_, outcome, ()) = tokio::try_join!(pair.keep(&nobody, &over), played, other.die_as_scripted(&over))?;
         self.cluster.nodes.remove(victim.name()).await?;
         Ok((script.calls(), outcome))
     }
@@ -135,17 +137,9 @@ impl<'a> Ice<'a> {
             over.cancel();
             done
         };
-        let freezing = async {
-            tokio::select! {
-                biased;
-                frozen = self.pair.freeze() => {
-                    token.cancel();
-                    frozen.map(Some)
-                }
-                () = over.cancelled() => Ok(None),
-            }
-        };
-        let (frozen, ()) = tokio::try_join!(freezing, played).map_err(told)?;
+        let (pair, other) = (&mut self.pair, &mut self.other);
+        let (frozen, (), ()) =
+            tokio::try_join!(pair.keep(&token, &over), played, other.die_as_scripted(&over)).map_err(told)?;
         let hit = frozen.is_some();
         self.same(story, &victim, clean).await.map_err(told)?;
         if let Some(frozen) = frozen {
@@ -169,7 +163,8 @@ impl<'a> Ice<'a> {
     /// A failover ends as one that nobody disturbed; a node that came back has nothing of ours.
     async fn same(&self, story: Story, victim: &Victim, clean: &Value) -> Result<(), Failed> {
         if story == Story::Return {
-            return self.scene(victim, &CancellationToken::new()).at_peace().await;
+            let frozen = CancellationToken::new();
+            return Scene { cluster: self.cluster, array: self.array, victim, frozen }.at_peace().await;
         }
         let look = async || {
             let outcome = outcome(self.cluster, victim).await;

@@ -5,7 +5,7 @@ use bulkhead::api::names;
 use bulkhead::api::node_fence::{NodeFence, Phase};
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead_testbed::array::{Array, Effect, Fault, Method};
-use bulkhead_testbed::cluster::Cluster;
+use bulkhead_testbed::cluster::{Cluster, ClusterError};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
@@ -13,9 +13,9 @@ use libtest_mimic::Failed;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::SOON;
 use super::outcome::outcome;
 use super::victim::Victim;
-use crate::failover::fleet::SOON;
 use crate::failover::look::{condition, phase};
 
 /// What happens.
@@ -92,13 +92,22 @@ impl Scene<'_> {
         Ok(self.cluster.wait(&format!("FenceRequest {name}: {what}"), SOON, look).await?)
     }
 
+    /// How far the incident got, for messages.
+    async fn incident(&self) -> Result<String, ClusterError> {
+        let fence = Api::<NodeFence>::all(self.cluster.client.clone()).get_opt(self.victim.name()).await?;
+        let policy = Api::<ResiliencyPolicy>::all(self.cluster.client.clone()).get_opt(self.victim.name()).await?;
+        let fence = fence.and_then(|fence| fence.status);
+        Ok(serde_json::to_string(&(fence, policy.and_then(|policy| policy.status)))?)
+    }
+
     /// The pod runs on another node, and the failover is over.
     async fn moved(&self) -> Result<(), Failed> {
         let pods: Api<Pod> = Api::default_namespaced(self.cluster.client.clone());
         let look = async || {
             let pod = pods.get_opt(&self.victim.pod()).await?;
             let uid = pod.as_ref().and_then(ResourceExt::uid);
-            Ok(if uid.is_some_and(|uid| uid != self.victim.first_pod()) { Ok(()) } else { Err(format!("{pod:?}")) })
+            let replaced = uid.as_deref().is_some_and(|uid| uid != self.victim.first_pod());
+            Ok(if replaced { Ok(()) } else { Err(self.incident().await?) })
         };
         self.cluster.wait("the pod is replaced", SOON, look).await?;
         self.cluster.pods_ready(&self.victim.set, SOON).await?;
@@ -114,7 +123,7 @@ impl Scene<'_> {
             let status = pod.as_ref().and_then(|pod| pod.status.as_ref());
             let failed = status.is_some_and(|status| status.phase.as_deref() == Some("Failed"));
             let deleted = pod.as_ref().is_some_and(|pod| pod.metadata.deletion_timestamp.is_some());
-            Ok(if failed && deleted { Ok(()) } else { Err(format!("{pod:?}")) })
+            Ok(if failed && deleted { Ok(()) } else { Err(self.incident().await?) })
         };
         self.cluster.wait("the pod is failed and deleted", SOON, look).await?;
         let let_go = Patch::Merge(json!({ "metadata": { "finalizers": null } }));

@@ -13,11 +13,12 @@ use libtest_mimic::Failed;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::SOON;
 use super::lineage::{Kind, Lineage, holder};
 use super::outcome::normalise;
 use super::story::{Scene, Story};
 use super::victim::Victim;
-use crate::failover::fleet::{SOON, options};
+use crate::failover::fleet::options;
 
 /// Victims that die together: their pods are evicted by Kubernetes itself after 5 minutes, so they may not lie for long.
 pub const WAVE: usize = 8;
