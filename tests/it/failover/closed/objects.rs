@@ -1,6 +1,7 @@
 //! What a cell of the table stands on: nodes that nobody runs, a driver with its volume, and the objects of one pod.
 
 use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bulkhead::api::names;
@@ -21,7 +22,7 @@ use bulkhead::runtime::leader::Leadership;
 use bulkhead::runtime::telemetry::Telemetry;
 use bulkhead_testbed::Identity;
 use bulkhead_testbed::array::{Array, ArrayOptions, Claim, Fault, Method};
-use bulkhead_testbed::cluster::Cluster;
+use bulkhead_testbed::cluster::{Cluster, ClusterError};
 use bulkhead_testbed::ledger::Stamp;
 use bulkhead_testbed::process::Process;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -36,6 +37,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use super::super::fleet::SOON;
 use super::table::{Cell, Stage};
 
 const NAME: &str = "bulkhead-csi-sidecar";
@@ -137,7 +139,7 @@ impl Sidecars {
     }
 
     /// One beside this driver, in this process.
-    async fn run(&self, array: &Array) -> Result<Context, Failed> {
+    async fn run(&self, cluster: &Cluster, array: &Array) -> Result<Context, Failed> {
         let cx = Context {
             driver: Driver::new(client::connect(&array.csi_socket().to_string_lossy())?),
             name: array.driver_name().to_owned(),
@@ -148,7 +150,14 @@ impl Sidecars {
             clock: Clock::system(),
             calls: TaskTracker::new(),
         };
-        report::refresh(&cx).await?;
+        // The API server of a loaded machine may not answer at once: the real one tries again too.
+        let reported = async || {
+            Ok(match report::refresh(&cx).await {
+                Ok(true) => Ok(()),
+                other => Err(format!("{other:?}")),
+            })
+        };
+        cluster.wait("the driver is reported", SOON, reported).await?;
         let (running, cancel) = (cx.clone(), self.cancel.clone());
         tokio::spawn(async move { csi_sidecar::run(running, &Health::new(), cancel).await });
         Ok(cx)
@@ -169,7 +178,7 @@ pub struct Bed {
     pub created: Stamp,
     /// The sidecar in this process; the start of one is seen on a real program.
     sidecar: Option<Context>,
-    _program: Option<Process>,
+    program: Mutex<Option<Process>>,
     _folder: TempDir,
 }
 
@@ -197,16 +206,16 @@ impl Bed {
             array,
             created,
             sidecar: None,
-            _program: None,
+            program: Mutex::new(None),
             _folder: folder,
         };
         bed.publish().await?;
         bed.create_objects(&cluster.client).await?;
         if cell.stage == Stage::Start {
             bed.begin(created);
-            bed._program = Some(cluster.sidecar_named(&bed.array, &format!("sidecar-{}", bed.id))?);
+            bed.program = Mutex::new(Some(bed.start_sidecar(cluster)?));
         } else {
-            bed.sidecar = Some(sidecars.run(&bed.array).await?);
+            bed.sidecar = Some(sidecars.run(cluster, &bed.array).await?);
         }
         Ok(bed)
     }
@@ -231,6 +240,19 @@ impl Bed {
             // A driver that does not answer is what some cells are about.
             let _ = report::refresh(cx).await;
         }
+    }
+
+    fn start_sidecar(&self, cluster: &Cluster) -> Result<Process, ClusterError> {
+        cluster.sidecar_named(&self.array, &format!("sidecar-{}", self.id))
+    }
+
+    /// A sidecar that loses its Lease to the load of the machine ends, and its kubelet starts it again.
+    pub fn restart_sidecar(&self, cluster: &Cluster) -> Result<(), ClusterError> {
+        let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        if program.as_mut().is_some_and(|program| program.exit_status().is_some()) {
+            *program = Some(self.start_sidecar(cluster)?);
+        }
+        Ok(())
     }
 
     /// As the attacher does.

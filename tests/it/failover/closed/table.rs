@@ -41,6 +41,10 @@ const FINAL: [Code; 9] = [
     Code::Unauthenticated,
 ];
 
+/// One code of each kind that the sidecar tells apart: to be tried again, final, of a volume that is not there, and of a
+/// call that is not. The others run with `--wide`; for the fence call all run on the whole control plane, always.
+const SAMPLED: [Code; 4] = [Code::Unavailable, Code::PermissionDenied, Code::NotFound, Code::Unimplemented];
+
 /// When a call is in trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
@@ -237,6 +241,14 @@ impl Cell {
     pub fn ends(&self) -> bool {
         let unimplemented = self.reasons().iter().any(|reason| reason == "Unimplemented");
         !(unimplemented && matches!(self.met(), Met::Answer(..)))
+    }
+
+    /// Whether it runs without `--wide`.
+    pub fn is_sampled(&self) -> bool {
+        match self.trouble {
+            Trouble::Fails(code) | Trouble::DoneThenFails(code) => SAMPLED.contains(&code),
+            _ => true,
+        }
     }
 
     /// Whether the driver must be started again.
