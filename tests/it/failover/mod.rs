@@ -40,6 +40,7 @@ pub fn trials() -> Vec<Trial> {
         Err(error) => return vec![Trial::test("failover::runtime", move || Err(error.into()))],
     };
     let mut trials = vec![
+        alone("every_trouble_of_every_call_at_every_stage", closed::every_trouble_of_every_call_at_every_stage),
         alone("what_was_begun_is_carried_through_by_others", restarts::what_was_begun_is_carried_through_by_others),
         alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
         alone(
@@ -52,6 +53,7 @@ pub fn trials() -> Vec<Trial> {
         "failover",
         fleet,
         closed::each_trouble_holds_its_own_pod_only,
+        closed::acknowledged_by_the_attacher,
         closed::a_list_that_cannot_be_read_starts_nothing,
         returns::a_node_back_during_the_fence_loses_its_pods_gracefully,
         returns::a_node_back_after_the_release_must_reboot,
@@ -99,6 +101,9 @@ pub fn trials() -> Vec<Trial> {
         identity::an_emptied_csi_node_does_not_hide_whom_to_cut_off,
         identity::a_csi_node_that_contradicts_holds_the_incident,
     ]);
+    if is_wide() {
+        trials.extend(on!["failover::wide", fleet, closed::acknowledged_by_a_driver]);
+    }
     trials
 }
 
