@@ -9,6 +9,7 @@
 
 pub mod api;
 pub mod array;
+pub mod batch;
 mod begin;
 mod canonical;
 pub mod chance;
@@ -21,10 +22,15 @@ pub mod run;
 pub mod schedule;
 pub mod shape;
 mod shapes;
+pub mod shrink;
 pub mod time;
 pub mod world;
 
+pub use batch::Batch;
 pub use run::{Outcome, play, run};
+pub use shrink::{shrink, tell};
 
+#[cfg(test)]
+mod invariant_tests;
 #[cfg(test)]
 mod tests;

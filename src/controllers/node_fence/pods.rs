@@ -239,7 +239,10 @@ fn going<'a>(seen: &'a Seen, rows: &'a Rows) -> impl Iterator<Item = &'a PodView
         let pod = seen.pods.iter().find(|pod| pod.uid() == row.uid)?;
         let back = rows.node == NodeState::Back;
         let proved = back || planned.volumes.iter().all(|name| is_proved(rows, name));
-        let asked = pod.pod.is_terminating() && (back || pod.pod.metadata.deletion_grace_period_seconds == Some(0));
+        // One whose finalizers wait for its end is marked Failed even if somebody else has deleted it meanwhile.
+        let held = pod.pod.metadata.finalizers.as_ref().is_some_and(|them| !them.is_empty()) && !pod.pod.is_finished();
+        let forced = pod.pod.metadata.deletion_grace_period_seconds == Some(0) && !held;
+        let asked = pod.pod.is_terminating() && (back || forced);
         (proved && !asked).then_some(pod)
     })
 }

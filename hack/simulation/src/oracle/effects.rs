@@ -76,11 +76,15 @@ impl World {
     pub(crate) fn notice_unpublish(&mut self, pid: Pid, request: &FenceRequest, volume: &RequestedVolume) {
         self.counts.unpublishes += 1;
         let node = &request.spec.node_name;
-        if self.api.nodes.get(node).is_some() {
+        // One that came back without a boot is cut off until it boots.
+        let boot_id = self.machines.get(node).map(|machine| machine.boot_id());
+        let waits = boot_id == request.spec.node.boot_id && self.api.is_fenced(node);
+        if self.api.nodes.get(node).is_some() && !waits {
             self.judge_health(pid, node, self.now, "an unpublish");
         }
         self.tell(|| format!("p{pid} unpublishes {} of {node} ({})", volume.name, volume.node_id));
-        let boot = self.machines.get(node).map(|machine| machine.boot_id()).unwrap_or_default();
+        // What was booted since has nothing of before to lose.
+        let boot = request.spec.node.boot_id.clone().unwrap_or_default();
         self.oracle.cut.entry(node.clone()).or_default().insert(boot);
     }
 
@@ -277,6 +281,7 @@ impl World {
                 counts.grown += u64::from(fence.spec.episode == 1);
             }
             Op::RecordFence(fence) => self.notice_record(fence),
+            Op::RecordPolicy(policy) => self.tell(|| format!("    policy {:?}", policy.status)),
             Op::AnswerRequest(request) => self.notice_answer(request),
             Op::DeletePod(_, Some(0)) => counts.released += 1,
             Op::DeletePod(_, _) => counts.released_gracefully += 1,
@@ -324,10 +329,9 @@ impl World {
         for row in request.status.iter().flat_map(|status| &status.volumes) {
             let asked = request.spec.volumes.iter().find(|it| (it.episode, &it.name) == (row.episode, &row.name));
             let Some(asked) = asked.filter(|asked| asked.round == row.round) else { continue };
-            let key = (row.name.clone(), asked.node_id.clone());
             match (row.result, row.proof) {
                 (FenceOutcome::Fenced, proof) if proof >= asked.minimum_proof => {
-                    self.oracle.proved.insert(key, (self.now, proof));
+                    self.oracle.prove(&row.name, &asked.node_id, self.now, proof);
                     self.counts.verified += u64::from(proof == Proof::Verified);
                     self.counts.acknowledged += u64::from(proof == Proof::Acknowledged);
                 }

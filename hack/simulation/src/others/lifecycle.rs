@@ -119,6 +119,10 @@ impl World {
 
 fn set_taint(world: &mut World, name: &str, effect: &str, wanted: bool) {
     let now = world.now;
+    let there = world.api.nodes.get(name).is_some_and(|node| node.taint(names::UNREACHABLE_TAINT, effect).is_some());
+    if there == wanted {
+        return;
+    }
     let added = Taint {
         key: names::UNREACHABLE_TAINT.into(),
         value: None,
@@ -126,11 +130,10 @@ fn set_taint(world: &mut World, name: &str, effect: &str, wanted: bool) {
         time_added: Some(stamp(now)),
     };
     world.api.update::<Node>(name, |node| {
-        let there = node.taint(names::UNREACHABLE_TAINT, effect).is_some();
         let mut taints = node.spec.taints.take().unwrap_or_default();
-        if wanted && !there {
+        if wanted {
             taints.push(added);
-        } else if !wanted {
+        } else {
             taints.retain(|it| it.key != names::UNREACHABLE_TAINT || it.effect != effect);
         }
         node.spec.taints = (!taints.is_empty()).then_some(taints);
