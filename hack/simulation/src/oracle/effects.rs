@@ -48,16 +48,18 @@ impl World {
         self.counts.unpublishes += 1;
         let node = &request.spec.node_name;
         self.tell(|| format!("p{pid} unpublishes {} of {node} ({})", volume.name, volume.node_id));
-        let boot = self.machines.get(node).map(|machine| machine.boot_id()).unwrap_or_default();
+        let boot = request.spec.node.boot_id.clone().unwrap_or_default();
         self.oracle.cut.entry(node.clone()).or_default().insert(boot);
+        self.judge_unpublish(request, volume);
     }
 
     /// The server is about to take a write.
     pub(crate) fn notice_write(&mut self, id: u64) {
         let Some(write) = self.writes.get(&id) else { return };
         let (op, sent, decided) = (write.op.clone(), write.sent, write.decided);
-        let _ = decided;
         match &op {
+            Op::CreateFence(fence) | Op::ReplaceFence(fence) => self.judge_incident(fence, decided),
+            Op::RemoveTaint(node, taint) => self.judge_untaint(node, taint),
             Op::DeletePod(pod, Some(0)) | Op::FailPod(pod) => self.judge_release(pod, sent),
             Op::DeleteAttachment(attachment) => {
                 let (volume, node) = (attachment.volume().to_owned(), attachment.spec.node_name.clone());
@@ -112,7 +114,7 @@ impl World {
 
     /// Whether the record and the array agree that the volume is cut off, and, for a deletion sent at that moment,
     /// recently enough.
-    fn is_proved(&self, fence: &NodeFence, volume: &str, sent: Option<Millis>) -> Result<(), String> {
+    pub(super) fn is_proved(&self, fence: &NodeFence, volume: &str, sent: Option<Millis>) -> Result<(), String> {
         let Some(plan) = planned(fence, volume) else { return Err("it is not planned".into()) };
         if plan.minimum_proof == Proof::None {
             return Ok(());

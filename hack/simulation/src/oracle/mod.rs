@@ -2,6 +2,7 @@
 //! server themselves, never at what a program under test believes, but for what that program could know.
 
 mod effects;
+mod incidents;
 mod writers;
 
 use std::collections::{BTreeMap, BTreeSet};
