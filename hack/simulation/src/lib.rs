@@ -9,6 +9,7 @@
 
 pub mod api;
 pub mod array;
+pub mod batch;
 mod begin;
 mod canonical;
 pub mod chance;
@@ -23,10 +24,13 @@ pub mod run;
 pub mod schedule;
 pub mod shape;
 mod shapes;
+pub mod shrink;
 pub mod time;
 pub mod world;
 
+pub use batch::Batch;
 pub use run::{Outcome, play, run};
+pub use shrink::{shrink, tell};
 
 #[cfg(test)]
 mod tests;

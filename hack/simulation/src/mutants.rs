@@ -51,7 +51,7 @@ impl Story {
             Mutant::NoFence => ("I2", 1, a_node_falls_silent),
             Mutant::NoReadBack => ("I2", 1, the_array_says_ok_and_does_nothing),
             Mutant::DeleteBeforeFence => ("I2", 1, a_call_hangs_for_ever),
-            Mutant::NoOutOfServiceGuard => ("I2", 40, another_pod_is_terminating_on_the_node),
+            Mutant::NoOutOfServiceGuard => ("I2", 1, another_pod_is_terminating_on_the_node),
             Mutant::WrongNodeId => ("I3", 1, another_machine_registers_under_the_name),
             Mutant::StaleProof => ("I2", 1, one_of_two_volumes_hangs),
             Mutant::NoLiveReread => ("I3", 1, the_watches_are_late),
@@ -107,12 +107,14 @@ fn a_call_hangs_for_ever(_: u64) -> World {
 }
 
 /// Nobody protects it, so nobody fences its volume; our key would let podGC remove it. podGC looks every 20 s, and the
-/// key is there for less than one: the schedules differ in when the node fails.
-fn another_pod_is_terminating_on_the_node(schedule: u64) -> World {
+/// driver is slow enough for the key to be there then.
+fn another_pod_is_terminating_on_the_node(_: u64) -> World {
     let mut other = workload("other", &["v1"], 0);
     other.is_protected = false;
-    let mut world = world(shape(3, vec![workload("db", &["v0"], 0), other], &[], &json!({})));
-    at(&mut world, FAILS + SECOND / 2 * schedule, Fault::Disconnect("n0".into()));
+    let mut shape = shape(3, vec![workload("db", &["v0"], 0), other], &[], &json!({}));
+    shape.drivers.iter_mut().for_each(|driver| driver.latency = 5 * SECOND);
+    let mut world = world(shape);
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
     at(&mut world, FAILS + 21 * SECOND, Fault::Delete("other".into()));
     to_its_end(world, &mut Prompt)
 }
@@ -140,12 +142,12 @@ fn one_of_two_volumes_hangs(_: u64) -> World {
     to_its_end(world, &mut Prompt)
 }
 
-/// The node is back for longer than an incident takes when the operator hears that it is away.
+/// The node is well for a minute and a half when the operator hears that it is away.
 fn the_watches_are_late(_: u64) -> World {
     struct Late;
     impl Chance for Late {
         fn pick(&mut self, choice: Choice, options: u64) -> u64 {
-            if choice == Choice::Watch { options - 1 } else { 0 }
+            if choice == Choice::Watch && options > SECOND { 90 * SECOND } else { 0 }
         }
     }
     let mut world = world(Shape::plain());

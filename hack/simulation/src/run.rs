@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bulkhead::api::names;
-use bulkhead::api::node_fence::{NodeFence, Phase};
+use bulkhead::api::node_fence::{NodeFence, Phase, PodAction};
 use kube::ResourceExt;
 
 use crate::array::Mood;
@@ -167,6 +167,9 @@ impl World {
         if self.api.policies.values().any(|policy| policy.status.iter().any(|status| !status.restraints.is_empty())) {
             return Some("a brake holds");
         }
+        if !pod.is("Initialized") {
+            return Some("it never started there: its owner put it on a failed node");
+        }
         if self.api.nodes.get(node).is_none() {
             return Some("its Node is gone: podGC is about to remove it");
         }
@@ -185,10 +188,15 @@ impl World {
         unprovable.then_some("no proof can be had")
     }
 
-    fn planned_release(&self, node: &str, pod: &bulkhead::api::slim::Pod) -> Option<bulkhead::api::node_fence::PlannedPod> {
+    fn planned_release(
+        &self,
+        node: &str,
+        pod: &bulkhead::api::slim::Pod,
+    ) -> Option<bulkhead::api::node_fence::PlannedPod> {
         let fence = self.api.fences.get(node)?;
         let rows = &fence.spec.plan.pods;
-        rows.iter().find(|row| Some(&row.uid) == pod.metadata.uid.as_ref()).cloned()
+        let planned = rows.iter().find(|row| Some(&row.uid) == pod.metadata.uid.as_ref());
+        planned.filter(|row| row.action == PodAction::Release).cloned()
     }
 
     /// Whether no method can prove a volume of an incident: no sidecar, no list, never published, or none that is strong
@@ -201,7 +209,9 @@ impl World {
         let reason = status.and_then(|status| status.reason.clone()).unwrap_or_default();
         let driver = self.shape.drivers.iter().find(|driver| Some(&driver.name) == row.driver.as_ref());
         let without = driver.is_none_or(|driver| !driver.has_sidecar || !driver.lists);
-        without || row.methods.is_empty() || matches!(reason.as_str(), "NeverPublished" | "ProofTooWeak" | "Unimplemented")
+        without
+            || row.methods.is_empty()
+            || matches!(reason.as_str(), "NeverPublished" | "ProofTooWeak" | "Unimplemented")
     }
 
     /// What is not as it was before anything happened.

@@ -171,7 +171,7 @@ impl Shape {
             is_protected: true,
         };
         let workloads = vec![workload("db", &["v0"], 10), workload("queue", &["v1", "v2"], 0)];
-        let policy = policy("all", &["db", "queue"], &json!({ "limits": { "maxNodes": 1 } }));
+        let policy = policy("all", &["db", "queue"], &json!({ "limits": { "maxNodes": 1, "window": "60s" } }));
         Self::new(3, vec![driver], volumes.into(), workloads, vec![policy])
     }
 

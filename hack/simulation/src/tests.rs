@@ -54,7 +54,18 @@ fn zz_many() {
     let mut total = crate::counts::Counts::default();
     let mut broken = Vec::new();
     for seed in s..s + n {
+        let t = std::time::Instant::now();
         let outcome = crate::run(seed);
+        if t.elapsed().as_millis() > 400 {
+            println!(
+                "slow {seed} {:?} steps {} passes {} released {} grown {}",
+                t.elapsed(),
+                outcome.counts.steps,
+                outcome.counts.passes,
+                outcome.counts.released,
+                outcome.counts.grown
+            );
+        }
         total.add(&outcome.counts);
         if !outcome.is_clean() {
             broken.push((seed, outcome.violations[0].to_string()));
@@ -64,7 +75,15 @@ fn zz_many() {
     println!("{} broken", broken.len());
     let mut kinds = std::collections::BTreeMap::new();
     for (seed, what) in &broken {
-        let kind = what[..2].to_owned() + &what.split("s: ").nth(1).unwrap_or("").chars().filter(|c| !c.is_ascii_digit()).take(40).collect::<String>();
+        let kind = what[..2].to_owned()
+            + &what
+                .split("s: ")
+                .nth(1)
+                .unwrap_or("")
+                .chars()
+                .filter(|c| !c.is_ascii_digit())
+                .take(40)
+                .collect::<String>();
         kinds.entry(kind).or_insert_with(Vec::new).push((seed, what));
     }
     for (kind, them) in kinds {
@@ -80,7 +99,10 @@ fn zz_seed() {
         println!("{event:?}");
     }
     println!("{:?} {:#?} {:?}", schedule.crash_point, schedule.shape.workloads, schedule.shape.volumes);
-    println!("{:?}", schedule.shape.policies.iter().map(|p| serde_json::to_string(&p.spec).unwrap()).collect::<Vec<_>>());
+    println!(
+        "{:?}",
+        schedule.shape.policies.iter().map(|p| serde_json::to_string(&p.spec).unwrap()).collect::<Vec<_>>()
+    );
     println!("{:?}", schedule.shape.drivers);
     let outcome = crate::play(&schedule, true);
     println!("{}\n{:?}\n{:?}", outcome.trace.join("\n"), outcome.violations, outcome.counts);

@@ -289,7 +289,9 @@ fn after_recovery(seen: &Seen, now: Now) -> Option<Step> {
     let status = seen.fence.status.as_ref()?;
     let begun = seen.fence.spec.plan.decided_at;
     let current = status.timeline.as_ref().and_then(|timeline| timeline.decided_at) == Some(begun);
-    if status.phase != Some(Phase::Recovered) || !current || rows::is_back_uncleaned(seen) {
+    // A request whose creation arrived long after its sender gave it up is taken back as any other.
+    let over = seen.requests.is_empty() && !rows::is_back_uncleaned(seen);
+    if status.phase != Some(Phase::Recovered) || !current || !over {
         return None;
     }
     let guarded = seen.fence.metadata.finalizers.iter().flatten().any(|f| f == names::NODE_CLEAN_FINALIZER);

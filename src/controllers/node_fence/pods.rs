@@ -36,8 +36,23 @@ pub fn is_blocked(row: &PodStatus) -> bool {
 
 /// Whether a pod on the node that has not ended uses the volume.
 pub fn is_in_use(seen: &Seen, volume: &str) -> bool {
-    let running = seen.pods.iter().filter(|pod| !pod.pod.is_finished());
+    let running = seen.pods.iter().filter(|pod| may_run(seen, pod));
     running.into_iter().any(|pod| pod.volumes.iter().any(|used| used.name == volume))
+}
+
+/// Whether a pod on the node that has not ended wants the volume, though it may not have started yet. While it does, its
+/// attachment will not go.
+pub fn is_wanted(seen: &Seen, volume: &str) -> bool {
+    let open = seen.pods.iter().filter(|pod| !pod.pod.is_finished());
+    open.into_iter().any(|pod| pod.volumes.iter().any(|used| used.name == volume))
+}
+
+/// Whether the pod may run. One that came after the plan and has never started does not: its owner put it back on the
+/// failed node, and nothing is attached for it there. If it counted, the attachment of what was released would stay, and
+/// the attacher would give the node its access back.
+fn may_run(seen: &Seen, pod: &PodView) -> bool {
+    let planned = seen.fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid());
+    !pod.pod.is_finished() && (planned || pod.pod.is("Initialized"))
 }
 
 /// Pods that have gone: released by us, or by others without our proof. A pod that is only missing from the store
@@ -93,7 +108,7 @@ fn next_held(seen: &Seen, rows: &Rows) -> Option<(usize, String)> {
             rows.pods.iter().zip(plan).find(|(row, planned)| row.uid == uid && planned.action == PodAction::Release);
         row.is_some_and(|(row, _)| !is_blocked(row) && row.state != PodStatusState::Undone)
     };
-    let staying: Vec<_> = seen.pods.iter().filter(|pod| !pod.pod.is_finished() && !goes(pod.uid())).collect();
+    let staying: Vec<_> = seen.pods.iter().filter(|pod| may_run(seen, pod) && !goes(pod.uid())).collect();
     rows.pods.iter().zip(plan).enumerate().find_map(|(index, (row, planned))| {
         let open =
             matches!(row.state, PodStatusState::Pending) || row.state == PodStatusState::Waiting && !is_blocked(row);
@@ -224,7 +239,10 @@ fn going<'a>(seen: &'a Seen, rows: &'a Rows) -> impl Iterator<Item = &'a PodView
         let pod = seen.pods.iter().find(|pod| pod.uid() == row.uid)?;
         let back = rows.node == NodeState::Back;
         let proved = back || planned.volumes.iter().all(|name| is_proved(rows, name));
-        let asked = pod.pod.is_terminating() && (back || pod.pod.metadata.deletion_grace_period_seconds == Some(0));
+        // One whose finalizers wait for its end is marked Failed even if somebody else has deleted it meanwhile.
+        let held = pod.pod.metadata.finalizers.as_ref().is_some_and(|them| !them.is_empty()) && !pod.pod.is_finished();
+        let forced = pod.pod.metadata.deletion_grace_period_seconds == Some(0) && !held;
+        let asked = pod.pod.is_terminating() && (back || forced);
         (proved && !asked).then_some(pod)
     })
 }

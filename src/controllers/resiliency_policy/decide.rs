@@ -253,10 +253,13 @@ fn count(
     }
 }
 
-/// Whether the plan of an open NodeFence lacks one of these pods.
+/// Whether the plan of an open NodeFence lacks one of these pods. One that came later and never started there is no
+/// victim of the failure: its owner put it back (by `nodeName`, or since it tolerates every taint), and would do so again
+/// each time it is released.
 fn lacks(fence: Option<&Arc<NodeFence>>, pods: &[(&PodView, Effective)]) -> bool {
     let Some(fence) = fence else { return true };
-    pods.iter().any(|(pod, _)| !fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid()))
+    let started = pods.iter().filter(|(pod, _)| pod.pod.is("Initialized"));
+    started.into_iter().any(|(pod, _)| !fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid()))
 }
 
 /// The policies that would act, each once.

@@ -235,7 +235,7 @@ impl World {
         self.notice_unpublish(pid, request, &call.volume);
         let driver = self.driver_of(pid);
         let Some(array) = self.arrays.get_mut(&driver) else { return };
-        let course = array.unpublish_course(&call.volume.volume_handle, chance);
+        let course = array.unpublish_course(&call.volume.volume_handle, &call.volume.node_id, chance);
         if let Some(after) = course.effect_after {
             let lands = Task::CallLands(driver, call.volume.volume_handle.clone(), call.volume.node_id.clone());
             self.schedule(self.now + after.max(1), lands);
