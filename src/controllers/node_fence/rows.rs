@@ -15,7 +15,7 @@ use crate::api::slim::VolumeAttachment;
 use crate::api::time::{self, Now};
 use crate::mutants::{self, Mutant};
 
-use super::decide::{NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
+use super::decide::{Asked, NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
 use super::{pods, requests};
 
 /// All rows as they stand now.
@@ -401,10 +401,11 @@ fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now
     if begun || status.state == VolumeStatusState::Pending && status.committed_at.is_some() {
         status.state = VolumeStatusState::Fencing;
     }
-    let asked = seen.asked.get(&(row.plan.episode, row.plan.name.clone()));
+    let asked = seen.asked.get(&(row.plan.episode, row.plan.name.clone())).copied();
+    let just_now = Asked { round: result.round, at: now.mono };
+    let asked = if mutants::is_on(Mutant::StaleProof) { Some(just_now) } else { asked };
     let in_time = asked.is_some_and(|asked| {
-        let recent = now.mono.saturating_duration_since(asked.at) <= PROOF_LIFETIME;
-        asked.round == result.round && (recent || mutants::is_on(Mutant::StaleProof))
+        asked.round == result.round && now.mono.saturating_duration_since(asked.at) <= PROOF_LIFETIME
     });
     let settled = asked.is_some_and(|asked| {
         seen.attachments_of(&row.plan.name).all(|attachment| {
