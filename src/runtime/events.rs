@@ -85,6 +85,11 @@ impl Events {
     }
 }
 
+/// A flood of Events leaves a busy server four fifths of its time for what they tell of: the failover itself.
+fn pause_after(took: Duration) -> Duration {
+    (took * 4).min(Duration::from_millis(500))
+}
+
 /// The task that sends.
 struct Sender {
     client: Client,
@@ -97,8 +102,10 @@ struct Sender {
 impl Sender {
     async fn run(mut self, mut pending: mpsc::Receiver<Pending>) {
         while let Some(event) = pending.recv().await {
+            let begun = monotonic();
             let result = self.send(event).await;
             self.metrics.event(result);
+            tokio::time::sleep(pause_after(monotonic().saturating_duration_since(begun))).await;
         }
     }
 

@@ -1,6 +1,7 @@
 //! A whole cluster in one value: control plane, test array with its attacher, simulated nodes, and the operator as it is
 //! shipped (its real programs, under its real identities, with its real RBAC and admission policies).
 
+mod tapped;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt};
 use tempfile::TempDir;
 
-pub use self::workload::Workload;
+pub use self::tapped::Tapped;
+pub use self::workload::{Workload, merge};
 
 use crate::array::{Array, ArrayOptions, ClaimError};
 use crate::nodes::{KwokHeartbeat, NodeError, NodeOptions, SimulatedNode, SimulatedNodes};
@@ -40,6 +42,8 @@ pub struct ClusterOptions {
     pub programs: Option<PathBuf>,
     /// Whether a sidecar is started beside each array.
     pub sidecars: bool,
+    /// Whether a controller is started. What it needs is installed in any case.
+    pub controller: bool,
     /// Further arguments of `bulkhead-controller`.
     pub controller_args: Vec<String>,
 }
@@ -55,6 +59,7 @@ impl Default for ClusterOptions {
             node: NodeOptions::default(),
             programs: None,
             sidecars: true,
+            controller: true,
             controller_args: Vec::new(),
         }
     }
@@ -84,6 +89,9 @@ pub enum ClusterError {
     /// The machine.
     #[error("array: {0}")]
     Array(std::io::Error),
+    /// The machine.
+    #[error("proxy before one of our programs: {0}")]
+    Proxy(std::io::Error),
     /// Waiting ended.
     #[error("{what}: not within {limit:?}; last seen: {last}")]
     Timeout {
@@ -171,6 +179,9 @@ impl Cluster {
                 self.start_sidecar(driver).await?;
             }
         }
+        if !self.options.controller {
+            return Ok(());
+        }
         self.start_controller().await?;
         self.wait("the controller leads", Duration::from_secs(30), async || {
             let log = self.controllers.iter().map(Process::log_tail).collect::<String>();
@@ -185,7 +196,16 @@ impl Cluster {
 
     /// One more array with its attacher, without a sidecar. Nodes that are added from now on have its driver.
     pub async fn add_array(&self, options: &ArrayOptions) -> Result<AddedArray, ClusterError> {
-        let added = start_array(&self.testbed, &self.client, options, &self.options.attacher).await?;
+        self.add_array_with(options, &self.options.attacher).await
+    }
+
+    /// The same with an attacher of its own settings.
+    pub async fn add_array_with(
+        &self,
+        options: &ArrayOptions,
+        attacher: &AttacherOptions,
+    ) -> Result<AddedArray, ClusterError> {
+        let added = start_array(&self.testbed, &self.client, options, attacher).await?;
         self.nodes.add_array(added.array.clone());
         self.allow_fencer(&options.driver_name).await?;
         Ok(added)
@@ -225,11 +245,15 @@ impl Cluster {
 
     /// A `bulkhead-csi-sidecar` beside an array.
     pub fn sidecar(&self, array: &Array) -> Result<Process, ClusterError> {
+        self.sidecar_named(array, &format!("bulkhead-csi-sidecar-{}", array.driver_name()))
+    }
+
+    /// One of several beside an array: the name tells the replicas apart, in the Lease and by their logs.
+    pub fn sidecar_named(&self, array: &Array, name: &str) -> Result<Process, ClusterError> {
         let identity = self.testbed.kubeconfig(&Identity::CsiSidecar)?;
-        let name = format!("bulkhead-csi-sidecar-{}", array.driver_name());
-        let mut args = common_args(&identity, &name);
+        let mut args = common_args(&identity, name);
         args.extend([OsString::from("--csi-address"), array.csi_socket().as_os_str().to_owned()]);
-        self.launch("bulkhead-csi-sidecar", &name, args)
+        self.launch("bulkhead-csi-sidecar", name, args)
     }
 
     fn launch(&self, program: &str, name: &str, args: Vec<OsString>) -> Result<Process, ClusterError> {
@@ -256,7 +280,7 @@ impl Cluster {
 
     /// Waits until every pod of the set is Ready, and returns the node of each.
     pub async fn pods_ready(&self, set: &Workload, limit: Duration) -> Result<BTreeMap<String, String>, ClusterError> {
-        let api: Api<Pod> = Api::default_namespaced(self.client.clone());
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &set.namespace);
         let mut placed = BTreeMap::new();
         for replica in 0..set.replicas {
             let name = format!("{}-{replica}", set.name);

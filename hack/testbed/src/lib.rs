@@ -15,6 +15,7 @@ pub mod audit;
 pub mod binaries;
 pub mod cluster;
 pub mod control_plane;
+pub mod fault_proxy;
 pub mod kubeconfig;
 pub mod ledger;
 pub mod nodes;

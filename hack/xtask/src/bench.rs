@@ -3,6 +3,7 @@
 
 mod failover;
 mod report;
+mod timeline;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -58,6 +59,12 @@ pub struct Options {
     /// How long a node may be silent until Kubernetes calls it unreachable; not part of what is measured
     #[arg(long, value_name = "DURATION", default_value = "8s")]
     grace: time::Duration,
+    /// Volumes whose fence hangs for ever; their pods stay, and are left out of what is measured
+    #[arg(long, default_value_t = 0)]
+    hanging: usize,
+    /// Also print, for each run, who asked the API server for what until the hand-over
+    #[arg(long)]
+    timeline: bool,
     /// Measure the development build: quick to make, slow to run
     #[arg(long)]
     dev: bool,
@@ -67,6 +74,9 @@ pub struct Options {
 pub async fn run(root: &Path, Benchmark::Failover(options): &Benchmark) -> Result<()> {
     if [options.nodes, options.pods, options.volumes, options.runs].contains(&0) || options.attacher_qps == 0 {
         return Err("--nodes, --pods, --volumes, --runs and --attacher-qps must be 1 or more".into());
+    }
+    if options.hanging >= options.nodes * options.pods {
+        return Err("--hanging must leave a pod to measure: give fewer than all pods".into());
     }
     let profile = if options.dev { Profile::Dev } else { Profile::Release };
     let programs = programs::build(root, profile)?;
@@ -92,6 +102,7 @@ fn params(options: &Options, profile: Profile) -> serde_json::Value {
     json!({
         "nodes": options.nodes, "pods": options.pods, "volumes": options.volumes,
         "fenceLatency": options.fence_latency.to_string(), "grace": options.grace.to_string(),
+        "hanging": options.hanging,
         "kcmQPS": options.kcm_qps, "kcmBurst": options.kcm_burst, "attacherQPS": options.attacher_qps,
         "build": profile.name(), "machine": report::machine(),
     })

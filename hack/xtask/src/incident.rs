@@ -136,8 +136,17 @@ pub fn seconds(zero: Moment, at: Moment) -> f64 {
 pub struct Held {
     /// Names of the VolumeAttachments.
     pub attachments: Vec<String>,
-    /// CSI volume handles.
+    /// CSI volume handles, in the same order.
     pub volumes: Vec<String>,
+}
+
+impl Held {
+    /// Without the volumes of these handles and their attachments.
+    pub fn without(self, handles: &[String]) -> Self {
+        let pairs = self.attachments.into_iter().zip(self.volumes).filter(|(_, volume)| !handles.contains(volume));
+        let (attachments, volumes) = pairs.unzip();
+        Self { attachments, volumes }
+    }
 }
 
 /// What a node holds now.
@@ -150,8 +159,10 @@ pub async fn held_by(client: &Client, node: &str) -> kube::Result<Held> {
     let attachments = Api::<VolumeAttachment>::all(client.clone()).list(&ListParams::default()).await?;
     let mut held = Held::default();
     for attachment in attachments.items.iter().filter(|attachment| attachment.spec.node_name == node) {
-        held.attachments.push(attachment.name_any());
-        held.volumes.extend(attachment.spec.source.persistent_volume_name.as_deref().and_then(handle));
+        if let Some(volume) = attachment.spec.source.persistent_volume_name.as_deref().and_then(handle) {
+            held.attachments.push(attachment.name_any());
+            held.volumes.push(volume);
+        }
     }
     Ok(held)
 }

@@ -12,7 +12,7 @@ use crate::api::node_fence::NodeFence;
 use crate::api::slim::{Node, Pod, VolumeAttachment};
 use crate::api::usage::PodView;
 use crate::controllers::{Context, reference};
-use crate::error::Result;
+use crate::error::{Error, ErrorClass, Result};
 use crate::runtime::events::EventType;
 use crate::runtime::patch::{self, NodeIdentity};
 use crate::runtime::store::ObjectKey;
@@ -81,8 +81,17 @@ impl Actor<'_> {
             Effect::AddTaint { taint, node } => {
                 let patch = patch::add_taint(identity(&node), node.taints(), &taint);
                 if let Some(patch) = patch {
-                    cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
-                    tell::tainted(cx, fence, &node, &taint);
+                    match cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await {
+                        // An admission policy of the cluster may not want the key: then attachments go one by one.
+                        Err(error) if taint.key == names::OUT_OF_SERVICE_TAINT && is_refused(&error) => {
+                            tracing::warn!(node = fence.name_any(), %error, "the out-of-service taint is refused");
+                            incident.untaints(&taint.key);
+                        }
+                        written => {
+                            written?;
+                            tell::tainted(cx, fence, &node, &taint);
+                        }
+                    }
                 }
             }
             Effect::RemoveTaint { taint, node } => {
@@ -95,13 +104,13 @@ impl Actor<'_> {
             Effect::Ask(request) => {
                 let asked = incident.note_asked(&request, None, now);
                 let result = cx.writer.create(request.as_ref()).await;
-                forget_if_refused(incident, asked, result)?;
+                self.asked(incident, asked, result)?;
             }
             Effect::AskAgain(request) => {
                 let before = seen.request(&request.spec.fencer_name).cloned();
                 let asked = incident.note_asked(&request, before.as_deref(), now);
                 let result = cx.writer.replace(request.as_ref()).await;
-                forget_if_refused(incident, asked, result)?;
+                self.asked(incident, asked, result)?;
             }
             Effect::Withdraw(request) => withdraw(cx, &request).await?,
             Effect::Unguard => {
@@ -113,6 +122,20 @@ impl Actor<'_> {
                 cx.writer.delete::<NodeFence>(&ObjectKey::from(fence), uid, None, None).await?;
             }
             Effect::DeletePod { .. } | Effect::FailPod { .. } | Effect::DeleteAttachment(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Notes how a request was written. A conflict is a write that was refused for sure.
+    fn asked(&self, incident: &mut Incident, asked: Noted, result: Result<FenceRequest>) -> Result<()> {
+        match result {
+            Ok(written) => incident.requested(&written.metadata, self.cx.clock.now()),
+            Err(error) => {
+                if error.is_conflict() {
+                    incident.forget_asked(asked);
+                }
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -203,23 +226,14 @@ async fn patch_fence(cx: &Context, fence: &NodeFence, incident: &mut Incident, p
     Ok(())
 }
 
+fn is_refused(error: &Error) -> bool {
+    matches!(error.class(), ErrorClass::Forbidden | ErrorClass::Rejected)
+}
+
 fn identity(node: &Node) -> NodeIdentity<'_> {
     let boot_id = node.status.node_info.boot_id.as_str();
     NodeIdentity {
         uid: node.metadata.uid.as_deref().unwrap_or_default(),
         boot_id: (!boot_id.is_empty()).then_some(boot_id),
-    }
-}
-
-/// A conflict is a write that was refused for sure.
-fn forget_if_refused<T>(incident: &mut Incident, asked: Noted, result: Result<T>) -> Result<()> {
-    match result {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            if error.is_conflict() {
-                incident.forget_asked(asked);
-            }
-            Err(error)
-        }
     }
 }

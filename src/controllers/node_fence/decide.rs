@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 use chrono::TimeDelta;
 use k8s_openapi::api::core::v1::Taint;
 
+use crate::api::conditions;
 use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::FenceRequest;
 use crate::api::names;
-use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, PodStatus, PodStatusState, VolumeStatusState};
+use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
 use crate::api::resiliency_policy::{DetachMode, ResiliencyPolicy};
 use crate::api::slim::{Node, VolumeAttachment};
-use crate::api::time::Now;
+use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
+use crate::mutants::{self, Mutant};
 
 use super::rows::{Change, Rows};
 use super::{guard, pods, requests, rows, status};
@@ -36,6 +38,11 @@ pub struct Asked {
 pub const PROOF_LIFETIME: Duration = Duration::from_secs(10);
 /// How long a Recovered NodeFence is kept.
 const RECORD_LIFETIME: TimeDelta = TimeDelta::days(7);
+/// How long progress may go unrecorded while there is something to do.
+const RECORD_AT_LAST: Duration = Duration::from_secs(5);
+/// Up to so many attachments are left to the out-of-service taint. Attach/detach takes one after the other, each with a
+/// write of the Node; of more, those that it has not come to are deleted beside it, and the attacher begins with all.
+const DETACH_BY_TAINT_ONLY: usize = 16;
 /// How long released volumes wait for the last proofs, so that one taint can detach all of them.
 const DETACH_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -66,8 +73,8 @@ pub struct Seen {
     pub live: bool,
     /// Our out-of-service taint was there as long as it may be, in this episode.
     pub out_of_service_spent: bool,
-    /// Time since the status was last written by this process.
-    pub recorded_for: Option<Duration>,
+    /// Time since this process last wrote the status, or began with the incident.
+    pub recorded_for: Duration,
     /// Settings.
     pub settings: Settings,
 }
@@ -195,45 +202,58 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     let recorded = seen.fence.status.clone().unwrap_or_default();
     let changes = rows.change_from(&recorded) != Change::None || step.is_some();
     // That a node is back is believed of the API only; while nothing depends on it nobody asks.
-    if !seen.live && (rows.need_live || rows.node == NodeState::Back && changes) {
+    if !seen.is_live() && (rows.need_live || rows.node == NodeState::Back && changes) {
         return Decision { reason: "Looking", look_live: true, ..Decision::default() };
     }
     let wanted = status::compute(seen, &rows, step.as_ref(), now);
     let change = rows.change_from(&recorded);
     if change == Change::Intent {
-        return record(wanted);
+        // What is asked for rests on no record, and the fencer works on it while this one is written.
+        let asks = step.filter(|step| step.effects.iter().all(is_ask)).map(|step| step.effects).unwrap_or_default();
+        return record(asks, wanted);
     }
-    // What rests on no record goes first: a status of a hundred pods takes the API server a quarter of a second.
-    if let Some(step) = step.filter(|step| !step.effects.is_empty() || step.look_again.is_some() && wanted == recorded)
+    // What rests on no record goes first: a status of a hundred pods takes the API server a quarter of a second. But
+    // not for ever: a step that is refused again and again must not hide what has happened before it.
+    let overdue = change == Change::Progress && seen.recorded_for >= RECORD_AT_LAST;
+    if let Some(step) = step
+        .filter(|_| !overdue)
+        .filter(|step| !step.effects.is_empty() || step.look_again.is_some() && wanted == recorded)
     {
         let mut decision = finish(seen, step);
         decision.look_again = decision.look_again.or_else(|| look_again(seen, &rows));
         return decision;
     }
-    let wait = pace(seen, &rows, &recorded, change);
+    let wait = pace(seen, &recorded, &wanted);
     if wanted != recorded && wait.is_none() {
-        return record(wanted);
+        return record(Vec::new(), wanted);
     }
     Decision { reason: "Waiting", look_again: wait.or_else(|| look_again(seen, &rows)), ..Decision::default() }
 }
 
-fn record(wanted: NodeFenceStatus) -> Decision {
-    let effects = vec![Effect::Record(Box::new(wanted))];
+fn is_ask(effect: &Effect) -> bool {
+    matches!(effect, Effect::Ask(_) | Effect::AskAgain(_))
+}
+
+fn record(mut effects: Vec<Effect>, wanted: NodeFenceStatus) -> Decision {
+    effects.push(Effect::Record(Box::new(wanted)));
     Decision { reason: "Recording", effects, look_again: Some(Duration::from_millis(100)), ..Decision::default() }
 }
 
-/// Mere progress (a pod or an attachment that has gone) is recorded every two seconds, and when a step is complete:
-/// a few writes for a hundred pods instead of a hundred.
-fn pace(seen: &Seen, rows: &Rows, recorded: &NodeFenceStatus, change: Change) -> Option<Duration> {
+/// What nothing rests on is recorded every two seconds, and when a step is complete: a few writes for a hundred pods
+/// instead of a hundred, and none in the way of the first release.
+fn pace(seen: &Seen, recorded: &NodeFenceStatus, wanted: &NodeFenceStatus) -> Option<Duration> {
     const PACE: Duration = Duration::from_secs(2);
-    let released = |pods: &[PodStatus]| pods.iter().all(|row| is_settled(row.state));
-    let complete = released(&rows.pods) != released(&recorded.pods) || rows.attachments_to_remove(seen).is_empty();
-    let wait = PACE.saturating_sub(seen.recorded_for.unwrap_or(PACE));
-    (change == Change::Progress && !complete && !wait.is_zero()).then_some(wait)
+    let begun =
+        |status: &NodeFenceStatus| status.phase.filter(|phase| !matches!(phase, Phase::Planned | Phase::Fencing));
+    let waits =
+        |status: &NodeFenceStatus| ["Held", "Stalled"].map(|type_| conditions::is_true(&status.conditions, type_));
+    let complete = begun(wanted) != begun(recorded) || waits(wanted) != waits(recorded);
+    let wait = PACE.saturating_sub(seen.recorded_for);
+    (!complete && !wait.is_zero()).then_some(wait)
 }
 
 fn finish(seen: &Seen, step: Step) -> Decision {
-    if step.live && !seen.live {
+    if step.live && !seen.is_live() {
         return Decision { reason: step.reason, look_live: true, ..Decision::default() };
     }
     Decision { reason: step.reason, look_live: false, effects: step.effects, look_again: step.look_again }
@@ -253,10 +273,10 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
         return taken_back;
     }
     mark_active(seen, rows)
-        .or_else(|| taint(seen, rows))
+        .or_else(|| taint(seen, rows, now))
         .or_else(|| requests::ask(seen, rows, now))
         .or_else(|| requests::detach_as_fence(seen, rows))
-        .or_else(|| pods::release(seen, rows))
+        .or_else(|| release(seen, rows, now))
         .or_else(|| detach(seen, rows, now))
 }
 
@@ -325,15 +345,37 @@ fn mark_active(seen: &Seen, rows: &Rows) -> Option<Step> {
 
 /// Our taint comes before the first fence call: an untainted dead node that still reads Ready is where the scheduler
 /// could put the replacement.
-fn taint(seen: &Seen, rows: &Rows) -> Option<Step> {
+fn taint(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let node = seen.node.as_ref()?;
     let value = Some(seen.fence.spec.episode.to_string());
     // One of an earlier episode is replaced: the key is the same, the value tells which incident it is.
     if rows.is_over() || seen.our_taint().is_some_and(|taint| taint.value == value) {
         return None;
     }
-    let taint = Taint { key: names::FENCED_TAINT.into(), value, effect: "NoSchedule".into(), time_added: None };
+    let time_added = Some(time::to_k8s(now.wall));
+    let taint = Taint { key: names::FENCED_TAINT.into(), value, effect: "NoSchedule".into(), time_added };
     Step::new("Tainting", vec![Effect::AddTaint { taint, node: node.clone() }])
+}
+
+/// Pods that are proved go. Where all that the node holds is proved, the out-of-service taint comes with the first
+/// deletion: attach/detach then detaches beside the deletions, not after the last.
+fn release(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
+    let mut step = pods::release(seen, rows)?;
+    step.effects.splice(0..0, add_out_of_service(seen, rows, now));
+    Some(step)
+}
+
+/// The out-of-service taint, unless something forbids it.
+fn add_out_of_service(seen: &Seen, rows: &Rows, now: Now) -> Option<Effect> {
+    let node = seen.node.as_ref().filter(|_| may_use_out_of_service(seen, rows))?;
+    guard::may_add_out_of_service(seen, rows).ok()?;
+    Some(Effect::AddTaint { taint: guard::out_of_service(seen, now), node: node.clone() })
+}
+
+/// Whether the policies and this episode leave the out-of-service taint open at all.
+fn may_use_out_of_service(seen: &Seen, rows: &Rows) -> bool {
+    let automatic = seen.policies.iter().all(|policy| policy.spec.release.detach == DetachMode::Automatic);
+    automatic && !seen.out_of_service_spent && rows.node == NodeState::Away && !seen.attachments.is_empty()
 }
 
 /// Detach what was fenced and released: by the out-of-service taint when everything on the node is proved, else one
@@ -342,25 +384,31 @@ fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let mut left = rows.attachments_to_remove(seen);
     left.retain(|attachment| attachment.metadata.deletion_timestamp.is_none());
     // A kubelet that is back unmounts first; then attach/detach detaches. Ours would cut off what it still flushes.
-    if rows.node == NodeState::Back || left.is_empty() || seen.our_out_of_service().is_some() {
+    if rows.node == NodeState::Back || left.is_empty() {
         return None;
     }
-    let automatic = seen.policies.iter().all(|policy| policy.spec.release.detach == DetachMode::Automatic);
-    if let Some(node) =
-        seen.node.as_ref().filter(|_| automatic && !seen.out_of_service_spent && rows.node == NodeState::Away)
-    {
-        if guard::may_add_out_of_service(seen, rows).is_ok() {
-            let taint = guard::out_of_service(seen, now);
-            return Step::live("Detaching", vec![Effect::AddTaint { taint, node: node.clone() }]);
-        }
-        if rows.proofs_are_near(seen, now, DETACH_PATIENCE) {
-            return Step::wait("Detaching", Duration::from_millis(200));
-        }
+    if seen.our_out_of_service().is_some() {
+        return if left.len() > DETACH_BY_TAINT_ONLY { delete_attachments(left) } else { None };
     }
-    Step::live("Detaching", left.into_iter().map(Effect::DeleteAttachment).collect())
+    if let Some(taint) = add_out_of_service(seen, rows, now) {
+        return Step::live("Detaching", vec![taint]);
+    }
+    if may_use_out_of_service(seen, rows) && rows.proofs_are_near(seen, now, DETACH_PATIENCE) {
+        return Step::wait("Detaching", Duration::from_millis(200));
+    }
+    delete_attachments(left)
+}
+
+fn delete_attachments(attachments: Vec<Arc<VolumeAttachment>>) -> Option<Step> {
+    Step::live("Detaching", attachments.into_iter().map(Effect::DeleteAttachment).collect())
 }
 
 impl Seen {
+    /// Whether node, Lease, pods and attachments may be believed as they are.
+    pub fn is_live(&self) -> bool {
+        self.live || mutants::is_on(Mutant::NoLiveReread)
+    }
+
     /// The recorded phase.
     pub fn phase(&self) -> Option<Phase> {
         self.fence.status.as_ref().and_then(|status| status.phase)

@@ -26,11 +26,14 @@ pub struct Incident {
     attached_since: BTreeMap<String, Instant>,
     renewed: Option<Option<MicroTime>>,
     out_of_service_spent: bool,
+    /// When this process last wrote the status, or began with the episode.
     recorded_at: Option<Instant>,
     /// The store was seen to hold what the API has, once.
     confirmed: bool,
     /// The NodeFence that this process wrote last, and when: an older one is not decided on.
     written: Option<(String, Instant)>,
+    /// The same for FenceRequests, by uid. Their fencer writes them too, so it is the generation that counts.
+    requested: BTreeMap<String, (i64, Instant)>,
 }
 
 /// What the stores show of an incident.
@@ -71,7 +74,7 @@ pub type Noted = Vec<(RowKey, Option<Asked>)>;
 impl Incident {
     /// Takes in what the stores show.
     pub fn look(&mut self, found: Found, settings: Settings, now: Now) -> Seen {
-        self.begin(&found.fence);
+        self.begin(&found.fence, now);
         let renewed = found.lease.and_then(|lease| lease.spec.renew_time.clone());
         Seen {
             node: found.node,
@@ -85,7 +88,7 @@ impl Incident {
             asked: self.asked.clone(),
             live: false,
             out_of_service_spent: self.out_of_service_spent,
-            recorded_for: self.recorded_at.map(|at| now.mono.saturating_duration_since(at)),
+            recorded_for: self.recorded_at.map_or(Duration::ZERO, |at| now.mono.saturating_duration_since(at)),
             settings,
             fence: found.fence,
         }
@@ -105,16 +108,19 @@ impl Incident {
         }
     }
 
-    /// Whether the store does not yet hold what this process wrote: deciding on it would only end in a conflict.
-    pub fn is_ahead_of(&mut self, fence: &NodeFence, now: Now) -> bool {
-        let Some((version, at)) = &self.written else { return false };
-        let seen = fence.metadata.resource_version.as_deref() == Some(version);
+    /// Whether the stores do not yet hold what this process wrote: deciding on them would only end in a conflict.
+    pub fn is_ahead_of(&mut self, seen: &Seen, now: Now) -> bool {
         // Somebody may have written after us, and then our version is never seen; the write itself is a
         // compare-and-swap, so nothing but a conflict is at stake.
-        if seen || now.mono.saturating_duration_since(*at) > Duration::from_millis(500) {
-            self.written = None;
-        }
-        self.written.is_some()
+        let recent = |at: &Instant| now.mono.saturating_duration_since(*at) <= Duration::from_millis(500);
+        self.written
+            .take_if(|(version, at)| seen.fence.metadata.resource_version.as_ref() == Some(version) || !recent(at));
+        let arrived = |uid: &String, generation: i64| {
+            let request = seen.requests.iter().find(|request| request.metadata.uid.as_ref() == Some(uid));
+            request.is_some_and(|request| request.metadata.generation.unwrap_or_default() >= generation)
+        };
+        self.requested.retain(|uid, (generation, at)| recent(at) && !arrived(uid, *generation));
+        self.written.is_some() || !self.requested.is_empty()
     }
 
     /// Whether the store was seen to hold what the API has.
@@ -132,12 +138,19 @@ impl Incident {
         self.written = fence.resource_version.clone().map(|version| (version, now.mono));
     }
 
+    /// The spec of a FenceRequest was written and is this generation now.
+    pub fn requested(&mut self, request: &ObjectMeta, now: Now) {
+        if let (Some(uid), Some(generation)) = (request.uid.clone(), request.generation) {
+            self.requested.insert(uid, (generation, now.mono));
+        }
+    }
+
     /// The status was written; `sent` is the moment before.
     pub fn recorded(&mut self, sent: Now) {
         self.recorded_at = Some(sent.mono);
     }
 
-    /// A taint is about to be removed: the one that starts the detach is not set again in this episode.
+    /// A taint is about to be removed, or was refused: the one that starts the detach is not set again in this episode.
     pub fn untaints(&mut self, key: &str) {
         self.out_of_service_spent |= key == names::OUT_OF_SERVICE_TAINT;
     }
@@ -166,10 +179,11 @@ impl Incident {
     }
 
     /// A new episode forgets what was asked and seen in the last one.
-    fn begin(&mut self, fence: &NodeFence) {
+    fn begin(&mut self, fence: &NodeFence, now: Now) {
         let episode = (fence.metadata.uid.clone(), fence.spec.episode);
         if self.episode.as_ref() != Some(&episode) {
-            *self = Self { episode: Some(episode), confirmed: self.confirmed, ..Self::default() };
+            let recorded_at = Some(now.mono);
+            *self = Self { episode: Some(episode), confirmed: self.confirmed, recorded_at, ..Self::default() };
         }
     }
 

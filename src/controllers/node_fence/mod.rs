@@ -124,7 +124,7 @@ impl Controller {
             self.forget(node);
             return Ok(Next::Await);
         };
-        if incident.is_ahead_of(&seen.fence, now) || !self.is_confirmed(&seen.fence, incident).await? {
+        if incident.is_ahead_of(&seen, now) || !self.is_confirmed(&seen.fence, incident).await? {
             return Ok(Next::After(Duration::from_millis(20)));
         }
         let mut decision = decide::decide(&seen, now);

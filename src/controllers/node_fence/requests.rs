@@ -1,6 +1,8 @@
 //! FenceRequests: who is asked to cut the node off from which volumes, in which round; and method Detach, where the
 //! deletion of the attachment is itself the fence call.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kube::api::ObjectMeta;
@@ -10,17 +12,26 @@ use crate::api::fence_request::{
 };
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
-use crate::api::node_fence::{PodStatusState, VolumeStatusState};
+use crate::api::node_fence::{PodStatus, PodStatusState, VolumeStatusState};
 use crate::api::time::{self, Now};
+use crate::mutants::{self, Mutant};
 
-use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step};
+use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_settled};
+use super::pods;
 use super::rows::{self, Rows, VolumeRow};
+
+/// Pods of the first wave. A request of a hundred rows takes the API server ten times as long as one of few, at each of
+/// the writes that lead to the first release.
+const FIRST_WAVE: usize = 8;
+/// How long all others wait for the first answer to the first wave: a driver that hangs must not hold them up.
+const FIRST_WAVE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Asks for what is needed and not proved: new rows, new rounds, and attachments to delete.
 pub fn ask(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    if rows.node == NodeState::Back {
+    if rows.node == NodeState::Back || mutants::is_on(Mutant::NoFence) {
         return None;
     }
+    let first = first_wave(seen, rows, now);
     let mut effects = Vec::new();
     for driver in drivers(rows) {
         let wanted: Vec<_> = rows
@@ -29,10 +40,30 @@ pub fn ask(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
             .filter(|row| row.plan.driver.as_deref() == Some(driver))
             .filter(|row| row.needed && method(seen, row) == Some(FenceMethodType::Unpublish))
             .filter(|row| rows.outage.is_none() || row.is_committed())
+            .filter(|row| first.as_ref().is_none_or(|first| first.contains(row.plan.name.as_str())))
             .collect();
         effects.extend(ask_fencer(seen, rows, driver, &wanted, now));
     }
     if effects.is_empty() { None } else { Step::new("Fencing", effects) }
+}
+
+/// The volumes that are asked for before all others: those of the pods with the highest priority, until one of them is
+/// answered. `None` when all may be asked for.
+fn first_wave<'a>(seen: &'a Seen, rows: &Rows, now: Now) -> Option<BTreeSet<&'a str>> {
+    let plan = &seen.fence.spec.plan.pods;
+    let waits = |row: &PodStatus| !is_settled(row.state) && !pods::is_blocked(row);
+    let mut waiting: Vec<_> =
+        rows.pods.iter().zip(plan).filter(|(row, _)| waits(row)).map(|(_, planned)| planned).collect();
+    let of_episode = |episode: i64| episode == seen.fence.spec.episode;
+    let mut answers = seen.requests.iter().flat_map(|request| &request.status).flat_map(|status| &status.volumes);
+    let answered = answers.any(|answer| of_episode(answer.episode) && answer.result != FenceOutcome::Started);
+    let asked = seen.asked.iter().filter(|((episode, _), _)| of_episode(*episode)).map(|(_, asked)| asked.at).min();
+    let patient = asked.is_none_or(|at| now.mono.saturating_duration_since(at) < FIRST_WAVE_PATIENCE);
+    if answered || !patient || waiting.len() <= 2 * FIRST_WAVE {
+        return None;
+    }
+    waiting.sort_by_key(|planned| Reverse(planned.priority.unwrap_or_default()));
+    Some(waiting.into_iter().take(FIRST_WAVE).flat_map(|planned| &planned.volumes).map(String::as_str).collect())
 }
 
 fn drivers(rows: &Rows) -> Vec<&str> {

@@ -13,8 +13,9 @@ use crate::api::node_fence::{
 use crate::api::resiliency_policy::{ResiliencyPolicy, RestraintType};
 use crate::api::slim::VolumeAttachment;
 use crate::api::time::{self, Now};
+use crate::mutants::{self, Mutant};
 
-use super::decide::{NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
+use super::decide::{Asked, NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
 use super::{pods, requests};
 
 /// All rows as they stand now.
@@ -34,23 +35,46 @@ pub struct Rows {
     pub outage: Option<RestraintType>,
 }
 
-fn change(same: bool, gone: bool) -> Change {
-    match (same, gone) {
-        (true, _) => Change::None,
-        (false, true) => Change::Progress,
-        (false, false) => Change::Intent,
-    }
-}
-
 /// How the rows differ from what is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
     /// Not at all.
     None,
-    /// Something has gone; nothing waits for the record.
+    /// Something is told that nothing rests on: what failed or is waited for, what has gone, and a fence that its
+    /// FenceRequest records already.
     Progress,
-    /// Something will rest on the record.
+    /// Something will rest on the record: a release, a detach, a row that is closed or opened again.
     Intent,
+}
+
+impl Change {
+    fn new(is_same: bool, is_intent: bool) -> Self {
+        match (is_same, is_intent) {
+            (true, _) => Self::None,
+            (false, true) => Self::Intent,
+            (false, false) => Self::Progress,
+        }
+    }
+
+    fn of_volume(row: &VolumeStatus, known: Option<&VolumeStatus>) -> Self {
+        use VolumeStatusState::{Clean, Detached, Failed, Fenced, Fencing, Pending, Undone};
+        let untouched = known.is_none() && row.state == Pending;
+        let was_cut_off = known.is_some_and(|known| matches!(known.state, Fenced | Detached | Clean));
+        let is_intent = match row.state {
+            Fenced | Clean | Undone => true,
+            // The record is method Detach's point of no return.
+            Fencing => was_cut_off || row.method == Some(FenceMethodType::Detach),
+            Failed => was_cut_off,
+            Pending | Detached => false,
+        };
+        Self::new(known == Some(row) || untouched, is_intent)
+    }
+
+    fn of_pod(row: &PodStatus, known: Option<&PodStatus>) -> Self {
+        use PodStatusState::{Kept, Pending, Releasing, Undone};
+        let untouched = known.is_none() && matches!(row.state, Pending | Kept);
+        Self::new(known == Some(row) || untouched, matches!(row.state, Releasing | Undone))
+    }
 }
 
 /// A planned volume and where it stands.
@@ -141,6 +165,11 @@ impl Rows {
             && self.volumes.iter().all(|row| is_closed(row.status.state))
     }
 
+    /// Whether a pod that is to go is still there.
+    pub fn is_releasing(&self) -> bool {
+        self.pods.iter().any(|row| row.state == PodStatusState::Releasing)
+    }
+
     /// Attachments of volumes that are cut off and whose pods have ended: to be removed.
     pub fn attachments_to_remove(&self, seen: &Seen) -> Vec<Arc<VolumeAttachment>> {
         let proved = |row: &&VolumeRow| row.is_cut_off() && row.status.proof >= row.minimum;
@@ -162,13 +191,11 @@ impl Rows {
     pub fn change_from(&self, recorded: &NodeFenceStatus) -> Change {
         let volumes = self.volumes.iter().map(|row| &row.status).map(|row| {
             let known = recorded.volumes.iter().find(|known| known.episode == row.episode && known.name == row.name);
-            let untouched = known.is_none() && row.state == VolumeStatusState::Pending;
-            change(known == Some(row) || untouched, row.state == VolumeStatusState::Detached)
+            Change::of_volume(row, known)
         });
         let pods = self.pods.iter().map(|row| {
             let known = recorded.pods.iter().find(|known| known.episode == row.episode && known.uid == row.uid);
-            let untouched = known.is_none() && matches!(row.state, PodStatusState::Pending | PodStatusState::Kept);
-            change(known == Some(row) || untouched, row.state == PodStatusState::Released)
+            Change::of_pod(row, known)
         });
         volumes.chain(pods).max().unwrap_or(Change::None)
     }
@@ -200,10 +227,12 @@ impl Rows {
             return;
         }
         let clean = is_clean(seen);
+        // A pod that came to the node during the incident has its volume attached: by now to a machine that is clean.
+        let is_left = |name: &str| seen.attachments_of(name).next().is_some() && !pods::is_wanted(seen, name);
         for row in self.volumes.iter_mut().filter(|row| !is_closed(row.status.state)) {
             if !row.is_committed() && !requests::may_be_started(seen, row, now) {
                 row.status.state = VolumeStatusState::Undone;
-            } else if row.is_committed() && clean && (!attached(row) || pods::is_wanted(seen, &row.plan.name)) {
+            } else if row.is_committed() && clean && !is_left(&row.plan.name) {
                 row.status.state = VolumeStatusState::Clean;
             }
         }
@@ -372,7 +401,9 @@ fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now
     if begun || status.state == VolumeStatusState::Pending && status.committed_at.is_some() {
         status.state = VolumeStatusState::Fencing;
     }
-    let asked = seen.asked.get(&(row.plan.episode, row.plan.name.clone()));
+    let asked = seen.asked.get(&(row.plan.episode, row.plan.name.clone())).copied();
+    let just_now = Asked { round: result.round, at: now.mono };
+    let asked = if mutants::is_on(Mutant::StaleProof) { Some(just_now) } else { asked };
     let in_time = asked.is_some_and(|asked| {
         asked.round == result.round && now.mono.saturating_duration_since(asked.at) <= PROOF_LIFETIME
     });

@@ -12,6 +12,7 @@ use crate::api::resiliency_policy::{ResiliencyPolicy, ResiliencyPolicyStatus, Re
 use crate::api::slim::Node;
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
+use crate::mutants::{self, Mutant};
 
 use super::brakes::{self, Cluster};
 use super::evidence::{self, Silence};
@@ -120,7 +121,11 @@ impl PolicyBrakes {
     fn new(policy: &ResiliencyPolicy, seen: &Seen, outage: Option<Restraint>, now: Now) -> Self {
         Self {
             outage,
-            acted_on: brakes::acted_on(policy, &seen.fences, now.wall),
+            acted_on: if mutants::is_on(Mutant::BrakeCountedPerPass) {
+                0
+            } else {
+                brakes::acted_on(policy, &seen.fences, now.wall)
+            },
             limit: brakes::limit(&policy.spec.limits, seen.nodes.len()),
             exhausted: false,
         }
@@ -219,7 +224,7 @@ fn consider(
         return;
     };
     // The live Lease moved: the node is back, whatever the watch says (KEP-5647's lesson).
-    if !live.lease_is_still {
+    if !live.lease_is_still && !mutants::is_on(Mutant::NoLiveReread) {
         return;
     }
     let effect = match fence {
@@ -319,7 +324,8 @@ fn reopen(seen: &Seen, fence: &NodeFence, live: &LiveNode, now: Now) -> Option<E
 
 fn grow(seen: &Seen, fence: &NodeFence, live: &LiveNode, now: Now) -> Option<Effect> {
     let draft = plan::draft(live, live_policies(seen), &seen.namespaces, fence.spec.episode, now)?;
-    let grown = plan::grown(&fence.spec.plan, &draft.plan)?;
+    let wanted = plan::without_early_returns(draft.plan, &fence.spec.plan, live, now);
+    let grown = plan::grown(&fence.spec.plan, &wanted)?;
     let mut next = fence.clone();
     next.status = None;
     next.spec.plan = grown;

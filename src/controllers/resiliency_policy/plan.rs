@@ -5,6 +5,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use chrono::TimeDelta;
 use sha2::{Digest, Sha256};
 
 use crate::api::fencing::{NodeIdentity, Proof};
@@ -14,6 +15,7 @@ use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{CsiNode, Node, VolumeAttachment};
 use crate::api::time::{self, Now};
 use crate::api::usage::{CsiVolume, Lookup, PodView, VolumeKind, VolumeUse};
+use crate::mutants::{self, Mutant};
 
 use super::evidence::{self, Silence};
 use super::select::Effective;
@@ -266,6 +268,7 @@ fn csi_row(live: &LiveNode, episode: i64, name: &str, csi: &CsiVolume, trusted: 
         csi_node.spec.drivers.iter().find(|driver| driver.name == csi.driver).map(|driver| driver.node_id.as_str())
     });
     let node_id = match (published, registered) {
+        (_, Some(registered)) if mutants::is_on(Mutant::WrongNodeId) => Some(registered),
         (Some(published), Some(registered)) if published != registered => None,
         (Some(published), _) => Some(published),
         // The attacher notes the node id before it publishes: without the note nothing was published through this
@@ -295,6 +298,22 @@ fn is_younger(
         (Some(object), Some(node)) => object.0 >= node.0,
         _ => false,
     }
+}
+
+/// The plan without the pods that came back to the node too soon. One whose template names the node, or that tolerates
+/// every taint, is put there again as often as it is released: each time it waits twice as long.
+pub fn without_early_returns(mut wanted: Plan, known: &Plan, live: &LiveNode, now: Now) -> Plan {
+    const LONGEST: TimeDelta = TimeDelta::minutes(5);
+    wanted.pods.retain(|row| {
+        let released = known.pods.iter().filter(|before| before.uid != row.uid && before.action == PodAction::Release);
+        let before = released.filter(|before| before.volumes.iter().any(|name| row.volumes.contains(name))).count();
+        let pod = live.pods.iter().find(|pod| pod.uid() == row.uid);
+        let created = pod.and_then(|pod| pod.pod.metadata.creation_timestamp.as_ref()).map(time::from_k8s);
+        let wait = i32::try_from(before).ok().and_then(|before| TimeDelta::seconds(1).checked_mul(1 << before.min(9)));
+        before == 0
+            || created.is_none_or(|at| now.wall.signed_duration_since(at) >= wait.unwrap_or(LONGEST).min(LONGEST))
+    });
+    wanted
 }
 
 /// The plan grown by what it lacks; `None` when it lacks nothing. Rows that are there stay as they are.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead_testbed::array::{Array, ArrayOptions};
-use bulkhead_testbed::cluster::{AddedArray, Cluster, ClusterError, ClusterOptions, Workload};
+use bulkhead_testbed::cluster::{AddedArray, Cluster, ClusterError, ClusterOptions, Workload, merge};
 use bulkhead_testbed::nodes::{NodeOptions, SimulatedNode};
 use bulkhead_testbed::process::Process;
-use bulkhead_testbed::{Component, TestbedOptions, oracle};
+use bulkhead_testbed::{AttacherOptions, Component, TestbedOptions, oracle};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use libtest_mimic::Failed;
@@ -60,18 +60,26 @@ pub fn options() -> ClusterOptions {
     }
 }
 
+/// An attacher that does not make tests with many volumes wait: its own limit is 5 requests per second, and it pauses
+/// for up to 5 minutes after an error.
+pub fn attacher() -> AttacherOptions {
+    let retry_interval = (Duration::from_secs(1), Duration::from_secs(2));
+    AttacherOptions { qps: 100, burst: 200, retry_interval, ..AttacherOptions::default() }
+}
+
 /// What a lane is made of.
 pub struct LaneOptions {
     pub nodes: usize,
     pub sidecar: bool,
     pub array: ArrayOptions,
+    pub attacher: AttacherOptions,
     /// Merged into the policy's spec.
     pub policy: Value,
 }
 
 impl Default for LaneOptions {
     fn default() -> Self {
-        Self { nodes: 2, sidecar: true, array: ArrayOptions::default(), policy: json!({}) }
+        Self { nodes: 2, sidecar: true, array: ArrayOptions::default(), attacher: attacher(), policy: json!({}) }
     }
 }
 
@@ -89,7 +97,7 @@ impl<'a> Lane<'a> {
     /// Everything of the lane is named after `name`.
     pub async fn new(cluster: &'a Cluster, name: &str, options: LaneOptions) -> Result<Self, Failed> {
         let array = ArrayOptions { driver_name: format!("{name}.csi.test"), ..options.array };
-        let storage = cluster.add_array(&array).await?;
+        let storage = cluster.add_array_with(&array, &options.attacher).await?;
         let mut nodes = Vec::new();
         for number in 1..=options.nodes {
             nodes.push(cluster.nodes.add(&format!("{name}-node-{number}")).await?);
@@ -184,15 +192,4 @@ pub async fn create_policy(client: &Client, name: &str, lane: &str, spec: &Value
     }))?;
     Api::all(client.clone()).create(&PostParams::default(), &policy).await.map_err(ClusterError::from)?;
     Ok(())
-}
-
-fn merge(into: &mut Value, from: &Value) {
-    match (into, from) {
-        (Value::Object(into), Value::Object(from)) => {
-            for (key, value) in from {
-                merge(into.entry(key.clone()).or_insert(Value::Null), value);
-            }
-        }
-        (into, from) => *into = from.clone(),
-    }
 }

@@ -40,7 +40,7 @@ fn tied(lane: &Lane<'_>, object: Value) -> Result<DynamicObject, Failed> {
     Ok(serde_json::from_value(object)?)
 }
 
-fn pod(lane: &Lane<'_>, name: &str, metadata: &Value, spec: Value) -> Result<DynamicObject, Failed> {
+pub fn pod(lane: &Lane<'_>, name: &str, metadata: &Value, spec: Value) -> Result<DynamicObject, Failed> {
     let mut metadata = metadata.clone();
     metadata["name"] = json!(format!("{}-{name}", lane.name));
     metadata["namespace"] = json!("default");
@@ -63,7 +63,7 @@ fn daemon_set(lane: &Lane<'_>, name: &str, volumes: Value) -> Result<DynamicObje
     )
 }
 
-fn volume(claim: &str) -> Value {
+pub fn volume(claim: &str) -> Value {
     json!([{ "name": "data", "persistentVolumeClaim": { "claimName": claim } }])
 }
 

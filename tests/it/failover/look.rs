@@ -1,7 +1,7 @@
 //! What tests look at: conditions and rows of our objects, Events, and what the operator asked of the API server.
 
 use bulkhead::api::conditions;
-use bulkhead::api::fence_request::{FenceRequest, FenceResult};
+use bulkhead::api::fence_request::{FenceOutcome, FenceRequest, FenceResult};
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{NodeFence, Phase, PodStatus, PodStatusState, VolumeStatus};
 use bulkhead_testbed::Identity;
@@ -15,7 +15,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 
-use super::fleet::{Lane, SOON};
+use super::fleet::{Lane, LaneOptions, SOON};
 
 /// A condition of a NodeFence, as (status, reason).
 pub fn condition<'a>(fence: &'a NodeFence, type_: &str) -> Option<(&'a str, &'a str)> {
@@ -48,7 +48,59 @@ pub fn answer<'a>(request: &'a FenceRequest, volume: &str) -> Option<&'a FenceRe
     request.status.as_ref()?.volumes.iter().find(|row| row.name == volume)
 }
 
+/// A workload as it was before its node died.
+pub struct Before {
+    /// The uid of its first pod.
+    pub uid: Option<String>,
+    /// The victim's attachments.
+    pub attachments: Vec<String>,
+}
+
+impl<'a> Lane<'a> {
+    /// A lane with one protected pod with one volume, which runs on the victim.
+    pub async fn open(
+        cluster: &'a Cluster,
+        name: &str,
+        options: LaneOptions,
+    ) -> Result<(Self, Workload, Before), Failed> {
+        let lane = Self::new(cluster, name, options).await?;
+        let set = lane.workload("db");
+        lane.run(&set).await?;
+        let before = lane.before(&set).await?;
+        Ok((lane, set, before))
+    }
+}
+
 impl Lane<'_> {
+    pub async fn before(&self, set: &Workload) -> Result<Before, Failed> {
+        Ok(Before { uid: self.pod(set, 0).await?.uid(), attachments: self.attachments().await? })
+    }
+
+    /// Nothing of the workload was deleted: same pod, same attachments.
+    pub async fn assert_untouched(&self, set: &Workload, before: &Before) -> Result<(), Failed> {
+        assert_eq!(self.pod(set, 0).await?.uid(), before.uid, "the pod is another one");
+        assert_eq!(self.attachments().await?, before.attachments);
+        assert_eq!(self.deletions(&before.attachments)?, [], "the operator deleted something");
+        Ok(())
+    }
+
+    /// Waits until the fencer's answer for a volume is this, with this reason.
+    pub async fn answered(&self, volume: &str, outcome: FenceOutcome, reason: &str) -> Result<FenceRequest, Failed> {
+        self.request(reason, |request| {
+            answer(request, volume)
+                .is_some_and(|row| row.result == outcome && row.reason.as_deref().unwrap_or_default() == reason)
+        })
+        .await
+    }
+
+    /// Waits until the sidecar has recorded that it begins with a volume.
+    pub async fn begun(&self, volume: &str) -> Result<FenceRequest, Failed> {
+        self.request("begun", |request| {
+            answer(request, volume).is_some_and(|row| row.result == FenceOutcome::Started && row.started_at.is_some())
+        })
+        .await
+    }
+
     /// Waits for something about the victim's NodeFence.
     pub async fn fence(&self, what: &str, holds: impl Fn(&NodeFence) -> bool) -> Result<NodeFence, Failed> {
         Ok(self.cluster.fence(self.victim()?.name(), what, SOON, holds).await?)
@@ -93,7 +145,7 @@ impl Lane<'_> {
     }
 
     pub async fn pod(&self, set: &Workload, replica: usize) -> Result<Pod, Failed> {
-        let api: Api<Pod> = Api::default_namespaced(self.client());
+        let api: Api<Pod> = Api::namespaced(self.client(), &set.namespace);
         Ok(api.get(&format!("{}-{replica}", set.name)).await?)
     }
 

@@ -3,14 +3,21 @@
 
 mod brakes;
 mod closed;
-mod fleet;
+mod finalizers;
+pub mod fleet;
+mod identity;
 mod kinds;
-mod look;
+pub mod look;
 mod methods;
 mod moves;
+mod neighbours;
 mod order;
+mod outages;
+mod policies;
+mod replacements;
 mod restarts;
 mod returns;
+mod volumes;
 
 use std::sync::Arc;
 
@@ -21,8 +28,8 @@ use fleet::Fleet;
 
 /// The trials with their names, the long ones first.
 macro_rules! on {
-    ($fleet:expr, $($module:ident :: $test:ident),* $(,)?) => {
-        vec![$(trial(&$fleet, stringify!($test), $module::$test)),*]
+    ($group:literal, $fleet:expr, $($module:ident :: $test:ident),* $(,)?) => {
+        vec![$(trial(&$fleet, concat!($group, "::", stringify!($test)), $module::$test)),*]
     };
 }
 
@@ -33,12 +40,20 @@ pub fn trials() -> Vec<Trial> {
         Err(error) => return vec![Trial::test("failover::runtime", move || Err(error.into()))],
     };
     let mut trials = vec![
+        alone("every_trouble_of_every_call_at_every_stage", closed::every_trouble_of_every_call_at_every_stage),
         alone("what_was_begun_is_carried_through_by_others", restarts::what_was_begun_is_carried_through_by_others),
-        alone("most_nodes_at_once_are_an_outage", brakes::most_nodes_at_once_are_an_outage),
+        alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
+        alone(
+            "traps::an_api_server_that_was_down_leaves_no_suspicion",
+            outages::an_api_server_that_was_down_leaves_no_suspicion,
+        ),
+        alone("traps::a_node_that_dies_while_no_controller_runs", outages::a_node_that_dies_while_no_controller_runs),
     ];
     trials.extend(on![
+        "failover",
         fleet,
         closed::each_trouble_holds_its_own_pod_only,
+        closed::acknowledged_by_the_attacher,
         closed::a_list_that_cannot_be_read_starts_nothing,
         returns::a_node_back_during_the_fence_loses_its_pods_gracefully,
         returns::a_node_back_after_the_release_must_reboot,
@@ -59,15 +74,50 @@ pub fn trials() -> Vec<Trial> {
         methods::the_fence_brings_the_secret_of_its_volume,
         moves::a_pod_moves_from_a_dead_node,
     ]);
+    trials.extend(on![
+        "failover::traps",
+        fleet,
+        outages::a_volume_that_hangs_ages_the_proofs_of_the_others,
+        outages::of_two_sidecars_one_calls_and_the_other_takes_over,
+        neighbours::an_evicted_pod_of_another_driver_is_left_to_its_kubelet,
+        neighbours::an_attachment_without_a_pod_is_kept,
+        neighbours::a_terminating_pod_without_an_owner_is_kept,
+        identity::a_node_that_is_ready_again_between_delete_and_key_gets_no_key,
+        identity::a_key_that_the_cluster_refuses_gives_way_to_single_detaches,
+        identity::pods_of_a_deleted_node_are_released_by_others,
+        identity::a_node_anew_with_the_same_boot_id_is_tainted_again,
+        identity::a_node_anew_with_a_new_boot_id_is_clean,
+        policies::of_two_policies_the_stricter_one_holds,
+        policies::a_policy_that_becomes_stricter_holds_the_incident,
+        policies::a_policy_that_becomes_weaker_weakens_no_incident,
+        policies::pods_of_a_deleted_namespace_wait_for_the_proof,
+        replacements::a_replacement_with_a_node_name_is_not_let_in,
+        replacements::a_replacement_that_tolerates_everything_is_not_let_in,
+        finalizers::a_pod_that_a_finalizer_holds_is_released_when_it_is_gone,
+        finalizers::the_attachers_finalizer_is_the_one_that_is_looked_for,
+        finalizers::our_finalizer_goes_only_from_the_list_that_was_read,
+        volumes::every_kind_of_volume_that_attaches_moves,
+        volumes::a_pod_with_a_local_volume_waits,
+        identity::an_emptied_csi_node_does_not_hide_whom_to_cut_off,
+        identity::a_csi_node_that_contradicts_holds_the_incident,
+    ]);
+    if is_wide() {
+        trials.extend(on!["failover::wide", fleet, closed::acknowledged_by_a_driver]);
+    }
     trials
 }
 
-fn trial<T>(fleet: &Arc<Fleet>, name: &str, test: T) -> Trial
+/// Whether what takes long runs too: `cargo xtask test --wide`.
+fn is_wide() -> bool {
+    std::env::var_os("BULKHEAD_WIDE").is_some()
+}
+
+fn trial<T>(fleet: &Arc<Fleet>, name: &'static str, test: T) -> Trial
 where
     T: AsyncFn(&Cluster) -> Result<(), Failed> + Send + 'static,
 {
     let fleet = fleet.clone();
-    Trial::test(format!("failover::{name}"), move || fleet.block_on(async { test(fleet.cluster().await?).await }))
+    Trial::test(name, move || fleet.block_on(async { test(fleet.cluster().await?).await }))
 }
 
 /// A test that breaks what others share has a cluster of its own.

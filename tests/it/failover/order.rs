@@ -16,7 +16,7 @@ use super::fleet::{Lane, LaneOptions};
 use super::look::operator_records;
 
 /// The controller's patches of the victim's Node that added this taint.
-fn taintings(lane: &Lane<'_>, key: &str) -> Result<Vec<Record>, Failed> {
+pub fn taintings(lane: &Lane<'_>, key: &str) -> Result<Vec<Record>, Failed> {
     let victim = lane.victim()?.name();
     operator_records(lane.cluster, |record| {
         record.resource == "nodes" && record.name == victim && record.succeeded() && adds(record, key)
@@ -32,6 +32,11 @@ fn adds(record: &Record, text: &str) -> bool {
         operation["op"] == "add" && (written.contains(&plain) || written.contains(&pointer))
     };
     operations.is_some_and(|operations| operations.iter().any(says))
+}
+
+/// Whether this is the deletion of one of these attachments, by whomever.
+fn detaches(record: &Record, attachments: &[String]) -> bool {
+    record.resource == "volumeattachments" && record.verb == "delete" && attachments.contains(&record.name)
 }
 
 /// When the victim lost its access to a volume.
@@ -92,11 +97,14 @@ pub async fn every_step_waits_for_the_one_before(cluster: &Cluster) -> Result<()
     let (ask_begun, asked) = span(&asked)?;
     let cut = cut_off(&lane, &set.handle(0, 0))?;
     let (delete_begun, released) = span(&deleted)?;
-    let (detach_begun, _) = span(&taintings(&lane, &names::out_of_service_value(1))?)?;
+    let (key_begun, _) = span(&taintings(&lane, &names::out_of_service_value(1))?)?;
+    let detached: Vec<_> = cluster.testbed.audit().records()?.filter(|record| detaches(record, &attachments)).collect();
+    let (detach_begun, _) = span(&detached)?;
     assert!(active <= taint_begun, "tainted before it was active");
     assert!(tainted <= ask_begun, "asked before it was tainted");
     assert!(asked <= cut, "cut off before it was asked for");
     assert!(cut <= delete_begun, "released before it was cut off");
+    assert!(cut <= key_begun, "attach/detach was let loose before it was cut off");
     assert!(released <= detach_begun, "detached before it was released");
     assert!(deleted.iter().all(|record| record.resource == "pods"), "attachments were deleted: {deleted:?}");
     for record in deleted {
@@ -108,7 +116,7 @@ pub async fn every_step_waits_for_the_one_before(cluster: &Cluster) -> Result<()
     lane.end().await
 }
 
-async fn attach(lane: &Lane<'_>, volume: &str) -> Result<VolumeAttachment, Failed> {
+pub async fn attach(lane: &Lane<'_>, volume: &str) -> Result<VolumeAttachment, Failed> {
     let attachment: VolumeAttachment = serde_json::from_value(json!({
         "metadata": { "name": format!("{}-by-hand", lane.name) },
         "spec": {

@@ -20,13 +20,13 @@ use super::look::{answer, is_released, operator_records, phase, volume_row};
 const LANE: &str = "restart";
 
 /// What is refused to the controller for one node, so that its incident stands still there.
-struct Gate {
-    name: &'static str,
-    resources: [&'static str; 2],
-    group: &'static str,
-    operation: &'static str,
+pub struct Gate {
+    pub name: &'static str,
+    pub resources: [&'static str; 2],
+    pub group: &'static str,
+    pub operation: &'static str,
     /// The name of the node that a request is about, in CEL.
-    node: &'static str,
+    pub node: &'static str,
 }
 
 const AFTER_PLAN: Gate = Gate {
@@ -76,11 +76,11 @@ impl Gate {
         Ok(vec![serde_json::from_value(policy)?, serde_json::from_value(binding)?])
     }
 
-    async fn shut(&self, cluster: &Cluster, node: &str) -> Result<(), Failed> {
+    pub async fn shut(&self, cluster: &Cluster, node: &str) -> Result<(), Failed> {
         Ok(cluster.testbed.apply(self.objects(node)?).await?)
     }
 
-    async fn open(&self, cluster: &Cluster, node: &str) -> Result<(), Failed> {
+    pub async fn open(&self, cluster: &Cluster, node: &str) -> Result<(), Failed> {
         let name = format!("{}-{node}", self.name);
         for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
             cluster.testbed.kubectl(&["delete", kind, &name]).await?;

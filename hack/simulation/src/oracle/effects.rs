@@ -84,6 +84,7 @@ impl World {
         // What was booted since has nothing of before to lose.
         let boot = request.spec.node.boot_id.clone().unwrap_or_default();
         self.oracle.cut.entry(node.clone()).or_default().insert(boot);
+        self.judge_name(request, volume);
     }
 
     /// The server is about to take a write.
@@ -220,7 +221,7 @@ impl World {
 
     /// Whether the record and the array agree that the volume is cut off, and, for a deletion sent at that moment,
     /// recently enough.
-    fn is_proved(&self, fence: &NodeFence, volume: &str, sent: Option<Millis>) -> Result<(), String> {
+    pub(super) fn is_proved(&self, fence: &NodeFence, volume: &str, sent: Option<Millis>) -> Result<(), String> {
         let Some(plan) = planned(fence, volume) else { return Err("it is not planned".into()) };
         if plan.minimum_proof == Proof::None {
             return Ok(());
@@ -327,6 +328,11 @@ impl World {
         for row in request.status.iter().flat_map(|status| &status.volumes) {
             let asked = request.spec.volumes.iter().find(|it| (it.episode, &it.name) == (row.episode, &row.name));
             let Some(asked) = asked.filter(|asked| asked.round == row.round) else { continue };
+            // An answer that is only written once more, beside others, says nothing new.
+            let known = (request.uid().unwrap_or_default(), row.episode, row.name.clone());
+            if self.oracle.answers.insert(known, row.clone()).as_ref() == Some(row) {
+                continue;
+            }
             match (row.result, row.proof) {
                 (FenceOutcome::Fenced, proof) if proof >= asked.minimum_proof => {
                     let read = self.listed.get(&request.spec.fencer_name).copied();

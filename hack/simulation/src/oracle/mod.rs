@@ -2,10 +2,12 @@
 //! server themselves, never at what a program under test believes, but for what that program could know.
 
 mod effects;
+mod incidents;
 mod writers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bulkhead::api::fence_request::FenceResult;
 use bulkhead::api::fencing::Proof;
 
 use crate::time::Millis;
@@ -37,6 +39,8 @@ pub struct Oracle {
     newest: BTreeMap<String, (u64, String)>,
     /// When an answer with enough proof landed, and which, by volume and node id.
     proved: BTreeMap<(String, String), (Millis, Proof)>,
+    /// The last answer of each row, by uid of the request, episode and volume.
+    answers: BTreeMap<(String, i64, String), FenceResult>,
     /// When the attacher gave access anew, by volume and node id.
     published: BTreeMap<(String, String), Millis>,
     /// Uids of pods that somebody else removed by force.

@@ -104,7 +104,7 @@ impl Drop for Front {
 }
 
 /// The connections of a listener, as tonic wants them.
-pub(super) fn accepted(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> {
+pub(crate) fn accepted(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> {
     futures::stream::unfold(listener, |listener| async {
         let stream = listener.accept().await.map(|(stream, _)| stream);
         Some((stream, listener))

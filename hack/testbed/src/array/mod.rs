@@ -32,6 +32,7 @@ use tonic::{Code, Status};
 
 pub use self::calls::{Call, CallLog, Method};
 pub use self::faults::{Effect, Fault, FaultId, FaultScript};
+pub(crate) use self::front::accepted;
 pub use self::node_service::NODE_KEY;
 pub use self::objects::{Claim, ClaimError, SecretRef};
 pub use self::state::{Link, MultiAttach};
@@ -58,7 +59,7 @@ pub struct ArrayOptions {
     pub page_size: usize,
     /// `ListVolumes` is there.
     pub lists_volumes: bool,
-    /// `ListVolumes` shows the published nodes.
+    /// `ListVolumes` and `ControllerGetVolume`, where they are there, show the published nodes.
     pub lists_published_nodes: bool,
     /// `ControllerGetVolume` is there.
     pub gets_volume: bool,
@@ -132,7 +133,7 @@ impl Array {
             .add_service(IdentityServer::new(IdentityService(self.driver.clone())))
             .add_service(NodeServer::new(NodeService(self.driver.clone())));
         self._servers.spawn(async move {
-            if let Err(error) = plugins.serve_with_incoming(front::accepted(listener)).await {
+            if let Err(error) = plugins.serve_with_incoming(accepted(listener)).await {
                 tracing::error!(%error, "the node plugins' socket failed");
             }
         });

@@ -16,12 +16,18 @@ use crate::ledger::Access;
 pub struct Workload {
     /// Its name.
     pub name: String,
+    /// Its namespace, which must exist.
+    pub namespace: String,
     /// How many pods.
     pub replicas: usize,
     /// For each volume of a pod, the array it is on.
     pub volumes: Vec<usize>,
     /// Access mode of the volumes.
     pub access: Access,
+    /// `ReadWriteOncePod` in place of `ReadWriteOnce`.
+    pub one_pod: bool,
+    /// Raw block volumes.
+    pub block: bool,
     /// The controller-publish secret of the volumes.
     pub secret: Option<SecretRef>,
     /// Labels of the pods besides `app`.
@@ -34,6 +40,8 @@ pub struct Workload {
     pub priority_class: Option<String>,
     /// Volumes of each pod besides those of `volumes`, as in a PodSpec.
     pub more_volumes: Vec<Value>,
+    /// Merged into the template of the pods: finalizers, tolerations and the like.
+    pub template: Value,
 }
 
 impl Workload {
@@ -41,15 +49,30 @@ impl Workload {
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
+            namespace: "default".to_owned(),
             replicas: 1,
             volumes: vec![0],
             access: Access::SingleWriter,
+            one_pod: false,
+            block: false,
             secret: None,
             labels: BTreeMap::from([("bulkhead.dev/protect".to_owned(), "true".to_owned())]),
             nodes: Vec::new(),
             node: None,
             priority_class: None,
             more_volumes: Vec::new(),
+            template: json!({}),
+        }
+    }
+
+    /// A pod's volume claim.
+    pub fn claim(&self, replica: usize, volume: usize) -> Claim {
+        Claim {
+            access: self.access,
+            one_pod: self.one_pod,
+            block: self.block,
+            secret: self.secret.clone(),
+            ..Claim::new(&self.namespace, &self.claim_name(replica, volume))
         }
     }
 
@@ -60,12 +83,12 @@ impl Workload {
 
     /// The volume handle of a pod's volume on its array.
     pub fn handle(&self, replica: usize, volume: usize) -> String {
-        format!("vol-{}", Claim::new("default", &self.claim_name(replica, volume)).volume_name())
+        format!("vol-{}", self.volume_name(replica, volume))
     }
 
     /// The name of a pod's PersistentVolume.
     pub fn volume_name(&self, replica: usize, volume: usize) -> String {
-        Claim::new("default", &self.claim_name(replica, volume)).volume_name()
+        self.claim(replica, volume).volume_name()
     }
 
     fn object(&self) -> Result<StatefulSet, serde_json::Error> {
@@ -79,23 +102,25 @@ impl Workload {
                 })
             })
             .collect();
+        let mut template = json!({
+            "metadata": { "labels": labels },
+            "spec": {
+                "automountServiceAccountToken": false,
+                "affinity": self.affinity(),
+                "priorityClassName": self.priority_class,
+                "containers": [{ "name": "main", "image": "app" }],
+                "volumes": self.more_volumes,
+            },
+        });
+        merge(&mut template, &self.template);
         serde_json::from_value(json!({
-            "metadata": { "name": self.name },
+            "metadata": { "name": self.name, "namespace": self.namespace },
             "spec": {
                 "replicas": self.replicas,
                 "serviceName": self.name,
                 "podManagementPolicy": "Parallel",
                 "selector": { "matchLabels": { "app": self.name } },
-                "template": {
-                    "metadata": { "labels": labels },
-                    "spec": {
-                        "automountServiceAccountToken": false,
-                        "affinity": self.affinity(),
-                        "priorityClassName": self.priority_class,
-                        "containers": [{ "name": "main", "image": "app" }],
-                        "volumes": self.more_volumes,
-                    },
-                },
+                "template": template,
                 "volumeClaimTemplates": templates,
             },
         }))
@@ -128,15 +153,25 @@ impl Cluster {
     pub async fn stateful_set_on(&self, arrays: &[&Array], set: &Workload) -> Result<(), ClusterError> {
         for replica in 0..set.replicas {
             for (number, array) in set.volumes.iter().enumerate() {
-                let name = set.claim_name(replica, number);
-                let claim = Claim { access: set.access, secret: set.secret.clone(), ..Claim::new("default", &name) };
                 if let Some(array) = arrays.get(*array) {
-                    array.claim(&self.client, &claim).await?;
+                    array.claim(&self.client, &set.claim(replica, number)).await?;
                 }
             }
         }
-        let api: Api<StatefulSet> = Api::default_namespaced(self.client.clone());
+        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), &set.namespace);
         api.create(&PostParams::default(), &set.object()?).await?;
         Ok(())
+    }
+}
+
+/// Merges objects, field by field; anything else is replaced.
+pub fn merge(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from.clone(),
     }
 }

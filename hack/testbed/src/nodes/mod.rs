@@ -127,8 +127,11 @@ impl SimulatedNodes {
         };
         node.power_off().await;
         let nodes: Api<Node> = Api::all(self.world.client.clone());
-        nodes.delete(name, &DeleteParams::default()).await?;
-        Ok(())
+        match nodes.delete(name, &DeleteParams::default()).await {
+            // A test deleted it before.
+            Err(kube::Error::Api(gone)) if gone.code == 404 => Ok(()),
+            deleted => Ok(deleted.map(drop)?),
+        }
     }
 
     /// The node of this name, if it was added.
@@ -208,6 +211,16 @@ impl SimulatedNode {
             self.0.power_on();
         }
         self.0.world.heartbeat.start(&self.0.name).await
+    }
+
+    /// Its kubelet restarts while the machine runs on, and registers again: new Node and CSINode objects where somebody
+    /// deleted them, with the same boot id.
+    ///
+    /// # Errors
+    ///
+    /// See [`NodeError`].
+    pub async fn register(&self) -> Result<(), NodeError> {
+        self.0.register().await
     }
 
     /// Power off and on: all writers gone, a new boot id, pods that still exist start from scratch.

@@ -10,4 +10,5 @@ mod proof;
 mod property;
 mod returns;
 mod waits;
+mod waves;
 mod world;

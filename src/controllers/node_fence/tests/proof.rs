@@ -199,7 +199,7 @@ fn an_attachment_that_comes_back_is_fenced_again_and_told() {
     world.attach("v1", "va-again", true);
     world.wait(0.1);
     world.run();
-    world.assert_order(&["v1 is Fencing", "ask Fenced v1 round 2", "Fenced v1", "v1 is Fenced", "detach v1"]);
+    world.assert_order(&["ask Fenced v1 round 2", "v1 is Fencing", "Fenced v1", "v1 is Fenced", "detach v1"]);
     assert_eq!(world.volume("v1").refences, Some(1));
     assert_eq!(world.volume("v1").state, VolumeStatusState::Detached);
 }

@@ -299,3 +299,19 @@ fn a_node_that_flaps_between_releasing_and_gone_is_asked_anew_before_any_forced_
     world.run();
     assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
 }
+
+/// A pod with nodeName, say. Its attachment stays as long as it does: that must not hold the taint for ever.
+#[test]
+fn a_pod_that_came_meanwhile_keeps_its_attachment_on_a_node_that_has_booted_again() {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    world.attacher = false;
+    while !world.did("delete pg") {
+        assert!(world.pass() || world.others_act(), "no delete: {:#?}", world.log);
+    }
+    world.seen.pods.push(pod("pg-again", "n1", &[csi("v1")]));
+    world.run();
+    world.node_reboots();
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+    assert!(!world.did("detach") && !world.did("delete pg-again"), "{:#?}", world.log);
+}

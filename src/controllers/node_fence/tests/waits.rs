@@ -1,6 +1,7 @@
 //! Pods that stay and why; holds; how pods go and how attachments go.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::json;
@@ -10,6 +11,7 @@ use crate::api::node_fence::{PodAction, PodStatusState};
 use crate::api::time;
 use crate::controllers::testing::*;
 
+use super::super::decide::Effect;
 use super::build::planned;
 use super::world::{Fencer, World};
 
@@ -285,7 +287,23 @@ fn an_attachment_waits_while_any_pod_uses_its_volume() {
     world.seen.pods.push(pod("late", "n1", &[csi("v1")]));
     world.wait(5.0);
     world.run();
-    assert!(!world.did("detach v1") && !world.did("taint out-of-service"), "{:#?}", world.log);
+    world.assert_order(&["taint out-of-service", "delete a grace 0", "untaint out-of-service"]);
+    assert!(!world.did("detach v1") && world.seen.attachments.len() == 1, "{:#?}", world.log);
+}
+
+#[test]
+fn a_terminating_pod_that_nobody_planned_ends_the_out_of_service_taint() {
+    let mut world = World::new(vec![pod("a", "n1", &[csi("v1")]), pod("b", "n1", &[csi("v2")])], &json!({}));
+    while !world.did("taint out-of-service") {
+        if !world.pass() {
+            world.fencers_act();
+        }
+    }
+    let mut late = pod("late", "n1", &[]);
+    Arc::make_mut(&mut late.pod).metadata.deletion_timestamp = Some(time::to_k8s(world.now.wall));
+    world.seen.pods.push(late);
+    world.pass();
+    assert_eq!(world.log.last().map(String::as_str), Some("untaint out-of-service"), "{:#?}", world.log);
 }
 
 #[test]
@@ -306,4 +324,19 @@ fn a_driver_that_an_episode_did_not_need_is_asked_again_by_steps() {
     world.run();
     world.assert_order(&["ask Fenced v1 round 1", "delete pg grace 0", "ask Fenced v1 round 1", "delete new grace 0"]);
     assert_eq!(world.seen.fence.status.as_ref().unwrap().history.len(), 1);
+}
+
+/// An admission policy of the cluster may refuse what comes next, for as long as it likes.
+#[test]
+fn what_has_happened_is_told_though_the_next_step_is_refused_again_and_again() {
+    let spec = json!({ "release": { "detach": "VolumeAttachments" } });
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &spec);
+    while !world.did("delete pg") {
+        assert!(world.pass() || world.others_act(), "no delete: {:#?}", world.log);
+    }
+    let records = |world: &World| matches!(world.decide().effects.as_slice(), [Effect::Record(_)]);
+    world.seen.recorded_for = Duration::from_secs(1);
+    assert!(!records(&world), "the next step waits for no record");
+    world.seen.recorded_for = Duration::from_secs(5);
+    assert!(records(&world), "that the pod is gone is not told");
 }

@@ -59,7 +59,7 @@ impl World {
             asked: BTreeMap::new(),
             live: false,
             out_of_service_spent: false,
-            recorded_for: None,
+            recorded_for: Duration::from_secs(2),
             settings: Settings { resync: Duration::from_secs(60), out_of_service_max: Duration::from_secs(60) },
             fence: Arc::new(fence),
         };

@@ -154,6 +154,27 @@ fn the_plan_of_a_running_incident_grows() {
     assert_eq!((fence.spec.episode, fence.spec.plan.pods.len(), fence.spec.plan.volumes.len()), (1, 2, 2));
 }
 
+/// A template with nodeName puts the replacement where its predecessor was: it must not be deleted several times a
+/// second, nor fill the plan.
+#[test]
+fn a_pod_that_comes_back_is_planned_after_twice_as_long_each_time() {
+    let mut world = failed();
+    world.rest();
+    world.reach("n0", Phase::Fencing);
+    for (number, wait) in [(1, 2.0), (2, 4.0), (3, 8.0)] {
+        let created = time::to_k8s(world.now.wall);
+        let back = pod(&format!("p0-{number}"), "n0", &[csi("v0")]);
+        let back = but(back, |pod| pod.metadata.creation_timestamp = Some(created));
+        world.seen.pods.insert("n0".into(), vec![back]);
+        world.wait(wait - 1.0);
+        world.rest();
+        assert_eq!(world.fence("n0").unwrap().spec.plan.pods.len(), number, "{wait} s have not passed");
+        world.wait(1.0);
+        world.rest();
+        assert_eq!(world.fence("n0").unwrap().spec.plan.pods.len(), number + 1, "{wait} s have passed");
+    }
+}
+
 #[test]
 fn a_pod_that_is_put_back_on_the_failed_node_is_not_released_for_ever() {
     let mut world = failed();

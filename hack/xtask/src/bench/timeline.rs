@@ -1,0 +1,105 @@
+//! Where the time goes: who asked the API server for what between the taint and the last detach, from the audit log.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bulkhead_testbed::audit::Record;
+
+use crate::Result;
+use crate::incident::{Moment, seconds};
+
+/// Requests of one kind by one user.
+#[derive(Debug, Default)]
+struct Line {
+    /// Seconds since the zero, of the first request's begin.
+    first: f64,
+    /// Of the last one's end.
+    last: f64,
+    /// How long each took, in seconds.
+    took: Vec<f64>,
+}
+
+/// All requests by user, verb and resource.
+#[derive(Debug, Default)]
+pub struct Timeline(BTreeMap<(String, String, String), Line>);
+
+impl Timeline {
+    /// What was asked for from `zero` on for that many seconds. Watches and Leases are left out.
+    pub fn new(records: impl Iterator<Item = Record>, zero: Moment, length: f64) -> Self {
+        let mut lines: BTreeMap<_, Line> = BTreeMap::new();
+        for record in records.filter(|record| record.verb != "watch" && record.resource != "leases") {
+            let (first, last) = (seconds(zero, record.received), seconds(zero, record.finished));
+            if !(0.0..length).contains(&first) {
+                continue;
+            }
+            let user = record.user.rsplit(':').next().unwrap_or_default().to_owned();
+            let resource = match record.subresource.as_str() {
+                "" => record.resource,
+                subresource => format!("{}/{subresource}", record.resource),
+            };
+            let line = lines.entry((user, record.verb, resource)).or_insert(Line { first, ..Line::default() });
+            line.first = line.first.min(first);
+            line.last = line.last.max(last);
+            line.took.push(last - first);
+        }
+        Self(lines)
+    }
+}
+
+impl fmt::Display for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lines: Vec<_> = self.0.iter().collect();
+        lines.sort_by(|a, b| a.1.first.total_cmp(&b.1.first));
+        writeln!(f, "{:>7} {:>7} {:>5} {:>8} {:>8}  who, what (seconds)", "from", "to", "n", "median", "max")?;
+        for ((user, verb, resource), line) in lines {
+            let mut took = line.took.clone();
+            took.sort_by(f64::total_cmp);
+            let median = took.get(took.len() / 2).copied().unwrap_or_default();
+            let max = took.last().copied().unwrap_or_default();
+            let (first, last, count) = (line.first, line.last, took.len());
+            writeln!(f, "{first:>7.3} {last:>7.3} {count:>5} {median:>8.3} {max:>8.3}  {user} {verb} {resource}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The timeline of one run, up to the hand-over and a little longer.
+pub fn of_run(cluster: &bulkhead_testbed::cluster::Cluster, zero: Moment, handed_over: f64) -> Result<Timeline> {
+    Ok(Timeline::new(cluster.testbed.audit().records()?, zero, handed_over + 0.5))
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::{TimeDelta, Utc};
+
+    use super::*;
+
+    #[test]
+    fn requests_of_a_kind_are_one_line_in_the_order_of_their_beginning() {
+        let zero = Utc::now();
+        let at = |milliseconds: i64| zero + TimeDelta::milliseconds(milliseconds);
+        let record = |verb: &str, from: i64, to: i64| Record {
+            user: "system:serviceaccount:bulkhead-system:bulkhead-controller".into(),
+            verb: verb.into(),
+            resource: "pods".into(),
+            subresource: String::new(),
+            namespace: "default".into(),
+            name: "db".into(),
+            code: 200,
+            received: at(from),
+            finished: at(to),
+            body: None,
+        };
+        let records =
+            [record("list", -20, -10), record("delete", 100, 150), record("list", 50, 60), record("delete", 120, 190)];
+        let lines: Vec<_> =
+            Timeline::new(records.into_iter(), zero, 1.0).to_string().lines().skip(1).map(str::to_owned).collect();
+        assert_eq!(
+            lines,
+            [
+                "  0.050   0.060     1    0.010    0.010  bulkhead-controller list pods",
+                "  0.100   0.190     2    0.070    0.070  bulkhead-controller delete pods",
+            ]
+        );
+    }
+}
