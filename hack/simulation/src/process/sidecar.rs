@@ -261,10 +261,10 @@ impl World {
         let at = process.now(self.now).mono;
         let outcome = call.answer.unwrap_or_else(|| Err(crate::array::failure("DeadlineExceeded")));
         let (name, uid) = call.request;
-        if let Some((known, memory)) = self.sidecar(call.pid).memories.get_mut(&name) {
-            if *known == uid {
-                memory.ended(&call.volume, call.attempts, outcome, at);
-            }
+        if let Some((known, memory)) = self.sidecar(call.pid).memories.get_mut(&name)
+            && *known == uid
+        {
+            memory.ended(&call.volume, call.attempts, outcome, at);
         }
         let late = chance.between(Choice::Pass, 0, 3);
         self.want(call.pid, &Key::Request(name), late);
