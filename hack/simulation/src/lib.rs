@@ -33,4 +33,6 @@ pub use run::{Outcome, play, run};
 pub use shrink::{shrink, tell};
 
 #[cfg(test)]
+mod invariant_tests;
+#[cfg(test)]
 mod tests;

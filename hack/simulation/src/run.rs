@@ -8,7 +8,7 @@ use bulkhead::api::node_fence::{NodeFence, Phase, PodAction};
 use kube::ResourceExt;
 
 use crate::array::Mood;
-use crate::chance::{Chance, Choice, Seeded};
+use crate::chance::{Chance, Seeded};
 use crate::counts::Counts;
 use crate::faults::Fault;
 use crate::oracle::Violation;
@@ -62,14 +62,15 @@ pub fn play(schedule: &Schedule, trace: bool) -> Outcome {
         }
     }
     let mut chance = Seeded::new(schedule.seed);
-    chance.pick(Choice::Others, 2);
-    let done = world.run_until(schedule.calm, &mut chance) && settle(&mut world, &mut chance);
-    let _ = done;
+    if world.run_until(schedule.calm, &mut chance) {
+        settle(&mut world, &mut chance);
+    }
     let World { oracle, counts, trace, .. } = world;
     Outcome { seed: schedule.seed, violations: oracle.violations, counts, trace: trace.unwrap_or_default() }
 }
 
-fn settle(world: &mut World, chance: &mut dyn Chance) -> bool {
+/// Judges the end: everything but the machines is well, then these boot too, then nothing is written any more.
+pub(crate) fn settle(world: &mut World, chance: &mut dyn Chance) -> bool {
     calm(world, chance);
     if !until(world, chance, RELEASE_BOUND, |world| world.held_back().is_empty()) {
         return false;
@@ -90,8 +91,12 @@ fn settle(world: &mut World, chance: &mut dyn Chance) -> bool {
         world.oracle.break_("I8", at, format!("the end is not the same as without faults: {}", left.join("; ")));
         return false;
     }
-    // Counts of pods follow within a minute.
-    if !world.run_until(world.now + MINUTE + 20 * SECOND, chance) {
+    rest(world, chance)
+}
+
+/// Counts of pods follow within a minute or two; from then on nothing may be written.
+pub(crate) fn rest(world: &mut World, chance: &mut dyn Chance) -> bool {
+    if !world.run_until(world.now + 3 * MINUTE, chance) {
         return false;
     }
     let before = world.counts.writes;

@@ -112,6 +112,7 @@ pub(crate) fn spec(chance: &mut dyn Chance, drivers: &[Driver]) -> Value {
     let slow = drivers.iter().any(|driver| driver.latency > 1000);
     fencing["callTimeout"] = json!(one_of(chance, if slow { &["30s"] } else { &["30s", "30s", "5s", "2s"] }));
     json!({
+        "detection": { "kubelet": { "decisiveAfter": one_of(chance, &["0s", "0s", "0s", "4s"]) } },
         "fencing": fencing,
         "limits": {
             "maxNodes": one_of(chance, &[1, 1, 2]), "cooldown": one_of(chance, &["60s", "60s", "0s"]),

@@ -5,20 +5,21 @@ use crate::schedule::Schedule;
 
 /// The shortest schedule found that still breaks the same invariant, and how it ends; `None` if it breaks none.
 pub fn shrink(seed: u64) -> Option<(Schedule, Outcome)> {
-    let mut schedule = Schedule::new(seed);
+    let schedule = Schedule::new(seed);
     let invariant = play(&schedule, false).violations.first()?.invariant;
-    let fails = |schedule: &Schedule| {
+    let shortest = shrink_while(schedule, |schedule| {
         play(schedule, false).violations.first().is_some_and(|violation| violation.invariant == invariant)
-    };
-    loop {
-        let shorter = without_one(&schedule).into_iter().find(|shorter| fails(shorter));
-        match shorter {
-            Some(shorter) => schedule = shorter,
-            None => break,
-        }
+    });
+    let outcome = play(&shortest, true);
+    Some((shortest, outcome))
+}
+
+/// Takes events away while it still fails.
+pub fn shrink_while(mut schedule: Schedule, fails: impl Fn(&Schedule) -> bool) -> Schedule {
+    while let Some(shorter) = without_one(&schedule).into_iter().find(|shorter| fails(shorter)) {
+        schedule = shorter;
     }
-    let outcome = play(&schedule, true);
-    Some((schedule, outcome))
+    schedule
 }
 
 /// The same with one event fewer, or without the crash.
@@ -54,4 +55,31 @@ pub fn tell(seed: u64) -> String {
         text.push_str(&format!("{violation}\n"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::faults::Fault;
+    use crate::schedule::Schedule;
+
+    use super::{shrink_while, tell};
+
+    #[test]
+    fn only_what_it_takes_is_left() {
+        let kills = |schedule: &Schedule| {
+            let kill = |fault: &Fault| matches!(fault, Fault::Disconnect(_));
+            schedule.events.iter().any(|(_, fault)| kill(fault))
+        };
+        let seed = (0..100).find(|seed| {
+            let schedule = Schedule::new(*seed);
+            schedule.events.len() > 4 && kills(&schedule)
+        });
+        let shortest = shrink_while(Schedule::new(seed.unwrap()), kills);
+        assert_eq!((shortest.events.len(), shortest.crash_point), (1, None), "{:?}", shortest.events);
+    }
+
+    #[test]
+    fn a_seed_that_breaks_nothing_says_so() {
+        assert_eq!(tell(1), "seed 1: every invariant holds");
+    }
 }

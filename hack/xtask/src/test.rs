@@ -34,6 +34,9 @@ fn all(steps: &mut Steps, wide: bool) -> Result<()> {
     steps.step("upstream programs", |_| Ok(Binaries::ensure(None).map(drop)?))?;
     // One selection of packages for all runs of cargo: another would build the dependencies once more.
     let control_plane = &mut cargo(&["test", "--workspace", "--no-fail-fast", "--test", "*"]);
+    if wide {
+        control_plane.env("BULKHEAD_WIDE", "1");
+    }
     let remedy = "a test on the control plane failed: see above; BULKHEAD_KEEP=1 keeps the folder with its logs";
     steps.tests("control-plane tests", control_plane, remedy)
 }

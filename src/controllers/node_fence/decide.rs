@@ -40,6 +40,9 @@ pub const PROOF_LIFETIME: Duration = Duration::from_secs(10);
 const RECORD_LIFETIME: TimeDelta = TimeDelta::days(7);
 /// How long progress may go unrecorded while there is something to do.
 const RECORD_AT_LAST: Duration = Duration::from_secs(5);
+/// Up to so many attachments are left to the out-of-service taint. Attach/detach takes one after the other, each with a
+/// write of the Node; of more, those that it has not come to are deleted beside it, and the attacher begins with all.
+const DETACH_BY_TAINT_ONLY: usize = 16;
 /// How long released volumes wait for the last proofs, so that one taint can detach all of them.
 const DETACH_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -381,8 +384,11 @@ fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let mut left = rows.attachments_to_remove(seen);
     left.retain(|attachment| attachment.metadata.deletion_timestamp.is_none());
     // A kubelet that is back unmounts first; then attach/detach detaches. Ours would cut off what it still flushes.
-    if rows.node == NodeState::Back || left.is_empty() || seen.our_out_of_service().is_some() {
+    if rows.node == NodeState::Back || left.is_empty() {
         return None;
+    }
+    if seen.our_out_of_service().is_some() {
+        return if left.len() > DETACH_BY_TAINT_ONLY { delete_attachments(left) } else { None };
     }
     if let Some(taint) = add_out_of_service(seen, rows, now) {
         return Step::live("Detaching", vec![taint]);
@@ -390,7 +396,11 @@ fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     if may_use_out_of_service(seen, rows) && rows.proofs_are_near(seen, now, DETACH_PATIENCE) {
         return Step::wait("Detaching", Duration::from_millis(200));
     }
-    Step::live("Detaching", left.into_iter().map(Effect::DeleteAttachment).collect())
+    delete_attachments(left)
+}
+
+fn delete_attachments(attachments: Vec<Arc<VolumeAttachment>>) -> Option<Step> {
+    Step::live("Detaching", attachments.into_iter().map(Effect::DeleteAttachment).collect())
 }
 
 impl Seen {

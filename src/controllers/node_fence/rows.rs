@@ -227,10 +227,12 @@ impl Rows {
             return;
         }
         let clean = is_clean(seen);
+        // A pod that came to the node during the incident has its volume attached: by now to a machine that is clean.
+        let is_left = |name: &str| seen.attachments_of(name).next().is_some() && !pods::is_wanted(seen, name);
         for row in self.volumes.iter_mut().filter(|row| !is_closed(row.status.state)) {
             if !row.is_committed() && !requests::may_be_started(seen, row, now) {
                 row.status.state = VolumeStatusState::Undone;
-            } else if row.is_committed() && clean && (!attached(row) || pods::is_wanted(seen, &row.plan.name)) {
+            } else if row.is_committed() && clean && !is_left(&row.plan.name) {
                 row.status.state = VolumeStatusState::Clean;
             }
         }

@@ -119,6 +119,42 @@ pub async fn only_the_controller_plans(world: &World) -> Outcome {
     Ok(())
 }
 
+/// Not even the controller changes what is planned or asked for.
+pub async fn what_is_planned_and_asked_for_is_frozen(world: &World) -> Outcome {
+    let (pod, volume) = ("a planned pod cannot be changed", "a planned volume cannot be changed");
+    let (carried, asked) = ("carried over from an earlier episode cannot be changed", "only its round can rise");
+    let refusals: [(&str, &str, Changes); 8] = [
+        ("NodeFence", pod, vec![("/spec/plan/pods/0/action", json!("Keep"))]),
+        ("NodeFence", volume, vec![("/spec/plan/volumes/0/minimumProof", json!("None"))]),
+        ("NodeFence", volume, vec![("/spec/plan/volumes/1/nodeID", Value::Null)]),
+        (
+            "NodeFence",
+            carried,
+            vec![("/spec/episode", json!(3)), ("/spec/plan/volumes/0/volumeHandle", json!("other"))],
+        ),
+        ("FenceRequest", asked, vec![("/spec/volumes/1/round", json!(2))]),
+        ("FenceRequest", asked, vec![("/spec/volumes/0/volumeHandle", json!("vol-1"))]),
+        ("FenceRequest", asked, vec![("/spec/volumes/0/attachmentUID", Value::Null)]),
+        ("FenceRequest", asked, vec![("/spec/episode", json!(3)), ("/spec/volumes/1", Value::Null)]),
+    ];
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    for kind in ["NodeFence", "FenceRequest"] {
+        let stored = serde_json::to_value(create(&world.controller, kind, "rows", &vec![]).await?)?;
+        let api = api(&world.controller, kind);
+        for (_, text, changes) in refusals.iter().filter(|(of, ..)| *of == kind) {
+            let update = dynamic(&changed(&stored, "rows", changes)?)?;
+            let refused = |answer: &Answer<DynamicObject>| matches!(answer, Err(kube::Error::Api(status)) if status.code == 422 && status.message.contains(text));
+            eventually(text, async || refused(&api.replace("rows", &dry, &update).await).then_some(())).await?;
+        }
+        let risen: Changes = match kind {
+            "NodeFence" => vec![("/spec/plan/digest", json!("sha256:00000000"))],
+            _ => vec![("/spec/volumes/0/round", json!(7))],
+        };
+        api.replace("rows", &dry, &dynamic(&changed(&stored, "rows", &risen)?)?).await?;
+    }
+    Ok(())
+}
+
 fn attachment(node: &str) -> Result<VolumeAttachment, Failed> {
     let object: Value = json!({
         "metadata": {"name": format!("to-{node}")},
@@ -144,6 +180,25 @@ pub async fn a_fenced_node_gets_no_attachments(world: &World) -> Outcome {
     let unlabelled = Patch::Merge(json!({"metadata": {"labels": {"bulkhead.dev/active": null}}}));
     api(&world.controller, "NodeFence").patch("dead", &PatchParams::default(), &unlabelled).await?;
     eventually("dead gets attachments again", async || attachments.create(&dry, &dead).await.ok()).await?;
+    Ok(())
+}
+
+/// What a paused leader had on its way may arrive when the incident is over.
+pub async fn a_fence_is_asked_for_in_an_open_incident_only(world: &World) -> Outcome {
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    create(&world.controller, "NodeFence", "open", &vec![("/spec/episode", json!(2))]).await?;
+    create(&world.controller, "NodeFence", "over", &vec![("/metadata/labels", Value::Null)]).await?;
+    let asked = |node: &str, episode: i64| -> Result<DynamicObject, Failed> {
+        let changes = vec![("/spec/nodeName", json!(node)), ("/spec/episode", json!(episode))];
+        dynamic(&changed(&sample("FenceRequest")?, &format!("for-{node}-{episode}"), &changes)?)
+    };
+    let requests = api(&world.controller, "FenceRequest");
+    for late in [asked("over", 2)?, asked("open", 1)?] {
+        comes_to_deny("is over: nothing of it is fenced any more", || requests.create(&dry, &late)).await?;
+    }
+    for due in [asked("open", 2)?, asked("unheard-of", 1)?] {
+        requests.create(&dry, &due).await?;
+    }
     Ok(())
 }
 

@@ -85,16 +85,18 @@ async fn every_start(track: &mut Track<'_>) -> Result<(), Failed> {
     verdict("start, sidecar", 6, &calls, &sites, &left)
 }
 
-/// Prints the counts. How often a status is written depends on what is seen together, so that the last writes of a kind may
-/// not come; but each kind of call was stopped on both sides, and hardly a site was missed.
+/// Prints the counts. How often a status is written depends on what is seen together, so that its last writes may not come;
+/// but each kind of call was stopped on both sides, and hardly another site was missed.
 fn verdict(what: &str, least: usize, calls: &[Call], sites: &[Site], left: &[Site]) -> Result<(), Failed> {
-    println!("crash sites of {what}: {} calls, {} sites, not come to: {left:?}", calls.len(), sites.len());
+    let named = left.iter().map(Site::to_string).collect::<Vec<_>>().join(", ");
+    println!("crash sites of {what}: {} calls, {} sites, not come to: {named}", calls.len(), sites.len());
     let kinds = |sites: &mut dyn Iterator<Item = &Site>| -> BTreeSet<_> {
         sites.map(|site| (site.call.what.clone(), site.moment)).collect()
     };
     let hit = kinds(&mut sites.iter().filter(|site| !left.contains(site)));
     assert_eq!(hit, kinds(&mut sites.iter()), "a kind of call was not stopped");
-    assert!(left.len() * 10 <= sites.len(), "too many sites were not come to");
+    let missed = left.iter().filter(|site| !site.call.what.ends_with("/status")).count();
+    assert!(missed <= 2, "too many sites were not come to");
     assert!(calls.len() >= least, "suspiciously few calls: {calls:?}");
     Ok(())
 }

@@ -12,7 +12,7 @@ use libtest_mimic::Failed;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::failover::fleet::SOON;
+use super::SOON;
 
 /// Which program.
 #[derive(Clone, Copy)]
@@ -53,7 +53,10 @@ impl<'a> Lineage<'a> {
     pub async fn start(cluster: &'a Cluster, kind: Kind<'a>) -> Result<Self, Failed> {
         let mut lineage = Self { cluster, kind, script: Script::default(), current: None, generation: 0 };
         lineage.succeed().await?;
-        lineage.cluster.wait("the first leads", SOON, async || Ok(holder(cluster, &kind.lease()).await?.ok_or_else(String::new))).await?;
+        lineage
+            .cluster
+            .wait("the first leads", SOON, async || Ok(holder(cluster, &kind.lease()).await?.ok_or_else(String::new)))
+            .await?;
         Ok(lineage)
     }
 
@@ -89,19 +92,19 @@ impl<'a> Lineage<'a> {
         self.kind.lease()
     }
 
-    /// Kills and replaces at each site, until `over`.
+    /// Kills and replaces at each site, until `over`. One that ends by itself, as on a machine too busy to renew a Lease in
+    /// time, is started again, as a kubelet does.
     pub async fn die_as_scripted(&mut self, over: &CancellationToken) -> Result<(), Failed> {
         loop {
-            let tap = self.current.as_ref().ok_or("no process")?.tap.clone();
+            let Tapped { process, tap, .. } = self.current.as_mut().ok_or("no process")?;
             tokio::select! {
                 biased;
-                site = tap.stopped() => {
-                    eprintln!("killed {site}: {}", self.kind.lease());
-                    self.succeed().await?;
-                }
+                _ = tap.stopped() => {}
+                _ = process.ended_by_itself() => {}
                 // What is done may be seen before its answer comes and is kept back.
-                () = settled(over, &tap) => return Ok(()),
+                () = settled(over, tap) => return Ok(()),
             }
+            self.succeed().await?;
         }
     }
 }

@@ -4,12 +4,19 @@
 mod every;
 mod lineage;
 mod outcome;
+mod pair;
 mod sampled;
+mod stops;
 mod story;
 mod track;
 mod victim;
 
+use std::time::Duration;
+
 use libtest_mimic::{Failed, Trial};
+
+/// Twice what others wait: here a replica waits for the Lease of another besides.
+const SOON: Duration = Duration::from_secs(120);
 
 /// Set by `cargo xtask test --wide`: every site instead of a few.
 const WIDE: &str = "BULKHEAD_WIDE";
@@ -21,10 +28,22 @@ pub fn trials() -> Vec<Trial> {
         alone("every_write_of_an_awkward_failover", every::write_of_an_awkward_failover),
         alone("every_write_of_an_undo_and_of_a_deletion", every::write_of_an_undo_and_of_a_deletion),
         alone("every_write_and_call_of_the_sidecar", every::write_and_call_of_the_sidecar),
+        alone("frozen_at_every_write_of_the_controller", stops::at_every_write_of_the_controller),
+        alone("frozen_at_every_write_and_call_of_the_sidecar", stops::at_every_write_and_call_of_the_sidecar),
     ];
     let narrow = std::env::var_os(WIDE).is_none();
     let mut trials: Vec<_> = wide.into_iter().map(|trial| trial.with_ignored_flag(narrow)).collect();
-    trials.push(alone("at_ten_points_another_carries_on", sampled::at_ten_points_another_carries_on));
+    trials.extend([
+        alone(
+            "a_frozen_controller_does_nothing_wrong_when_it_goes_on",
+            stops::a_frozen_controller_does_nothing_wrong_when_it_goes_on,
+        ),
+        alone(
+            "a_frozen_sidecar_does_nothing_wrong_when_it_goes_on",
+            stops::a_frozen_sidecar_does_nothing_wrong_when_it_goes_on,
+        ),
+        alone("at_ten_points_another_carries_on", sampled::at_ten_points_another_carries_on),
+    ]);
     trials
 }
 

@@ -48,9 +48,14 @@ pub async fn at_ten_points_another_carries_on() -> Result<(), Failed> {
     let dies = points.iter().enumerate().map(|(number, (story, _))| (format!("dies-{number}"), *story));
     let mut victims = track.victims(&clean.chain(dies).collect::<Vec<_>>()).await?.into_iter();
     let mut references = Vec::new();
+    let mut calls = 0;
     for story in stories {
-        references.push((story, track.clean(story, victims.next().ok_or("no victim")?).await?));
+        let clean = track.clean(story, victims.next().ok_or("no victim")?).await?;
+        calls += clean.controller.len() + clean.sidecar.len();
+        references.push((story, clean));
     }
+    println!("crash sites of a failover, an undo and a deletion: {}, of which ten are tried", 2 * calls);
+    assert!(calls >= 50, "suspiciously few calls: {calls}");
     for (story, deaths) in points {
         let (_, clean) = references.iter().find(|(known, _)| *known == story).ok_or("no reference")?;
         let left = track.with(story, victims.next().ok_or("no victim")?, &deaths, clean).await?;

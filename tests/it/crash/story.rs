@@ -5,16 +5,17 @@ use bulkhead::api::names;
 use bulkhead::api::node_fence::{NodeFence, Phase};
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead_testbed::array::{Array, Effect, Fault, Method};
-use bulkhead_testbed::cluster::Cluster;
+use bulkhead_testbed::cluster::{Cluster, ClusterError};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
+use super::SOON;
 use super::outcome::outcome;
 use super::victim::Victim;
-use crate::failover::fleet::SOON;
 use crate::failover::look::{condition, phase};
 
 /// What happens.
@@ -70,6 +71,8 @@ pub struct Scene<'a> {
     pub cluster: &'a Cluster,
     pub array: &'a Array,
     pub victim: &'a Victim,
+    /// Cancelled when a program is frozen: it is not waited for.
+    pub frozen: CancellationToken,
 }
 
 impl Scene<'_> {
@@ -89,13 +92,22 @@ impl Scene<'_> {
         Ok(self.cluster.wait(&format!("FenceRequest {name}: {what}"), SOON, look).await?)
     }
 
+    /// How far the incident got, for messages.
+    async fn incident(&self) -> Result<String, ClusterError> {
+        let fence = Api::<NodeFence>::all(self.cluster.client.clone()).get_opt(self.victim.name()).await?;
+        let policy = Api::<ResiliencyPolicy>::all(self.cluster.client.clone()).get_opt(self.victim.name()).await?;
+        let fence = fence.and_then(|fence| fence.status);
+        Ok(serde_json::to_string(&(fence, policy.and_then(|policy| policy.status)))?)
+    }
+
     /// The pod runs on another node, and the failover is over.
     async fn moved(&self) -> Result<(), Failed> {
         let pods: Api<Pod> = Api::default_namespaced(self.cluster.client.clone());
         let look = async || {
             let pod = pods.get_opt(&self.victim.pod()).await?;
             let uid = pod.as_ref().and_then(ResourceExt::uid);
-            Ok(if uid.is_some_and(|uid| uid != self.victim.first_pod()) { Ok(()) } else { Err(format!("{pod:?}")) })
+            let replaced = uid.as_deref().is_some_and(|uid| uid != self.victim.first_pod());
+            Ok(if replaced { Ok(()) } else { Err(self.incident().await?) })
         };
         self.cluster.wait("the pod is replaced", SOON, look).await?;
         self.cluster.pods_ready(&self.victim.set, SOON).await?;
@@ -111,7 +123,7 @@ impl Scene<'_> {
             let status = pod.as_ref().and_then(|pod| pod.status.as_ref());
             let failed = status.is_some_and(|status| status.phase.as_deref() == Some("Failed"));
             let deleted = pod.as_ref().is_some_and(|pod| pod.metadata.deletion_timestamp.is_some());
-            Ok(if failed && deleted { Ok(()) } else { Err(format!("{pod:?}")) })
+            Ok(if failed && deleted { Ok(()) } else { Err(self.incident().await?) })
         };
         self.cluster.wait("the pod is failed and deleted", SOON, look).await?;
         let let_go = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
@@ -132,6 +144,44 @@ impl Scene<'_> {
         self.request("turned round", undone).await?;
         // What the sidecar reads now is news of yesterday.
         self.array.faults().remove(hang);
+        Ok(())
+    }
+
+    /// The node is back when it was asked for, or when the leader that was to ask was frozen.
+    pub async fn come_back(&self, counting: impl Fn()) -> Result<(), Failed> {
+        counting();
+        let hang = self.array.faults().add(Fault::on(Method::ListVolumes, Effect::Hang));
+        self.victim.protect(self.cluster).await?;
+        let asked = self.request("asked", |request| request.is_some_and(|request| request.spec.volumes.len() == 1));
+        tokio::select! {
+            asked = asked => asked?,
+            () = self.frozen.cancelled() => {}
+        }
+        self.victim.node.revive().await?;
+        let undone = |request: Option<&FenceRequest>| request.is_none_or(|it| it.spec.desired == Desired::Unfenced);
+        self.request("turned round", undone).await?;
+        self.array.faults().remove(hang);
+        self.at_peace().await
+    }
+
+    /// Nothing of ours is on the node, and its pod is the one that it had.
+    pub async fn at_peace(&self) -> Result<(), Failed> {
+        let (name, client) = (self.victim.name(), || self.cluster.client.clone());
+        self.cluster.nodes_usable(&[name.to_owned()]).await?;
+        let look = async || {
+            let fence = Api::<NodeFence>::all(client()).get_opt(name).await?;
+            let active = |fence: &NodeFence| {
+                phase(fence) != Some(Phase::Recovered) || fence.labels().contains_key(names::ACTIVE_LABEL)
+            };
+            let open = fence.filter(active).map(|fence| fence.status);
+            Ok(open.map_or(Ok(()), |status| Err(format!("{status:?}"))))
+        };
+        self.cluster.wait("no incident is open", SOON, look).await?;
+        self.request("gone", |request| request.is_none()).await?;
+        let placed = self.cluster.pods_ready(&self.victim.set, SOON).await?;
+        assert_eq!(placed.values().collect::<Vec<_>>(), [name]);
+        let pod = Api::<Pod>::default_namespaced(client()).get(&self.victim.pod()).await?;
+        assert_eq!(pod.uid().as_deref(), Some(self.victim.first_pod()), "the pod is another one");
         Ok(())
     }
 

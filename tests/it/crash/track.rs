@@ -13,11 +13,12 @@ use libtest_mimic::Failed;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::SOON;
 use super::lineage::{Kind, Lineage, holder};
 use super::outcome::normalise;
 use super::story::{Scene, Story};
 use super::victim::Victim;
-use crate::failover::fleet::{SOON, options};
+use crate::failover::fleet::options;
 
 /// Victims that die together: their pods are evicted by Kubernetes itself after 5 minutes, so they may not lie for long.
 pub const WAVE: usize = 8;
@@ -70,7 +71,13 @@ impl<'a> Track<'a> {
     }
 
     /// Plays a story with deaths, and compares what is left. Returns the sites that were not come to.
-    pub async fn with(&mut self, story: Story, victim: Victim, deaths: &Deaths, clean: &Clean) -> Result<Vec<Site>, Failed> {
+    pub async fn with(
+        &mut self,
+        story: Story,
+        victim: Victim,
+        deaths: &Deaths,
+        clean: &Clean,
+    ) -> Result<Vec<Site>, Failed> {
         let outcome = self.play(story, victim, deaths).await?;
         let calls = |script: &Script| script.calls().iter().map(|call| call.what.clone()).collect::<Vec<_>>();
         if outcome != clean.outcome {
@@ -91,7 +98,8 @@ impl<'a> Track<'a> {
             scripts[0].begin(&subject, deaths.controller.clone());
             scripts[1].begin(&subject, deaths.sidecar.clone());
         };
-        let scene = Scene { cluster: self.cluster, array: self.array, victim: &victim };
+        let scene =
+            Scene { cluster: self.cluster, array: self.array, victim: &victim, frozen: CancellationToken::new() };
         let what = format!("{story:?} with {deaths:?}");
         let outcome = self.outlive(&what, story.play(&scene, counting)).await?;
         self.cluster.nodes.remove(victim.name()).await?;
@@ -104,7 +112,11 @@ impl<'a> Track<'a> {
         let driver = self.array.driver_name();
         let what = format!("report with {sites:?}");
         self.sidecar.stop().await?;
-        reports.delete(driver, &DeleteParams::default()).await?;
+        match reports.delete(driver, &DeleteParams::default()).await {
+            // The first sidecar had not yet written it.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            deleted => drop(deleted?),
+        }
         self.sidecar.script.begin(driver, sites);
         self.sidecar.succeed().await?;
         let (cluster, lease) = (self.cluster, self.sidecar.lease());
@@ -148,5 +160,8 @@ impl<'a> Track<'a> {
 /// Both sides of each of these calls.
 pub fn sides(calls: &[Call]) -> Vec<Site> {
     let calls: BTreeSet<_> = calls.iter().collect();
-    calls.iter().flat_map(|call| [Site::before(&call.what, call.number), Site::after(&call.what, call.number)]).collect()
+    calls
+        .iter()
+        .flat_map(|call| [Site::before(&call.what, call.number), Site::after(&call.what, call.number)])
+        .collect()
 }

@@ -11,7 +11,8 @@ use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::json;
 
-use crate::failover::fleet::{SOON, create_policy};
+use super::SOON;
+use crate::failover::fleet::create_policy;
 
 /// The nodes that stay, where pods move to.
 pub const SPARE: [&str; 2] = ["node-1", "node-2"];
@@ -48,7 +49,8 @@ impl Victim {
                 ..Workload::new(&name)
             };
             cluster.stateful_set_on(&[array], &set).await?;
-            let stays = Workload { labels: [].into(), nodes: vec![name.clone()], ..Workload::new(&format!("{name}-stays")) };
+            let stays =
+                Workload { labels: [].into(), nodes: vec![name.clone()], ..Workload::new(&format!("{name}-stays")) };
             if awkward {
                 cluster.stateful_set_on(&[array], &stays).await?;
             }

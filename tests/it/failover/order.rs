@@ -34,6 +34,11 @@ fn adds(record: &Record, text: &str) -> bool {
     operations.is_some_and(|operations| operations.iter().any(says))
 }
 
+/// Whether this is the deletion of one of these attachments, by whomever.
+fn detaches(record: &Record, attachments: &[String]) -> bool {
+    record.resource == "volumeattachments" && record.verb == "delete" && attachments.contains(&record.name)
+}
+
 /// When the victim lost its access to a volume.
 fn cut_off(lane: &Lane<'_>, volume: &str) -> Result<DateTime<Utc>, Failed> {
     let ledger = lane.array().ledger();
@@ -92,11 +97,14 @@ pub async fn every_step_waits_for_the_one_before(cluster: &Cluster) -> Result<()
     let (ask_begun, asked) = span(&asked)?;
     let cut = cut_off(&lane, &set.handle(0, 0))?;
     let (delete_begun, released) = span(&deleted)?;
-    let (detach_begun, _) = span(&taintings(&lane, &names::out_of_service_value(1))?)?;
+    let (key_begun, _) = span(&taintings(&lane, &names::out_of_service_value(1))?)?;
+    let detached: Vec<_> = cluster.testbed.audit().records()?.filter(|record| detaches(record, &attachments)).collect();
+    let (detach_begun, _) = span(&detached)?;
     assert!(active <= taint_begun, "tainted before it was active");
     assert!(tainted <= ask_begun, "asked before it was tainted");
     assert!(asked <= cut, "cut off before it was asked for");
     assert!(cut <= delete_begun, "released before it was cut off");
+    assert!(cut <= key_begun, "attach/detach was let loose before it was cut off");
     assert!(released <= detach_begun, "detached before it was released");
     assert!(deleted.iter().all(|record| record.resource == "pods"), "attachments were deleted: {deleted:?}");
     for record in deleted {

@@ -335,10 +335,9 @@ impl World {
             if self.oracle.answers.insert(known, row.clone()).as_ref() == Some(row) {
                 continue;
             }
-            let key = (row.name.clone(), asked.node_id.clone());
             match (row.result, row.proof) {
                 (FenceOutcome::Fenced, proof) if proof >= asked.minimum_proof => {
-                    self.oracle.proved.insert(key, (self.now, proof));
+                    self.oracle.prove(&row.name, &asked.node_id, self.now, proof);
                     self.counts.verified += u64::from(proof == Proof::Verified);
                     self.counts.acknowledged += u64::from(proof == Proof::Acknowledged);
                 }

@@ -60,6 +60,11 @@ impl Oracle {
         self.dirty = true;
     }
 
+    /// A fencer has proved that a node is cut off.
+    pub(crate) fn prove(&mut self, volume: &str, node_id: &str, at: Millis, proof: Proof) {
+        self.proved.insert((volume.to_owned(), node_id.to_owned()), (at, proof));
+    }
+
     pub(crate) fn published(&mut self, volume: &str, node_id: &str, at: Millis, anew: bool) {
         if anew {
             self.published.insert((volume.to_owned(), node_id.to_owned()), at);

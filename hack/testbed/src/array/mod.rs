@@ -31,8 +31,8 @@ use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
 pub use self::calls::{Call, CallLog, Method};
-pub(crate) use self::front::accepted;
 pub use self::faults::{Effect, Fault, FaultId, FaultScript};
+pub(crate) use self::front::accepted;
 pub use self::node_service::NODE_KEY;
 pub use self::objects::{Claim, ClaimError, SecretRef};
 pub use self::state::{Link, MultiAttach};
@@ -59,7 +59,7 @@ pub struct ArrayOptions {
     pub page_size: usize,
     /// `ListVolumes` is there.
     pub lists_volumes: bool,
-    /// `ListVolumes` shows the published nodes.
+    /// `ListVolumes` and `ControllerGetVolume`, where they are there, show the published nodes.
     pub lists_published_nodes: bool,
     /// `ControllerGetVolume` is there.
     pub gets_volume: bool,

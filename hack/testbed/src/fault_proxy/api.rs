@@ -30,15 +30,18 @@ async fn forward(client: Client, tap: Tap, request: Request) -> Response {
     };
     hop_by_hop(&mut parts.headers);
     let heard = change(&parts.method, parts.uri.path(), &body);
-    let send = client.send(http::Request::from_parts(parts, body.into()));
-    match tap.pass(heard, send).await {
-        Some(Ok(answer)) => {
+    let request = http::Request::from_parts(parts, body.into());
+    // In a task of its own: what was stopped arrives also when the caller has given up.
+    let answer = tokio::spawn(async move { tap.pass(heard, client.send(request)).await }).await;
+    match answer {
+        Ok(Some(Ok(answer))) => {
             let (mut parts, body) = answer.into_parts();
             hop_by_hop(&mut parts.headers);
             Response::from_parts(parts, Body::new(body))
         }
-        Some(Err(error)) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
-        None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        Ok(Some(Err(error))) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
+        Ok(None) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 

@@ -100,7 +100,7 @@ impl Script {
 
     /// The way of one more process.
     pub fn tap(&self) -> Tap {
-        Tap { script: self.clone(), valve: watch::Sender::new(Valve::Open), stopping: watch::Sender::new(0) }
+        Tap { script: self.clone(), valve: watch::Sender::new(Valve::Open), chosen: watch::Sender::new(0) }
     }
 
     /// Numbers a call, and takes the site that it is off the list.
@@ -140,8 +140,8 @@ enum Valve {
 pub struct Tap {
     script: Script,
     valve: watch::Sender<Valve>,
-    /// Calls under way at which it will stop when they are done.
-    stopping: watch::Sender<usize>,
+    /// Calls under way at which it stopped, or will when they are done.
+    chosen: watch::Sender<usize>,
 }
 
 impl Tap {
@@ -159,10 +159,10 @@ impl Tap {
         }
     }
 
-    /// Returns when no call is under way at which it will stop.
+    /// Returns when no call is under way at which it stopped or will stop.
     pub async fn quiet(&self) {
         // The sender is in `self`, so this cannot fail.
-        let _ = self.stopping.subscribe().wait_for(|stopping| *stopping == 0).await;
+        let _ = self.chosen.subscribe().wait_for(|chosen| *chosen == 0).await;
     }
 
     /// Lets everything pass that waits, late as it is.
@@ -178,27 +178,32 @@ impl Tap {
     /// Makes a call, unless the process is dead.
     async fn pass<T>(&self, heard: Option<Heard>, send: impl Future<Output = T>) -> Option<T> {
         self.open().await?;
-        let site = heard.and_then(|heard| self.script.count(heard));
-        if let Some(site) = site.clone().filter(|site| site.moment == Moment::Before) {
-            self.shut(site);
-            self.open().await?;
+        match heard.and_then(|heard| self.script.count(heard)) {
+            Some(site) => {
+                self.chosen.send_modify(|chosen| *chosen += 1);
+                let answer = self.stop_at(site, send).await;
+                self.chosen.send_modify(|chosen| *chosen -= 1);
+                answer
+            }
+            None => {
+                let answer = send.await;
+                // Nor does an answer pass while it is shut: what is done is not yet known.
+                self.open().await?;
+                Some(answer)
+            }
         }
-        let answer = match site.filter(|site| site.moment == Moment::After) {
-            Some(site) => self.last(site, send).await,
-            None => send.await,
-        };
-        // Nor does an answer pass while it is shut: what is done is not yet known.
-        self.open().await?;
-        Some(answer)
     }
 
-    /// Makes a call and shuts when it is done.
-    async fn last<T>(&self, site: Site, send: impl Future<Output = T>) -> T {
-        self.stopping.send_modify(|stopping| *stopping += 1);
+    async fn stop_at<T>(&self, site: Site, send: impl Future<Output = T>) -> Option<T> {
+        if site.moment == Moment::Before {
+            self.shut(site);
+            self.open().await?;
+            return Some(send.await);
+        }
         let answer = send.await;
         self.shut(site);
-        self.stopping.send_modify(|stopping| *stopping -= 1);
-        answer
+        self.open().await?;
+        Some(answer)
     }
 
     fn shut(&self, site: Site) {
