@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use bulkhead::api::fencing::Proof;
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{NodeFence, Phase, PodAction};
+use bulkhead::controllers::resiliency_policy::brakes;
 use kube::ResourceExt;
 
 use crate::array::Mood;
@@ -198,7 +200,7 @@ impl World {
         node: &str,
         pod: &bulkhead::api::slim::Pod,
     ) -> Option<bulkhead::api::node_fence::PlannedPod> {
-        let fence = self.api.fences.get(node)?;
+        let fence = self.api.fences.get(node).filter(|fence| brakes::in_progress(fence))?;
         let rows = &fence.spec.plan.pods;
         let planned = rows.iter().find(|row| Some(&row.uid) == pod.metadata.uid.as_ref());
         planned.filter(|row| row.action == PodAction::Release).cloned()
@@ -214,7 +216,10 @@ impl World {
         let reason = status.and_then(|status| status.reason.clone()).unwrap_or_default();
         let driver = self.shape.drivers.iter().find(|driver| Some(&driver.name) == row.driver.as_ref());
         let without = driver.is_none_or(|driver| !driver.has_sidecar || !driver.lists);
+        // A policy that was made stricter after the first call: what was published before it, nobody has read.
+        let began_weaker = status.is_some_and(|it| it.proof == Proof::Acknowledged) && reason == "Acknowledged";
         without
+            || began_weaker
             || row.methods.is_empty()
             || matches!(reason.as_str(), "NeverPublished" | "ProofTooWeak" | "Unimplemented")
     }

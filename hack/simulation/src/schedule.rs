@@ -163,7 +163,7 @@ impl Draft<'_> {
                 let kind = one_of(self.chance, &[Kind::Leases, Kind::Nodes, Kind::Pods, Kind::Fences, Kind::Requests]);
                 self.events.push((when, Fault::Relist(pid, kind)));
             }
-            6 | 7 | 8 => self.bad_array(when),
+            6..=8 => self.bad_array(when),
             9 | 10 => self.bad_weather(when),
             11 => {
                 let end = self.after(when, 5 * SECOND, 120 * SECOND);

@@ -17,24 +17,6 @@ use crate::world::{CrashPoint, Task, World};
 /// What `hack/test` runs; `cargo xtask bench simulate` runs many more.
 const SCHEDULES: u64 = 10_000;
 
-/// TEMPORARY
-#[test]
-fn zz_many() {
-    let n: u64 = std::env::var("N").ok().and_then(|n| n.parse().ok()).unwrap_or(200);
-    let s: u64 = std::env::var("S").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
-    let batch = Batch::run(s, n);
-    println!("{:?} {}", batch.took, batch.schedules);
-    for (name, n) in batch.schedules_with.all() {
-        println!("{n:>7} {name}");
-    }
-    for outcome in &batch.broken {
-        println!("{} {}", outcome.seed, outcome.violations[0]);
-    }
-    if let Some(first) = batch.broken.first() {
-        println!("{}", tell(first.seed));
-    }
-}
-
 fn failing(crash_point: Option<CrashPoint>) -> World {
     let mut world = World::new(Arc::new(Shape::plain()));
     world.trace = Some(Vec::new());

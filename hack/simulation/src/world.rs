@@ -58,6 +58,8 @@ pub struct World {
     pub(crate) writes: BTreeMap<u64, Write>,
     pub(crate) calls: BTreeMap<u64, UnpublishCall>,
     pub(crate) lists: BTreeMap<u64, ListCall>,
+    /// When the last list that a sidecar got was made, by driver.
+    pub(crate) listed: BTreeMap<String, Millis>,
     agenda: BTreeMap<(Millis, u64), Task>,
     wakes: BTreeMap<Actor, Millis>,
     numbers: u64,
@@ -189,6 +191,7 @@ impl World {
             writes: BTreeMap::new(),
             calls: BTreeMap::new(),
             lists: BTreeMap::new(),
+            listed: BTreeMap::new(),
             agenda: BTreeMap::new(),
             wakes: BTreeMap::new(),
             numbers: 0,

@@ -47,12 +47,14 @@ pub fn is_wanted(seen: &Seen, volume: &str) -> bool {
     open.into_iter().any(|pod| pod.volumes.iter().any(|used| used.name == volume))
 }
 
-/// Whether the pod may run. One that came after the plan and has never started does not: its owner put it back on the
-/// failed node, and nothing is attached for it there. If it counted, the attachment of what was released would stay, and
-/// the attacher would give the node its access back.
+/// Whether the pod may run. One that came after the plan and has never started does not, unless a kubelet was back
+/// meanwhile: its owner put it back on the failed node, and nothing is attached for it there. If it counted, the
+/// attachment of what was released would stay, and the attacher would give the node its access back.
 fn may_run(seen: &Seen, pod: &PodView) -> bool {
     let planned = seen.fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid());
-    !pod.pod.is_finished() && (planned || pod.pod.is("Initialized"))
+    let timeline = seen.fence.status.as_ref().and_then(|status| status.timeline.as_ref());
+    let returned = timeline.is_some_and(|timeline| timeline.returned_at.is_some());
+    !pod.pod.is_finished() && (planned || returned || pod.pod.is("Initialized"))
 }
 
 /// Pods that have gone: released by us, or by others without our proof. A pod that is only missing from the store

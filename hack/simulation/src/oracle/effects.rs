@@ -76,10 +76,8 @@ impl World {
     pub(crate) fn notice_unpublish(&mut self, pid: Pid, request: &FenceRequest, volume: &RequestedVolume) {
         self.counts.unpublishes += 1;
         let node = &request.spec.node_name;
-        // One that came back without a boot is cut off until it boots.
-        let boot_id = self.machines.get(node).map(|machine| machine.boot_id());
-        let waits = boot_id == request.spec.node.boot_id && self.api.is_fenced(node);
-        if self.api.nodes.get(node).is_some() && !waits {
+        // One that came back is cut off until it is clean: until then nothing new is attached there.
+        if self.api.nodes.get(node).is_some() && !self.api.is_fenced(node) {
             self.judge_health(pid, node, self.now, "an unpublish");
         }
         self.tell(|| format!("p{pid} unpublishes {} of {node} ({})", volume.name, volume.node_id));
@@ -211,7 +209,7 @@ impl World {
         });
         if is_call {
             self.counts.detached_as_fence += 1;
-            let boot = self.machines.get(node).map(|machine| machine.boot_id()).unwrap_or_default();
+            let boot = fence.spec.node.boot_id.clone().unwrap_or_default();
             self.oracle.cut.entry(node.to_owned()).or_default().insert(boot);
             return;
         }
@@ -337,7 +335,9 @@ impl World {
             }
             match (row.result, row.proof) {
                 (FenceOutcome::Fenced, proof) if proof >= asked.minimum_proof => {
-                    self.oracle.prove(&row.name, &asked.node_id, self.now, proof);
+                    let read = self.listed.get(&request.spec.fencer_name).copied();
+                    let at = if proof == Proof::Verified { read.unwrap_or(0) } else { self.now };
+                    self.oracle.prove(&row.name, &asked.node_id, at, proof);
                     self.counts.verified += u64::from(proof == Proof::Verified);
                     self.counts.acknowledged += u64::from(proof == Proof::Acknowledged);
                 }

@@ -352,6 +352,7 @@ impl World {
                     incident.wrote(&fence.metadata, now);
                 }
                 (Ok(Written::Fence(fence)), Purpose::Fence) => incident.wrote(&fence.metadata, now),
+                (Ok(Written::Request(request)), Purpose::Ask(_)) => incident.requested(&request.metadata, now),
                 (Err(Refusal::Conflict), Purpose::Ask(noted)) => incident.forget_asked(noted),
                 (Ok(_), Purpose::Withdraw(request)) => {
                     // The second half of the same effect.

@@ -56,6 +56,23 @@ fn a_pod_that_is_put_back_on_the_failed_node_holds_nothing() {
 }
 
 #[test]
+fn a_pod_that_a_kubelet_may_have_started_while_it_was_back_keeps_its_attachment() {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    world.attacher = false;
+    world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+    world.run();
+    world.node_returns();
+    world.run_controller();
+    world.remove_pod("pg");
+    world.fencers.clear();
+    world.seen.pods.push(but(pod("again", "n1", &[csi("v1")]), |pod| pod.status.conditions.clear()));
+    world.run();
+    world.node_fails();
+    world.run();
+    assert!(!world.did("detach"), "{:#?}", world.log);
+}
+
+#[test]
 fn an_unselected_user_holds_the_volume_by_name_until_it_ends() {
     let users = [
         ("a DaemonSet pod", owned_by(pod("user", "n1", &[csi("v1")]), Some("DaemonSet"))),
