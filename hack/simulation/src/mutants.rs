@@ -152,12 +152,10 @@ fn the_watches_are_late(_: u64) -> World {
     }
     let mut world = world(Shape::plain());
     at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 25 * SECOND, Fault::Weather(Weather { slow_watches: 1, ..Weather::default() }));
     let unreachable = |world: &World| world.api.nodes.get("n0").is_some_and(|node| node.ready() == "Unknown");
-    while world.now < END && !unreachable(&world) {
-        world.step(&mut Prompt);
-    }
+    while world.now < END && !unreachable(&world) && world.step(&mut Late) {}
     let now = world.now;
-    world.weather = Weather { slow_watches: 1, ..Weather::default() };
     at(&mut world, now + SECOND, Fault::Reconnect("n0".into()));
     to_its_end(world, &mut Late)
 }
@@ -174,11 +172,11 @@ fn two_nodes_fail_and_the_budget_is_one(_: u64) -> World {
 /// it is stopped.
 fn a_leader_sleeps_between_two_writes(schedule: u64) -> World {
     let mut world = world(three_that_may_fail(2));
-    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
     at(&mut world, FAILS, Fault::Disconnect("n1".into()));
-    at(&mut world, FAILS + 15 * SECOND, Fault::Disconnect("n2".into()));
+    at(&mut world, FAILS, Fault::Disconnect("n2".into()));
+    at(&mut world, FAILS + 15 * SECOND, Fault::Disconnect("n0".into()));
     world.triggers.push((schedule + 1, Fault::Stop(0, 40 * SECOND)));
-    world.triggers.push((schedule + 1, Fault::Reconnect("n1".into())));
+    world.triggers.push((schedule + 1, Fault::Reconnect("n2".into())));
     to_its_end(world, &mut Prompt)
 }
 

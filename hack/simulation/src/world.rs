@@ -226,6 +226,17 @@ impl World {
         self.agenda.iter().map(|((at, number), task)| (*at, *number, task))
     }
 
+    /// Whether a thing on the agenda has been overtaken, and will do nothing.
+    pub(crate) fn is_overtaken(&self, at: Millis, task: &Task) -> bool {
+        match task {
+            Task::Land(id) | Task::Answer(id) => !self.writes.contains_key(id),
+            Task::CallEnds(id) => !self.calls.contains_key(id),
+            Task::ListEnds(id) => !self.lists.contains_key(id),
+            Task::Wake(actor) => self.wakes.get(actor) != Some(&at),
+            _ => false,
+        }
+    }
+
     /// Takes one thing off the agenda, out of turn, and performs it: for a model checker.
     pub fn perform_numbered(&mut self, number: u64, chance: &mut dyn Chance) -> bool {
         let Some(key) = self.agenda.keys().find(|key| key.1 == number).copied() else { return false };

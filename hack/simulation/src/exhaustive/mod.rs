@@ -2,6 +2,7 @@
 //! the world after something was written or called; from each, it goes on as it would, or one of a few faults happens,
 //! as often as the bounds allow. What is not chosen is prompt and always the same.
 
+mod identity;
 mod small;
 
 pub use small::Small;
@@ -12,6 +13,7 @@ use bulkhead::api::node_fence::Phase;
 use bulkhead::mutants::{Mutant, throw};
 use stateright::{Checker, HasDiscoveries, Model, Path, Property};
 
+use self::identity::History;
 use crate::chance::{Chance, Choice};
 use crate::faults::Fault;
 use crate::time::{Millis, SECOND};
@@ -69,6 +71,7 @@ pub struct State {
     world: World,
     faults_left: u32,
     ends: Millis,
+    history: History,
     identity: u64,
 }
 
@@ -104,7 +107,7 @@ impl State {
     fn new(small: Small, bounds: Bounds) -> Self {
         let world = small.begin(&mut Steady);
         let ends = world.now + bounds.horizon;
-        let mut state = Self { small, world, faults_left: bounds.faults, ends, identity: 0 };
+        let mut state = Self { small, world, faults_left: bounds.faults, ends, history: History::default(), identity: 0 };
         state.identify();
         state
     }
@@ -112,8 +115,9 @@ impl State {
     fn identify(&mut self) {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut hasher = DefaultHasher::new();
-        let left = self.ends.saturating_sub(self.world.now);
-        (self.world.digest(), self.small, self.faults_left, left).hash(&mut hasher);
+        self.history.read(&self.world.api);
+        let world = identity::identity(&self.world, self.history);
+        (world, self.small, self.faults_left, self.ends).hash(&mut hasher);
         self.identity = hasher.finish();
     }
 
