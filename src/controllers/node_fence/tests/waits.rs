@@ -128,7 +128,7 @@ fn the_highest_priority_goes_first() {
 fn a_pod_with_finalizers_that_somebody_force_deleted_is_failed_all_the_same() {
     let job = but(pod("job", "n1", &[csi("v1")]), |pod| {
         pod.metadata.finalizers = Some(vec!["batch.kubernetes.io/job-tracking".into()]);
-        pod.metadata.deletion_timestamp = Some(crate::api::time::to_k8s(at(99_000)));
+        pod.metadata.deletion_timestamp = Some(time::to_k8s(at(99_000)));
         pod.metadata.deletion_grace_period_seconds = Some(0);
     });
     let mut world = World::new(vec![job], &json!({}));
