@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Taint;
 
 use crate::api::conditions;
 use crate::api::driver_report::DriverReport;
-use crate::api::fence_request::FenceRequest;
+use crate::api::fence_request::{Desired, FenceRequest};
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
 use crate::api::resiliency_policy::{DetachMode, ResiliencyPolicy};
@@ -205,6 +205,10 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     if !seen.is_live() && (rows.need_live || rows.node == NodeState::Back && changes) {
         return Decision { reason: "Looking", look_live: true, ..Decision::default() };
     }
+    // It acts on the whole node: no record is worth a moment more of it.
+    if let Some(step) = guard::take_out_of_service_back(seen, &rows, now) {
+        return finish(seen, step);
+    }
     let wanted = status::compute(seen, &rows, step.as_ref(), now);
     let change = rows.change_from(&recorded);
     if change == Change::Intent {
@@ -231,7 +235,10 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
 }
 
 fn is_ask(effect: &Effect) -> bool {
-    matches!(effect, Effect::Ask(_) | Effect::AskAgain(_))
+    match effect {
+        Effect::Ask(request) | Effect::AskAgain(request) => request.spec.desired == Desired::Fenced,
+        _ => false,
+    }
 }
 
 fn record(mut effects: Vec<Effect>, wanted: NodeFenceStatus) -> Decision {
@@ -265,10 +272,7 @@ fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
 }
 
 fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    let taken_back = guard::take_out_of_service_back(seen, rows, now)
-        .or_else(|| undo(seen, rows))
-        .or_else(|| give_back(seen, rows))
-        .or_else(|| hold_for_outage(seen, rows));
+    let taken_back = undo(seen, rows).or_else(|| give_back(seen, rows)).or_else(|| hold_for_outage(seen, rows));
     if taken_back.is_some() || rows.is_held() {
         return taken_back;
     }

@@ -361,6 +361,13 @@ fn has_been_tried(seen: &Seen, row: &VolumeRow, now: Now) -> bool {
     ended || asked.is_some_and(|passed| passed >= PROOF_LIFETIME)
 }
 
+/// The round that is asked for now.
+fn requested_round(seen: &Seen, row: &VolumeRow) -> Option<i32> {
+    let volumes = &seen.request(row.plan.driver.as_deref()?)?.spec.volumes;
+    let asked = volumes.iter().find(|asked| asked.episode == row.plan.episode && asked.name == row.plan.name)?;
+    Some(asked.round)
+}
+
 /// The fencer's answer for a row.
 pub fn result(seen: &Seen, row: &VolumeRow) -> Option<FenceResult> {
     let request = seen.request(row.plan.driver.as_deref()?)?;
@@ -404,7 +411,10 @@ fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now
     let asked = seen.asked.get(&(row.plan.episode, row.plan.name.clone())).copied();
     let just_now = Asked { round: result.round, at: now.mono };
     let asked = if mutants::is_on(Mutant::StaleProof) { Some(just_now) } else { asked };
-    let in_time = asked.is_some_and(|asked| {
+    // Another process may have asked again since: a machine that was paused as a whole, its clock with it, learns of it
+    // here, if of nothing else.
+    let is_last = requested_round(seen, row).is_none_or(|round| round == result.round);
+    let in_time = asked.filter(|_| is_last).is_some_and(|asked| {
         asked.round == result.round && now.mono.saturating_duration_since(asked.at) <= PROOF_LIFETIME
     });
     let settled = asked.is_some_and(|asked| {

@@ -271,6 +271,13 @@ impl Api {
         self.admission_missing || !self.is_fenced(node)
     }
 
+    /// Whether admission lets a FenceRequest be created: for an open incident only. `admission_missing` is about
+    /// attachments; this one fails closed.
+    pub fn admits_request(&self, request: &FenceRequest) -> bool {
+        let node = &request.spec.node_name;
+        self.fences.get(node).is_none_or(|fence| self.is_fenced(node) && fence.spec.episode == request.spec.episode)
+    }
+
     /// Whether there is an active NodeFence of that node.
     pub fn is_fenced(&self, node: &str) -> bool {
         let active = |fence: &Arc<NodeFence>| {

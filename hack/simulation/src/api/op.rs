@@ -104,6 +104,7 @@ impl Api {
             Op::ForgetFence(fence) => self.delete_this(fence.as_ref(), at),
             Op::AddTaint(node, taint) => self.taint(node, taint, true),
             Op::RemoveTaint(node, taint) => self.taint(node, taint, false),
+            Op::CreateRequest(request) if !self.admits_request(request) => Err(Refusal::Forbidden),
             Op::CreateRequest(request) => Ok(Written::Request(self.create(FenceRequest::clone(request), at)?)),
             Op::ReplaceRequest(request) => self.replace_request(request),
             Op::OpenRequest(request) => self.without_finalizer(request.as_ref(), names::FENCE_OPEN_FINALIZER),

@@ -227,8 +227,12 @@ impl World {
             return Ok(());
         }
         let Some((_, row)) = recorded(fence, volume) else { return Err("nothing is recorded".into()) };
+        // A write that was on its way may arrive when the row is closed, or when a policy has become stricter than the plan.
+        let too_weak_since =
+            row.state == VolumeStatusState::Failed && row.proof >= plan.minimum_proof && sent.is_none();
+        let closed_since = row.state == VolumeStatusState::Clean && sent.is_none();
         let cut_off = matches!(row.state, VolumeStatusState::Fenced | VolumeStatusState::Detached);
-        if !cut_off || row.proof < plan.minimum_proof {
+        if !(cut_off || too_weak_since || closed_since) || row.proof < plan.minimum_proof {
             return Err(format!("it is {:?} with proof {:?}", row.state, row.proof));
         }
         if row.method != Some(FenceMethodType::Unpublish) {

@@ -142,8 +142,8 @@ impl World {
         let bound = self.api.pods.values().filter(|pod| pod.spec.node_name.as_deref() == Some(name));
         let over: Vec<_> = bound.filter(|pod| ended(self, pod)).map(|pod| pod.name_any()).collect();
         for pod in over {
-            // A kubelet reports the end of the containers first.
-            self.api.update::<Pod>(&pod, |pod| pod.status.phase = Some("Succeeded".into()));
+            // A kubelet reports the end of the containers first. What was stopped has not done its work: a Job begins anew.
+            self.api.update::<Pod>(&pod, |pod| pod.status.phase = Some("Failed".into()));
             self.api.delete_pod(&pod, Some(0), now);
         }
         changed

@@ -53,7 +53,9 @@ impl World {
     fn let_go(&mut self, workload: &Workload, pod: &Pod) {
         let now = self.now;
         let ended = pod.is_finished();
-        if workload.owner == Owner::Job && ended && !pod.finalizers().is_empty() {
+        // One that was deleted before it was bound will never end: nobody runs it.
+        let never_ran = pod.is_terminating() && pod.spec.node_name.is_none();
+        if workload.owner == Owner::Job && (ended || never_ran) && !pod.finalizers().is_empty() {
             self.api.update::<Pod>(&pod.name_any(), |pod| {
                 pod.metadata.finalizers.iter_mut().for_each(|them| them.retain(|it| it != JOB_FINALIZER));
             });
