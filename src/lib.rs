@@ -6,4 +6,5 @@ pub mod controllers;
 pub mod csi;
 pub mod csi_sidecar;
 pub mod error;
+pub mod mutants;
 pub mod runtime;

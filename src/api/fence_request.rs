@@ -65,7 +65,7 @@ pub struct FenceRequestSpec {
     pub call_timeout: Duration,
     /// Volumes of this fencer.
     #[schemars(length(min = 1, max = 1024))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["episode".into(), "name".into()]))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub volumes: Vec<RequestedVolume>,
 }
 
@@ -81,8 +81,6 @@ pub enum Desired {
 /// One volume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.round >= oldSelf.round").message("round only rises"))]
-#[x_kube(validation = Rule::new("self.volumeHandle == oldSelf.volumeHandle && self.nodeID == oldSelf.nodeID && self.minimumProof == oldSelf.minimumProof && self.methods == oldSelf.methods && has(self.uid) == has(oldSelf.uid) && (!has(self.uid) || self.uid == oldSelf.uid) && has(self.attachmentUID) == has(oldSelf.attachmentUID) && (!has(self.attachmentUID) || self.attachmentUID == oldSelf.attachmentUID)").message("a requested volume cannot be changed, only its round can rise"))]
 pub struct RequestedVolume {
     /// Episode the row belongs to; a row carried over keeps its own.
     #[schemars(range(min = 1))]
@@ -148,7 +146,7 @@ pub struct FenceRequestStatus {
     /// Result per requested volume. No entry: nothing was sent for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["episode".into(), "name".into()]))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub volumes: Vec<FenceResult>,
     /// Weakest proof of the requested volumes; for the column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,7 +163,6 @@ pub struct FenceRequestStatus {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.result != 'Fenced' || self.proof != 'None' && has(self.method)").message("a fenced volume needs proof and method"))]
 #[x_kube(validation = Rule::new("self.proof != 'Verified' || has(self.readBackAt)").message("proof Verified needs readBackAt"))]
-#[x_kube(validation = Rule::new("self.round >= oldSelf.round").message("round only rises"))]
 pub struct FenceResult {
     /// Episode the row belongs to; a row carried over keeps its own.
     #[schemars(range(min = 1))]

@@ -10,6 +10,11 @@ use bulkhead::runtime::clock::Clock;
 use bulkhead::runtime::program::{self, Flags};
 use clap::Parser;
 
+const _: () = assert!(
+    cfg!(debug_assertions) || !bulkhead::mutants::ARE_BUILT_IN,
+    "the feature `mutants` is for tests: build the programs with `--package bulkhead`, not with the whole workspace"
+);
+
 /// Bulkhead's controllers: fence failed nodes, release their pods, clean up after them.
 #[derive(Parser)]
 #[command(version)]

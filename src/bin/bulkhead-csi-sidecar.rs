@@ -13,6 +13,11 @@ use bulkhead::runtime::program::{self, Flags};
 use clap::Parser;
 use tokio_util::task::TaskTracker;
 
+const _: () = assert!(
+    cfg!(debug_assertions) || !bulkhead::mutants::ARE_BUILT_IN,
+    "the feature `mutants` is for tests: build the programs with `--package bulkhead`, not with the whole workspace"
+);
+
 /// Fences volumes for the CSI driver beside it, when a FenceRequest asks for it.
 #[derive(Parser)]
 #[command(version)]

@@ -11,6 +11,7 @@ use crate::api::conditions;
 use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, RequestedVolume};
 use crate::api::fencing::Proof;
 use crate::api::time::{self, Now};
+use crate::mutants::{self, Mutant};
 
 use super::driver::Published;
 
@@ -292,6 +293,10 @@ fn judge(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, acknowledge
     };
     if volume.minimum_proof < Proof::Verified {
         return Step::Answer(FenceResult { read_back_at: None, ..fenced(Proof::Acknowledged, "Acknowledged") });
+    }
+    if mutants::is_on(Mutant::NoReadBack) {
+        let read_back_at = begun.published_before_at;
+        return Step::Answer(FenceResult { read_back_at, ..fenced(Proof::Verified, "NotPublished") });
     }
     let Some(reading) = seen.reading.as_ref().filter(|reading| reading.began >= acknowledged) else {
         return Step::Read;

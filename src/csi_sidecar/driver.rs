@@ -49,11 +49,14 @@ impl Driver {
     pub async fn name(&self, deadline: Duration) -> Result<String, Failure> {
         let mut client = IdentityClient::new(self.channel.clone());
         let ready = call(deadline, client.probe(timed(ProbeRequest {}, deadline))).await?.ready;
+        let unavailable =
+            |message: &str| Failure { code: "Unavailable", class: FailureClass::Retry, message: message.into() };
         if ready == Some(false) {
-            let message = "the driver answers Probe with ready: false".into();
-            return Err(Failure { code: "Unavailable", class: FailureClass::Retry, message });
+            return Err(unavailable("the driver answers Probe with ready: false"));
         }
-        Ok(call(deadline, client.get_plugin_info(timed(GetPluginInfoRequest {}, deadline))).await?.name)
+        let name = call(deadline, client.get_plugin_info(timed(GetPluginInfoRequest {}, deadline))).await?.name;
+        // Everything of ours is called after it: a sidecar without a name would serve nobody, for as long as it lives.
+        if name.is_empty() { Err(unavailable("the driver tells no name")) } else { Ok(name) }
     }
 
     /// What the driver can answer.

@@ -8,12 +8,13 @@ mod tree;
 use bulkhead_testbed::binaries::Binaries;
 
 /// Tests at once: they mostly wait for the cluster, not for a processor.
-const THREADS: usize = 6;
+const THREADS: usize = 10;
 
 fn main() {
     let mut arguments = libtest_mimic::Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(THREADS));
-    let mut trials: Vec<_> = [crash::trials(), tree::trials(), api::trials(), failover::trials()].into_iter().flatten().collect();
+    let mut trials: Vec<_> =
+        [crash::trials(), tree::trials(), api::trials(), failover::trials()].into_iter().flatten().collect();
     if let Some(lacking) = lacking(&arguments) {
         trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();
     }

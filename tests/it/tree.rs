@@ -70,7 +70,7 @@ fn allowed(path: &str) -> Option<Vec<String>> {
         return None;
     }
     if !IMPURE.iter().any(|impure| path.ends_with(impure)) {
-        return Some(vec!["api".to_owned(), module]);
+        return Some(vec!["api".to_owned(), "mutants".to_owned(), module]);
     }
     let mut allowed: Vec<String> = ["api", "csi", "error", "runtime"].map(str::to_owned).into();
     // The context of all controllers, but not another controller.

@@ -112,12 +112,14 @@ impl Array {
     }
 
     /// How an unpublish of the sidecar will go.
-    pub fn unpublish_course(&mut self, handle: &str, chance: &mut dyn Chance) -> Course {
-        let mood = &self.mood;
+    pub fn unpublish_course(&mut self, handle: &str, node: &str, chance: &mut dyn Chance) -> Course {
+        let mood = self.mood.clone();
         let c = Choice::Call;
         let jitter = chance.between(c, 0, self.latency / 2);
         let slow = if chance.one_in(c, mood.slow) { chance.between(c, 2 * SECOND, 90 * SECOND) } else { 0 };
-        let takes = self.latency + jitter + slow;
+        // What is cut off already is answered soon.
+        let nothing_to_do = !self.accepts(handle, node);
+        let takes = if nothing_to_do { jitter.min(5) + 1 } else { self.latency + jitter } + slow;
         let answer_after = takes + chance.between(c, 0, 5);
         if mood.is_down {
             return Course { effect_after: None, answer_after: 5, answer: Err(failure("Unavailable")) };

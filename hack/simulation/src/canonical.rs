@@ -83,7 +83,8 @@ fn stamp_at(text: &str) -> Option<(DateTime<chrono::Utc>, usize)> {
 /// Versions count by their order only.
 fn ranked(text: &str) -> String {
     const VERSION: &str = "resource_version: Some(\"";
-    let versions: BTreeSet<u64> = text.split(VERSION).skip(1).filter_map(|it| it.split('"').next()?.parse().ok()).collect();
+    let versions: BTreeSet<u64> =
+        text.split(VERSION).skip(1).filter_map(|it| it.split('"').next()?.parse().ok()).collect();
     let rank: BTreeMap<u64, usize> = versions.into_iter().enumerate().map(|(rank, version)| (version, rank)).collect();
     let mut parts = text.split(VERSION);
     let mut out = parts.next().unwrap_or_default().to_owned();

@@ -54,6 +54,8 @@ pub enum Fault {
     SetClock(Pid, i64),
     /// A watch breaks, and lists again.
     Relist(Pid, Kind),
+    /// The re-sync of a driver's attacher comes.
+    Resync(String),
     /// The controller-manager starts again.
     RestartManager,
     /// A policy is replaced by one with this spec.
@@ -136,6 +138,7 @@ impl World {
             Fault::Sleep(pid, length) => self.stop(*pid, *length, true),
             Fault::SetClock(pid, by) => self.processes[*pid].clocks.ahead += by,
             Fault::Relist(pid, kind) => self.relist(*pid, *kind),
+            Fault::Resync(driver) => self.attacher_resync(driver, chance),
             Fault::RestartManager => self.others.lifecycle.restart(),
             Fault::EditPolicy(policy) => {
                 self.api.update::<ResiliencyPolicy>(&policy.name_any(), |it| {
@@ -186,6 +189,7 @@ impl World {
         let process = &mut self.processes[pid];
         if process.is_up && process.stands_until.is_none_or(|until| until <= self.now) {
             process.stands_until = Some(self.now + length);
+            process.woke_at = self.now + length;
             // All that it does waits until it wakes; from then on its clock is behind.
             process.clocks.slept += if asleep { length } else { 0 };
         }

@@ -9,18 +9,30 @@
 
 pub mod api;
 pub mod array;
+pub mod batch;
 mod begin;
 mod canonical;
 pub mod chance;
 pub mod counts;
+pub mod exhaustive;
 pub mod faults;
+pub mod mutants;
 pub mod oracle;
 pub mod others;
 pub mod process;
+pub mod run;
+pub mod schedule;
 pub mod shape;
 mod shapes;
+pub mod shrink;
 pub mod time;
 pub mod world;
 
+pub use batch::Batch;
+pub use run::{Outcome, play, run};
+pub use shrink::{shrink, tell};
+
+#[cfg(test)]
+mod invariant_tests;
 #[cfg(test)]
 mod tests;

@@ -171,7 +171,7 @@ impl Shape {
             is_protected: true,
         };
         let workloads = vec![workload("db", &["v0"], 10), workload("queue", &["v1", "v2"], 0)];
-        let policy = policy("all", &["db", "queue"], &json!({ "limits": { "maxNodes": 1 } }));
+        let policy = policy("all", &["db", "queue"], &json!({ "limits": { "maxNodes": 1, "window": "60s" } }));
         Self::new(3, vec![driver], volumes.into(), workloads, vec![policy])
     }
 
@@ -237,6 +237,12 @@ impl Workload {
         pod.status.phase = Some("Pending".into());
         pod
     }
+}
+
+/// Whether a policy selects the pods of an app.
+pub fn selects(policy: &ResiliencyPolicy, app: Option<&String>) -> bool {
+    let labels = app.map(|app| ("app".to_owned(), app.clone())).into_iter().collect();
+    policy.spec.selector.pod_selector.as_ref().is_none_or(|selector| selector.matches(&labels))
 }
 
 /// What the job controller puts on its pods until they are counted.

@@ -1,9 +1,123 @@
 //! Shapes by chance.
 
-use crate::chance::Chance;
-use crate::shape::Shape;
+use std::collections::BTreeMap;
+
+use bulkhead::api::resiliency_policy::ResiliencyPolicy;
+use serde_json::{Value, json};
+
+use crate::chance::{Chance, Choice};
+use crate::shape::{Driver, Owner, Placement, Shape, VolumeShape, Workload, one_of, policy};
 
 /// A shape by chance.
-pub(crate) fn random(_: &mut dyn Chance) -> Shape {
-    Shape::plain()
+pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
+    let c = Choice::Shape;
+    let nodes = chance.between(c, 3, 5) as usize;
+    let mut drivers = vec![driver(chance, "block.example.com")];
+    if chance.one_in(c, 3) {
+        drivers.push(driver(chance, "file.example.com"));
+    }
+    let mut volumes = BTreeMap::new();
+    for index in 0..chance.between(c, 2, 5) {
+        let driver = one_of(chance, &drivers).name;
+        volumes.insert(format!("v{index}"), VolumeShape { driver, shared: chance.one_in(c, 3) });
+    }
+    let workloads = workloads(chance, &volumes, nodes);
+    let policies = policies(chance, &workloads, &drivers);
+    let mut shape = Shape::new(nodes, drivers, volumes, workloads, policies);
+    shape.admission_missing = chance.one_in(c, 6);
+    shape
+}
+
+fn driver(chance: &mut dyn Chance, name: &str) -> Driver {
+    let c = Choice::Shape;
+    Driver {
+        name: name.into(),
+        has_sidecar: !chance.one_in(c, 20),
+        lists: !chance.one_in(c, 12),
+        latency: one_of(chance, &[50, 50, 5, 400, 2000, 8000]),
+    }
+}
+
+/// A single-writer volume belongs to one workload, as a claim does; a shared one to several.
+fn workloads(chance: &mut dyn Chance, volumes: &BTreeMap<String, VolumeShape>, nodes: usize) -> Vec<Workload> {
+    let c = Choice::Shape;
+    let mut workloads = Vec::new();
+    let mut free: Vec<&String> = volumes.iter().filter(|(_, it)| !it.shared).map(|(name, _)| name).collect();
+    let shared: Vec<&String> = volumes.iter().filter(|(_, it)| it.shared).map(|(name, _)| name).collect();
+    let count = chance.between(c, 2, 4);
+    for index in 0..count {
+        let mut of = Vec::new();
+        for _ in 0..chance.between(c, 0, 1) + u64::from(index == 0 || shared.is_empty()) {
+            of.extend(free.pop().cloned());
+        }
+        if !shared.is_empty() && (of.is_empty() || chance.one_in(c, 3)) {
+            of.push(one_of(chance, &shared).clone());
+        }
+        let owner = one_of(chance, &[Owner::StatefulSet, Owner::StatefulSet, Owner::ReplicaSet, Owner::Job]);
+        let placement = match chance.pick(c, 12) {
+            1 => Placement::ToleratesAll,
+            2 => Placement::Named(0),
+            _ => Placement::Scheduled,
+        };
+        workloads.push(Workload {
+            name: format!("w{index}"),
+            owner,
+            volumes: of,
+            placement,
+            home: if placement == Placement::Scheduled && chance.one_in(c, 3) { 1 + index as usize } else { 0 } % nodes,
+            priority: chance.between(c, 0, 3) as i32 * 100,
+            is_protected: !chance.one_in(c, 8),
+        });
+    }
+    if chance.one_in(c, 2) {
+        workloads.push(Workload {
+            name: "agent".into(),
+            owner: Owner::DaemonSet,
+            volumes: Vec::new(),
+            placement: Placement::Named(0),
+            home: 0,
+            priority: 1000,
+            is_protected: false,
+        });
+    }
+    workloads
+}
+
+fn policies(chance: &mut dyn Chance, workloads: &[Workload], drivers: &[Driver]) -> Vec<ResiliencyPolicy> {
+    let c = Choice::Shape;
+    let protected: Vec<&str> = workloads.iter().filter(|it| it.is_protected).map(|it| it.name.as_str()).collect();
+    if protected.is_empty() {
+        return vec![policy("all", &["nobody"], &spec(chance, drivers))];
+    }
+    let mut policies = vec![policy("all", &protected, &spec(chance, drivers))];
+    if chance.one_in(c, 4) {
+        policies.push(policy("more", &[one_of(chance, &protected)], &spec(chance, drivers)));
+    }
+    policies
+}
+
+/// The spec of a policy, selector aside.
+pub(crate) fn spec(chance: &mut dyn Chance, drivers: &[Driver]) -> Value {
+    let c = Choice::Shape;
+    let mut fencing = match chance.pick(c, 8) {
+        1 | 2 => json!({ "minimumProof": "Acknowledged" }),
+        3 => json!({ "minimumProof": "None", "acknowledgeRisk": "DoubleWriters" }),
+        4 => json!({ "minimumProof": "Acknowledged", "methods": [{ "type": "Detach" }, { "type": "Unpublish" }] }),
+        5 => json!({ "minimumProof": "Verified", "drivers": [
+            { "name": one_of(chance, drivers).name, "minimumProof": "Acknowledged", "methods": [{ "type": "Unpublish" }] },
+        ] }),
+        _ => json!({ "minimumProof": "Verified" }),
+    };
+    // A call that can never end in time proves nothing for ever: that is no fault.
+    let slow = drivers.iter().any(|driver| driver.latency > 1000);
+    fencing["callTimeout"] = json!(one_of(chance, if slow { &["30s"] } else { &["30s", "30s", "5s", "2s"] }));
+    json!({
+        "detection": { "kubelet": { "decisiveAfter": one_of(chance, &["0s", "0s", "0s", "4s"]) } },
+        "fencing": fencing,
+        "limits": {
+            "maxNodes": one_of(chance, &[1, 1, 2]), "cooldown": one_of(chance, &["60s", "60s", "0s"]),
+            "window": one_of(chance, &["120s", "60s", "0s"]),
+        },
+        "release": { "detach": one_of(chance, &["Automatic", "Automatic", "VolumeAttachments"]) },
+    })
 }

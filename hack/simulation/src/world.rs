@@ -53,9 +53,13 @@ pub struct World {
     pub trace: Option<Vec<String>>,
     /// Stop a process at a write or call of this number.
     pub crash_point: Option<CrashPoint>,
+    /// What goes wrong right after the programs under test have sent so many writes and calls.
+    pub triggers: Vec<(u64, Fault)>,
     pub(crate) writes: BTreeMap<u64, Write>,
     pub(crate) calls: BTreeMap<u64, UnpublishCall>,
     pub(crate) lists: BTreeMap<u64, ListCall>,
+    /// When the last list that a sidecar got was made, by driver.
+    pub(crate) listed: BTreeMap<String, Millis>,
     agenda: BTreeMap<(Millis, u64), Task>,
     wakes: BTreeMap<Actor, Millis>,
     numbers: u64,
@@ -183,9 +187,11 @@ impl World {
             counts: Counts::default(),
             trace: None,
             crash_point: None,
+            triggers: Vec::new(),
             writes: BTreeMap::new(),
             calls: BTreeMap::new(),
             lists: BTreeMap::new(),
+            listed: BTreeMap::new(),
             agenda: BTreeMap::new(),
             wakes: BTreeMap::new(),
             numbers: 0,
@@ -218,6 +224,17 @@ impl World {
     /// What is on the agenda, in order.
     pub fn agenda(&self) -> impl Iterator<Item = (Millis, u64, &Task)> {
         self.agenda.iter().map(|((at, number), task)| (*at, *number, task))
+    }
+
+    /// Whether a thing on the agenda has been overtaken, and will do nothing.
+    pub(crate) fn is_overtaken(&self, at: Millis, task: &Task) -> bool {
+        match task {
+            Task::Land(id) | Task::Answer(id) => !self.writes.contains_key(id),
+            Task::CallEnds(id) => !self.calls.contains_key(id),
+            Task::ListEnds(id) => !self.lists.contains_key(id),
+            Task::Wake(actor) => self.wakes.get(actor) != Some(&at),
+            _ => false,
+        }
     }
 
     /// Takes one thing off the agenda, out of turn, and performs it: for a model checker.

@@ -3,6 +3,7 @@
 
 mod failover;
 mod report;
+mod simulate;
 mod timeline;
 
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ use self::report::Measure;
 pub enum Benchmark {
     /// Nodes die with their pods: from the taint unreachable:NoSchedule to the running replacements
     Failover(Options),
+    /// Many schedules of the simulated cluster, each with its faults; every invariant is judged
+    Simulate(simulate::Options),
 }
 
 /// Options of `bench failover`.
@@ -71,7 +74,19 @@ pub struct Options {
 }
 
 /// Runs a benchmark.
-pub async fn run(root: &Path, Benchmark::Failover(options): &Benchmark) -> Result<()> {
+pub async fn run(root: &Path, benchmark: &Benchmark) -> Result<()> {
+    match benchmark {
+        Benchmark::Failover(options) => fail_over(root, options).await,
+        Benchmark::Simulate(options) => {
+            let (root, options) = (root.to_owned(), *options);
+            tokio::task::spawn_blocking(move || simulate::run(&root, options).map_err(|error| error.to_string()))
+                .await??;
+            Ok(())
+        }
+    }
+}
+
+async fn fail_over(root: &Path, options: &Options) -> Result<()> {
     if [options.nodes, options.pods, options.volumes, options.runs].contains(&0) || options.attacher_qps == 0 {
         return Err("--nodes, --pods, --volumes, --runs and --attacher-qps must be 1 or more".into());
     }

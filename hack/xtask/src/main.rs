@@ -37,7 +37,7 @@ enum Command {
     Check,
     /// Everything that must pass before a commit: `check`, then all tests.
     Test {
-        /// Also what takes long: many more cases of the property tests.
+        /// Also what takes long: many more cases of the property tests, all of what the tests on the control plane sample.
         #[arg(long)]
         wide: bool,
     },

@@ -8,6 +8,8 @@ use bulkhead_testbed::binaries::Binaries;
 use crate::steps::{Steps, cargo};
 use crate::{Result, check};
 
+/// Tells the tests on the control plane that what takes long is to run too.
+const WIDE: &str = "BULKHEAD_WIDE";
 /// How many cases of each property `--wide` tries where the property itself does not say.
 const WIDE_CASES: &str = "10000";
 
@@ -35,7 +37,7 @@ fn all(steps: &mut Steps, wide: bool) -> Result<()> {
     // One selection of packages for all runs of cargo: another would build the dependencies once more.
     let control_plane = &mut cargo(&["test", "--workspace", "--no-fail-fast", "--test", "*"]);
     if wide {
-        control_plane.env("BULKHEAD_WIDE", "1");
+        control_plane.env(WIDE, "1");
     }
     let remedy = "a test on the control plane failed: see above; BULKHEAD_KEEP=1 keeps the folder with its logs";
     steps.tests("control-plane tests", control_plane, remedy)

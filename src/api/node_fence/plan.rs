@@ -23,12 +23,12 @@ pub struct Plan {
     /// Every pod of the node that was looked at, with the decision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 512))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["episode".into(), "uid".into()]))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub pods: Vec<PlannedPod>,
     /// Every volume of those pods and every attachment of the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["episode".into(), "name".into()]))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub volumes: Vec<PlannedVolume>,
 }
 
@@ -78,7 +78,6 @@ pub enum EvidenceState {
 /// One pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self == oldSelf").message("a planned pod cannot be changed"))]
 pub struct PlannedPod {
     /// Episode the row belongs to; a row carried over keeps its own.
     #[schemars(range(min = 1))]
@@ -123,7 +122,6 @@ pub enum PodAction {
 /// One volume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self == oldSelf").message("a planned volume cannot be changed"))]
 pub struct PlannedVolume {
     /// Episode the row belongs to; a row carried over keeps its own.
     #[schemars(range(min = 1))]

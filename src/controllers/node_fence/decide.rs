@@ -17,6 +17,7 @@ use crate::api::resiliency_policy::{DetachMode, ResiliencyPolicy};
 use crate::api::slim::{Node, VolumeAttachment};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
+use crate::mutants::{self, Mutant};
 
 use super::rows::{Change, Rows};
 use super::{guard, pods, requests, rows, status};
@@ -39,6 +40,9 @@ pub const PROOF_LIFETIME: Duration = Duration::from_secs(10);
 const RECORD_LIFETIME: TimeDelta = TimeDelta::days(7);
 /// How long progress may go unrecorded while there is something to do.
 const RECORD_AT_LAST: Duration = Duration::from_secs(5);
+/// Up to so many attachments are left to the out-of-service taint. Attach/detach takes one after the other, each with a
+/// write of the Node; of more, those that it has not come to are deleted beside it, and the attacher begins with all.
+const DETACH_BY_TAINT_ONLY: usize = 16;
 /// How long released volumes wait for the last proofs, so that one taint can detach all of them.
 const DETACH_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -198,7 +202,7 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     let recorded = seen.fence.status.clone().unwrap_or_default();
     let changes = rows.change_from(&recorded) != Change::None || step.is_some();
     // That a node is back is believed of the API only; while nothing depends on it nobody asks.
-    if !seen.live && (rows.need_live || rows.node == NodeState::Back && changes) {
+    if !seen.is_live() && (rows.need_live || rows.node == NodeState::Back && changes) {
         return Decision { reason: "Looking", look_live: true, ..Decision::default() };
     }
     let wanted = status::compute(seen, &rows, step.as_ref(), now);
@@ -249,7 +253,7 @@ fn pace(seen: &Seen, recorded: &NodeFenceStatus, wanted: &NodeFenceStatus) -> Op
 }
 
 fn finish(seen: &Seen, step: Step) -> Decision {
-    if step.live && !seen.live {
+    if step.live && !seen.is_live() {
         return Decision { reason: step.reason, look_live: true, ..Decision::default() };
     }
     Decision { reason: step.reason, look_live: false, effects: step.effects, look_again: step.look_again }
@@ -288,7 +292,9 @@ fn after_recovery(seen: &Seen, now: Now) -> Option<Step> {
     let status = seen.fence.status.as_ref()?;
     let begun = seen.fence.spec.plan.decided_at;
     let current = status.timeline.as_ref().and_then(|timeline| timeline.decided_at) == Some(begun);
-    if status.phase != Some(Phase::Recovered) || !current || rows::is_back_uncleaned(seen) {
+    // A request whose creation arrived long after its sender gave it up is taken back as any other.
+    let over = seen.requests.is_empty() && !rows::is_back_uncleaned(seen);
+    if status.phase != Some(Phase::Recovered) || !current || !over {
         return None;
     }
     let guarded = seen.fence.metadata.finalizers.iter().flatten().any(|f| f == names::NODE_CLEAN_FINALIZER);
@@ -378,8 +384,11 @@ fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let mut left = rows.attachments_to_remove(seen);
     left.retain(|attachment| attachment.metadata.deletion_timestamp.is_none());
     // A kubelet that is back unmounts first; then attach/detach detaches. Ours would cut off what it still flushes.
-    if rows.node == NodeState::Back || left.is_empty() || seen.our_out_of_service().is_some() {
+    if rows.node == NodeState::Back || left.is_empty() {
         return None;
+    }
+    if seen.our_out_of_service().is_some() {
+        return if left.len() > DETACH_BY_TAINT_ONLY { delete_attachments(left) } else { None };
     }
     if let Some(taint) = add_out_of_service(seen, rows, now) {
         return Step::live("Detaching", vec![taint]);
@@ -387,10 +396,19 @@ fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     if may_use_out_of_service(seen, rows) && rows.proofs_are_near(seen, now, DETACH_PATIENCE) {
         return Step::wait("Detaching", Duration::from_millis(200));
     }
-    Step::live("Detaching", left.into_iter().map(Effect::DeleteAttachment).collect())
+    delete_attachments(left)
+}
+
+fn delete_attachments(attachments: Vec<Arc<VolumeAttachment>>) -> Option<Step> {
+    Step::live("Detaching", attachments.into_iter().map(Effect::DeleteAttachment).collect())
 }
 
 impl Seen {
+    /// Whether node, Lease, pods and attachments may be believed as they are.
+    pub fn is_live(&self) -> bool {
+        self.live || mutants::is_on(Mutant::NoLiveReread)
+    }
+
     /// The recorded phase.
     pub fn phase(&self) -> Option<Phase> {
         self.fence.status.as_ref().and_then(|status| status.phase)

@@ -10,14 +10,19 @@ use crate::api::names;
 use crate::api::node_fence::{PlannedPod, PodAction, PodStatusState};
 use crate::api::time::{self, Now};
 use crate::api::usage::{PodView, VolumeKind};
+use crate::mutants::{self, Mutant};
 
 use super::decide::{Effect, NodeState, Seen, Step};
-use super::rows::Rows;
+use super::pods;
+use super::rows::{Rows, VolumeRow};
 
 /// Whether the out-of-service taint may be set; the error says what is unproved. Decides on what the caller saw: the
 /// step that sets the taint demands a live look.
 pub fn may_add_out_of_service(seen: &Seen, rows: &Rows) -> Result<(), String> {
     let node = seen.node.as_ref().ok_or("the Node is gone")?;
+    if mutants::is_on(Mutant::NoOutOfServiceGuard) {
+        return Ok(());
+    }
     if node.metadata.uid.as_deref() != Some(&seen.fence.spec.node.uid) {
         return Err("the Node is another one".into());
     }
@@ -32,11 +37,7 @@ pub fn may_add_out_of_service(seen: &Seen, rows: &Rows) -> Result<(), String> {
     if node.taints().iter().any(|taint| taint.key == names::OUT_OF_SERVICE_TAINT) {
         return Err("somebody else's out-of-service taint is there".into());
     }
-    let proved: BTreeSet<&str> = rows
-        .current()
-        .filter(|row| row.is_cut_off() && row.status.proof >= row.minimum)
-        .map(|row| row.plan.name.as_str())
-        .collect();
+    let proved: BTreeSet<&str> = proved_rows(rows).map(|row| row.plan.name.as_str()).collect();
     for pod in &seen.pods {
         check_pod(seen, rows, pod, &proved)?;
     }
@@ -45,19 +46,25 @@ pub fn may_add_out_of_service(seen: &Seen, rows: &Rows) -> Result<(), String> {
             return Err(format!("attachment of {} is not proved", attachment.volume()));
         }
     }
-    let known: BTreeSet<String> = rows
-        .volumes
-        .iter()
-        .filter(|row| proved.contains(row.plan.name.as_str()))
-        .filter_map(|row| {
-            Some(format!("kubernetes.io/csi/{}^{}", row.plan.driver.as_ref()?, row.plan.volume_handle.as_ref()?))
-        })
-        .collect();
+    let known = node_names(proved_rows(rows));
     let reported = node.status.volumes_attached.iter().map(|volume| &volume.name).chain(&node.status.volumes_in_use);
     match reported.into_iter().find(|name| !known.contains(*name)) {
         Some(name) => Err(format!("volume {name} of the node's status is not proved")),
         None => Ok(()),
     }
+}
+
+/// Volumes that are cut off with enough proof.
+fn proved_rows(rows: &Rows) -> impl Iterator<Item = &VolumeRow> {
+    rows.current().filter(|row| row.is_cut_off() && row.status.proof >= row.minimum)
+}
+
+/// Names of volumes in the status of a Node.
+fn node_names<'a>(rows: impl Iterator<Item = &'a VolumeRow>) -> BTreeSet<String> {
+    let name = |row: &VolumeRow| {
+        Some(format!("kubernetes.io/csi/{}^{}", row.plan.driver.as_ref()?, row.plan.volume_handle.as_ref()?))
+    };
+    rows.filter_map(name).collect()
 }
 
 /// The out-of-service taint acts on the whole node, so it stays no moment longer than it must: until the plan's
@@ -68,7 +75,11 @@ pub fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<St
     let age = taint.time_added.as_ref().map(|at| now.wall.signed_duration_since(time::from_k8s(at)));
     let max = TimeDelta::from_std(seen.settings.out_of_service_max).unwrap_or(TimeDelta::MAX);
     let spent = age.is_none_or(|age| age >= max || age < TimeDelta::zero());
-    let done = rows.attachments_to_remove(seen).is_empty() && !rows.is_releasing();
+    // An attachment that somebody else deletes is not known to attach/detach until it looks for itself: the node's list
+    // tells when it has.
+    let free = node_names(proved_rows(rows).filter(|row| !pods::is_in_use(seen, &row.plan.name)));
+    let listed = node.status.volumes_attached.iter().any(|volume| free.contains(&volume.name));
+    let done = rows.attachments_to_remove(seen).is_empty() && !rows.is_releasing() && !listed;
     let unproved = seen.pods.iter().any(|pod| pod_gc_would_act_unproved(seen, rows, pod));
     if !(spent || done || unproved || rows.node == NodeState::Back || !seen.lease_is_still) {
         return None;
@@ -80,7 +91,7 @@ pub fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<St
 fn pod_gc_would_act_unproved(seen: &Seen, rows: &Rows, pod: &PodView) -> bool {
     let planned = seen.fence.spec.plan.pods.iter().find(|row| row.uid == pod.uid());
     let proved = planned.is_some_and(|planned| are_fresh(rows, &planned.volumes));
-    pod.pod.is_terminating() && !pod.pod.is_finished() && !proved
+    pod.pod.is_terminating() && !pod.pod.is_finished() && !proved && !mutants::is_on(Mutant::NoOutOfServiceGuard)
 }
 
 /// The taint, as we set it.

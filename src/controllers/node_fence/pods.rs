@@ -7,10 +7,11 @@ use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{NodeFenceStatus, PlannedPod, PodAction, PodStatus, PodStatusState, VolumeStatusState};
 use crate::api::time::{self, Now};
 use crate::api::usage::{PodView, VolumeKind};
+use crate::mutants::{self, Mutant};
 
 use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_closed, is_settled};
 use super::requests;
-use super::rows::Rows;
+use super::rows::{Rows, VolumeRow};
 
 /// Reasons of a pod that no proof of its own volumes can release.
 const BLOCKED: [&str; 3] = ["LocalVolume", "UnknownVolumeKind", "SharerHeld"];
@@ -35,8 +36,25 @@ pub fn is_blocked(row: &PodStatus) -> bool {
 
 /// Whether a pod on the node that has not ended uses the volume.
 pub fn is_in_use(seen: &Seen, volume: &str) -> bool {
-    let running = seen.pods.iter().filter(|pod| !pod.pod.is_finished());
+    let running = seen.pods.iter().filter(|pod| may_run(seen, pod));
     running.into_iter().any(|pod| pod.volumes.iter().any(|used| used.name == volume))
+}
+
+/// Whether a pod on the node that has not ended wants the volume, though it may not have started yet. While it does, its
+/// attachment will not go.
+pub fn is_wanted(seen: &Seen, volume: &str) -> bool {
+    let open = seen.pods.iter().filter(|pod| !pod.pod.is_finished());
+    open.into_iter().any(|pod| pod.volumes.iter().any(|used| used.name == volume))
+}
+
+/// Whether the pod may run. One that came after the plan and has never started does not, unless a kubelet was back
+/// meanwhile: its owner put it back on the failed node, and nothing is attached for it there. If it counted, the
+/// attachment of what was released would stay, and the attacher would give the node its access back.
+fn may_run(seen: &Seen, pod: &PodView) -> bool {
+    let planned = seen.fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid());
+    let timeline = seen.fence.status.as_ref().and_then(|status| status.timeline.as_ref());
+    let returned = timeline.is_some_and(|timeline| timeline.returned_at.is_some());
+    !pod.pod.is_finished() && (planned || returned || pod.pod.is("Initialized"))
 }
 
 /// Pods that have gone: released by us, or by others without our proof. A pod that is only missing from the store
@@ -48,7 +66,7 @@ pub fn observe_departures(seen: &Seen, rows: &mut Rows, now: Now) {
             continue;
         }
         let ours = row.state == PodStatusState::Releasing;
-        if !ours && !seen.live {
+        if !ours && !seen.is_live() {
             rows.need_live = true;
             continue;
         }
@@ -92,7 +110,7 @@ fn next_held(seen: &Seen, rows: &Rows) -> Option<(usize, String)> {
             rows.pods.iter().zip(plan).find(|(row, planned)| row.uid == uid && planned.action == PodAction::Release);
         row.is_some_and(|(row, _)| !is_blocked(row) && row.state != PodStatusState::Undone)
     };
-    let staying: Vec<_> = seen.pods.iter().filter(|pod| !pod.pod.is_finished() && !goes(pod.uid())).collect();
+    let staying: Vec<_> = seen.pods.iter().filter(|pod| may_run(seen, pod) && !goes(pod.uid())).collect();
     rows.pods.iter().zip(plan).enumerate().find_map(|(index, (row, planned))| {
         let open =
             matches!(row.state, PodStatusState::Pending) || row.state == PodStatusState::Waiting && !is_blocked(row);
@@ -162,7 +180,7 @@ fn when_back(seen: &Seen, rows: &Rows, planned: &PlannedPod, now: Now) -> Next {
 
 fn when_away(rows: &Rows, planned: &PlannedPod) -> Next {
     let volumes: Vec<_> = planned.volumes.iter().map(|name| (name, rows.volume(name))).collect();
-    if volumes.iter().all(|(_, row)| row.is_some_and(|row| row.fresh)) {
+    if planned.volumes.iter().all(|name| is_proved(rows, name)) {
         return Some((PodStatusState::Releasing, None, None));
     }
     let failed: Vec<_> = volumes
@@ -199,13 +217,20 @@ pub fn release(seen: &Seen, rows: &Rows) -> Option<Step> {
     Step::live("Releasing", effects)
 }
 
+/// Whether a volume is proved to be cut off, by an answer that still counts.
+fn is_proved(rows: &Rows, volume: &str) -> bool {
+    let begun = |row: &VolumeRow| row.is_committed() && mutants::is_on(Mutant::DeleteBeforeFence);
+    mutants::is_on(Mutant::NoFence) || rows.volume(volume).is_some_and(|row| row.fresh || begun(row))
+}
+
 /// When the first of the proofs that the pod rests on is too old: a pass with hundreds of deletions on a slow API server
 /// outlasts it. Method Detach and minimum proof None do not age.
 fn proved_until(seen: &Seen, rows: &Rows, pod: &PodView) -> Option<Instant> {
     let volumes = pod.volumes.iter().filter_map(|volume| rows.volume(&volume.name));
     let ageing =
         volumes.filter(|row| row.minimum > Proof::None && row.status.method == Some(FenceMethodType::Unpublish));
-    ageing.filter_map(|row| seen.asked.get(&row.key())).map(|asked| asked.at + PROOF_LIFETIME).min()
+    let asked = ageing.filter_map(|row| seen.asked.get(&row.key())).map(|asked| asked.at + PROOF_LIFETIME).min();
+    asked.filter(|_| !mutants::is_on(Mutant::StaleProof))
 }
 
 /// Pods that may be deleted now. One that is being deleted already is deleted again only to take its grace period
@@ -215,8 +240,11 @@ fn going<'a>(seen: &'a Seen, rows: &'a Rows) -> impl Iterator<Item = &'a PodView
     rows.pods.iter().zip(plan).filter(|(row, _)| row.state == PodStatusState::Releasing).filter_map(|(row, planned)| {
         let pod = seen.pods.iter().find(|pod| pod.uid() == row.uid)?;
         let back = rows.node == NodeState::Back;
-        let proved = back || planned.volumes.iter().all(|name| rows.volume(name).is_some_and(|row| row.fresh));
-        let asked = pod.pod.is_terminating() && (back || pod.pod.metadata.deletion_grace_period_seconds == Some(0));
+        let proved = back || planned.volumes.iter().all(|name| is_proved(rows, name));
+        // One whose finalizers wait for its end is marked Failed even if somebody else has deleted it meanwhile.
+        let held = pod.pod.metadata.finalizers.as_ref().is_some_and(|them| !them.is_empty()) && !pod.pod.is_finished();
+        let forced = pod.pod.metadata.deletion_grace_period_seconds == Some(0) && !held;
+        let asked = pod.pod.is_terminating() && (back || forced);
         (proved && !asked).then_some(pod)
     })
 }

@@ -14,6 +14,7 @@ use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
 use crate::api::node_fence::{PodStatus, PodStatusState, VolumeStatusState};
 use crate::api::time::{self, Now};
+use crate::mutants::{self, Mutant};
 
 use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_settled};
 use super::pods;
@@ -27,7 +28,7 @@ const FIRST_WAVE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Asks for what is needed and not proved: new rows, new rounds, and attachments to delete.
 pub fn ask(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    if rows.node == NodeState::Back {
+    if rows.node == NodeState::Back || mutants::is_on(Mutant::NoFence) {
         return None;
     }
     let first = first_wave(seen, rows, now);

@@ -13,8 +13,9 @@ use crate::api::node_fence::{
 use crate::api::resiliency_policy::{ResiliencyPolicy, RestraintType};
 use crate::api::slim::VolumeAttachment;
 use crate::api::time::{self, Now};
+use crate::mutants::{self, Mutant};
 
-use super::decide::{NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
+use super::decide::{Asked, NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
 use super::{pods, requests};
 
 /// All rows as they stand now.
@@ -227,7 +228,7 @@ impl Rows {
         }
         let clean = is_clean(seen);
         // A pod that came to the node during the incident has its volume attached: by now to a machine that is clean.
-        let is_left = |name: &str| seen.attachments_of(name).next().is_some() && !pods::is_in_use(seen, name);
+        let is_left = |name: &str| seen.attachments_of(name).next().is_some() && !pods::is_wanted(seen, name);
         for row in self.volumes.iter_mut().filter(|row| !is_closed(row.status.state)) {
             if !row.is_committed() && !requests::may_be_started(seen, row, now) {
                 row.status.state = VolumeStatusState::Undone;
@@ -400,7 +401,9 @@ fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now
     if begun || status.state == VolumeStatusState::Pending && status.committed_at.is_some() {
         status.state = VolumeStatusState::Fencing;
     }
-    let asked = seen.asked.get(&(row.plan.episode, row.plan.name.clone()));
+    let asked = seen.asked.get(&(row.plan.episode, row.plan.name.clone())).copied();
+    let just_now = Asked { round: result.round, at: now.mono };
+    let asked = if mutants::is_on(Mutant::StaleProof) { Some(just_now) } else { asked };
     let in_time = asked.is_some_and(|asked| {
         asked.round == result.round && now.mono.saturating_duration_since(asked.at) <= PROOF_LIFETIME
     });

@@ -12,6 +12,7 @@ use crate::api::resiliency_policy::{ResiliencyPolicy, ResiliencyPolicyStatus, Re
 use crate::api::slim::Node;
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
+use crate::mutants::{self, Mutant};
 
 use super::brakes::{self, Cluster};
 use super::evidence::{self, Silence};
@@ -120,7 +121,11 @@ impl PolicyBrakes {
     fn new(policy: &ResiliencyPolicy, seen: &Seen, outage: Option<Restraint>, now: Now) -> Self {
         Self {
             outage,
-            acted_on: brakes::acted_on(policy, &seen.fences, now.wall),
+            acted_on: if mutants::is_on(Mutant::BrakeCountedPerPass) {
+                0
+            } else {
+                brakes::acted_on(policy, &seen.fences, now.wall)
+            },
             limit: brakes::limit(&policy.spec.limits, seen.nodes.len()),
             exhausted: false,
         }
@@ -219,7 +224,7 @@ fn consider(
         return;
     };
     // The live Lease moved: the node is back, whatever the watch says (KEP-5647's lesson).
-    if !live.lease_is_still {
+    if !live.lease_is_still && !mutants::is_on(Mutant::NoLiveReread) {
         return;
     }
     let effect = match fence {
@@ -248,10 +253,13 @@ fn count(
     }
 }
 
-/// Whether the plan of an open NodeFence lacks one of these pods.
+/// Whether the plan of an open NodeFence lacks one of these pods. One that came later and never started there is no
+/// victim of the failure: its owner put it back (by `nodeName`, or since it tolerates every taint), and would do so again
+/// each time it is released.
 fn lacks(fence: Option<&Arc<NodeFence>>, pods: &[(&PodView, Effective)]) -> bool {
     let Some(fence) = fence else { return true };
-    pods.iter().any(|(pod, _)| !fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid()))
+    let started = pods.iter().filter(|(pod, _)| pod.pod.is("Initialized"));
+    started.into_iter().any(|(pod, _)| !fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid()))
 }
 
 /// The policies that would act, each once.

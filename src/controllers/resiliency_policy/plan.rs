@@ -15,6 +15,7 @@ use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{CsiNode, Node, VolumeAttachment};
 use crate::api::time::{self, Now};
 use crate::api::usage::{CsiVolume, Lookup, PodView, VolumeKind, VolumeUse};
+use crate::mutants::{self, Mutant};
 
 use super::evidence::{self, Silence};
 use super::select::Effective;
@@ -267,6 +268,7 @@ fn csi_row(live: &LiveNode, episode: i64, name: &str, csi: &CsiVolume, trusted: 
         csi_node.spec.drivers.iter().find(|driver| driver.name == csi.driver).map(|driver| driver.node_id.as_str())
     });
     let node_id = match (published, registered) {
+        (_, Some(registered)) if mutants::is_on(Mutant::WrongNodeId) => Some(registered),
         (Some(published), Some(registered)) if published != registered => None,
         (Some(published), _) => Some(published),
         // The attacher notes the node id before it publishes: without the note nothing was published through this

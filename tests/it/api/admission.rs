@@ -119,6 +119,42 @@ pub async fn only_the_controller_plans(world: &World) -> Outcome {
     Ok(())
 }
 
+/// Not even the controller changes what is planned or asked for.
+pub async fn what_is_planned_and_asked_for_is_frozen(world: &World) -> Outcome {
+    let (pod, volume) = ("a planned pod cannot be changed", "a planned volume cannot be changed");
+    let (carried, asked) = ("carried over from an earlier episode cannot be changed", "only its round can rise");
+    let refusals: [(&str, &str, Changes); 8] = [
+        ("NodeFence", pod, vec![("/spec/plan/pods/0/action", json!("Keep"))]),
+        ("NodeFence", volume, vec![("/spec/plan/volumes/0/minimumProof", json!("None"))]),
+        ("NodeFence", volume, vec![("/spec/plan/volumes/1/nodeID", Value::Null)]),
+        (
+            "NodeFence",
+            carried,
+            vec![("/spec/episode", json!(3)), ("/spec/plan/volumes/0/volumeHandle", json!("other"))],
+        ),
+        ("FenceRequest", asked, vec![("/spec/volumes/1/round", json!(2))]),
+        ("FenceRequest", asked, vec![("/spec/volumes/0/volumeHandle", json!("vol-1"))]),
+        ("FenceRequest", asked, vec![("/spec/volumes/0/attachmentUID", Value::Null)]),
+        ("FenceRequest", asked, vec![("/spec/episode", json!(3)), ("/spec/volumes/1", Value::Null)]),
+    ];
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    for kind in ["NodeFence", "FenceRequest"] {
+        let stored = serde_json::to_value(create(&world.controller, kind, "rows", &vec![]).await?)?;
+        let api = api(&world.controller, kind);
+        for (_, text, changes) in refusals.iter().filter(|(of, ..)| *of == kind) {
+            let update = dynamic(&changed(&stored, "rows", changes)?)?;
+            let refused = |answer: &Answer<DynamicObject>| matches!(answer, Err(kube::Error::Api(status)) if status.code == 422 && status.message.contains(text));
+            eventually(text, async || refused(&api.replace("rows", &dry, &update).await).then_some(())).await?;
+        }
+        let risen: Changes = match kind {
+            "NodeFence" => vec![("/spec/plan/digest", json!("sha256:00000000"))],
+            _ => vec![("/spec/volumes/0/round", json!(7))],
+        };
+        api.replace("rows", &dry, &dynamic(&changed(&stored, "rows", &risen)?)?).await?;
+    }
+    Ok(())
+}
+
 fn attachment(node: &str) -> Result<VolumeAttachment, Failed> {
     let object: Value = json!({
         "metadata": {"name": format!("to-{node}")},

@@ -37,6 +37,7 @@ pub fn trials() -> Vec<Trial> {
         trial(&shared, "only_the_driver_reports", admission::only_the_driver_reports),
         trial(&shared, "people_change_no_plan", admission::people_change_no_plan),
         trial(&shared, "only_the_controller_plans", admission::only_the_controller_plans),
+        trial(&shared, "what_is_planned_and_asked_for_is_frozen", admission::what_is_planned_and_asked_for_is_frozen),
         trial(&shared, "a_fenced_node_gets_no_attachments", admission::a_fenced_node_gets_no_attachments),
         trial(
             &shared,

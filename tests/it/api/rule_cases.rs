@@ -141,13 +141,6 @@ fn node_fence() -> Vec<Case> {
         update("spec.plan", "planned pods cannot be removed within an episode", "/spec/plan/pods/2", Value::Null),
         update("spec.plan", "planned pods cannot be removed within an episode", "/spec/plan/pods", Value::Null),
         update("spec.plan", "planned volumes cannot be removed within an episode", "/spec/plan/volumes/2", Value::Null),
-        update("spec.plan.pods[0]", "a planned pod cannot be changed", "/spec/plan/pods/0/action", json!("Keep")),
-        update(
-            "spec.plan.volumes[0]",
-            "a planned volume cannot be changed",
-            "/spec/plan/volumes/0/minimumProof",
-            json!("None"),
-        ),
         Case {
             kind: "NodeFence",
             field: "status.volumes[0]",
@@ -189,19 +182,6 @@ fn fence_request() -> Vec<Case> {
         update("spec.episode", "episode only rises, by one", "/spec/episode", json!(1)),
         update("spec.node", "the frozen identity is immutable within an episode", "/spec/node/uid", json!("another")),
         update("spec.volumes", "requested volumes cannot be removed within an episode", "/spec/volumes/1", Value::Null),
-        update("spec.volumes[1]", "round only rises", "/spec/volumes/1/round", json!(2)),
-        update(
-            "spec.volumes[0]",
-            "a requested volume cannot be changed, only its round can rise",
-            "/spec/volumes/0/volumeHandle",
-            json!("vol-1"),
-        ),
-        update(
-            "spec.volumes[0]",
-            "a requested volume cannot be changed, only its round can rise",
-            "/spec/volumes/0/attachmentUID",
-            Value::Null,
-        ),
         status(
             "a fenced volume needs proof and method",
             vec![],
@@ -214,11 +194,6 @@ fn fence_request() -> Vec<Case> {
                 "episode": 2, "name": "pvc-1f0e", "round": 1,
                 "result": "Fenced", "proof": "Verified", "method": "Unpublish",
             })),
-        ),
-        status(
-            "round only rises",
-            row(json!({"episode": 2, "name": "pvc-1f0e", "round": 2, "result": "Started", "proof": "None"})),
-            row(json!({"episode": 2, "name": "pvc-1f0e", "round": 1, "result": "Started", "proof": "None"})),
         ),
     ]
 }

@@ -125,11 +125,6 @@ pub async fn limits_and_enums_are_enforced(world: &World) -> Outcome {
         ("NodeFence", vec![("/spec/policies", json!([]))], "should have at least 1 items"),
         ("NodeFence", vec![("/spec/plan/digest", json!("md5:1"))], "spec.plan.digest: Invalid value"),
         ("NodeFence", vec![("/spec/plan/decidedAt", json!("yesterday"))], "spec.plan.decidedAt: Invalid value"),
-        (
-            "NodeFence",
-            vec![("/spec/plan/pods/1/uid", json!("a1f0c1e2-0001-4000-8000-000000000001"))],
-            "Duplicate value",
-        ),
         ("FenceRequest", vec![("/spec/volumes", json!([]))], "should have at least 1 items"),
         ("FenceRequest", vec![("/spec/nodeName", json!("Worker_3"))], "spec.nodeName: Invalid value"),
         ("FenceRequest", vec![("/spec/volumes/0/methods/0/type", json!("Detach"))], "Unsupported value"),

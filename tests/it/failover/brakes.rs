@@ -89,8 +89,8 @@ pub async fn a_policy_with_an_open_fence_goes_when_it_is_finished(cluster: &Clus
     lane.end().await
 }
 
-/// Three of four nodes at once are not three failures.
-pub async fn most_nodes_at_once_are_an_outage() -> Result<(), Failed> {
+/// Three of four nodes at once are not three failures, and all four are not four.
+pub async fn most_nodes_at_once_and_then_all_are_an_outage() -> Result<(), Failed> {
     // As by default, a Lease that stands still is suspected well before Kubernetes gives the node up: Kubernetes does so
     // with one node after the other, and the first must not be acted on before the last is counted.
     let testbed = TestbedOptions { node_monitor_grace_period: Duration::from_secs(18), ..options().testbed };
@@ -114,6 +114,8 @@ pub async fn most_nodes_at_once_are_an_outage() -> Result<(), Failed> {
     policy_says(&cluster, "outage", "Restrained", "True", "CorrelatedOutage").await?;
     let failed = before.values().find(|node| *node != "node-4").ok_or("no pod on a failed node")?;
     event(&cluster, "Node", failed, "FenceHeld", "CorrelatedOutage").await?;
+    cluster.node("node-4")?.kill().await;
+    event(&cluster, "Node", "node-4", "FenceHeld", "CorrelatedOutage").await?;
     let acted = operator_records(&cluster, |record| {
         record.is_write()
             && (["pods", "volumeattachments", "nodes", "nodefences", "fencerequests"]

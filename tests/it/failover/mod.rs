@@ -12,6 +12,7 @@ mod methods;
 mod moves;
 mod neighbours;
 mod order;
+mod outages;
 mod policies;
 mod replacements;
 mod restarts;
@@ -39,36 +40,20 @@ pub fn trials() -> Vec<Trial> {
         Err(error) => return vec![Trial::test("failover::runtime", move || Err(error.into()))],
     };
     let mut trials = vec![
+        alone("every_trouble_of_every_call_at_every_stage", closed::every_trouble_of_every_call_at_every_stage),
         alone("what_was_begun_is_carried_through_by_others", restarts::what_was_begun_is_carried_through_by_others),
-        alone("most_nodes_at_once_are_an_outage", brakes::most_nodes_at_once_are_an_outage),
+        alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
+        alone(
+            "traps::an_api_server_that_was_down_leaves_no_suspicion",
+            outages::an_api_server_that_was_down_leaves_no_suspicion,
+        ),
+        alone("traps::a_node_that_dies_while_no_controller_runs", outages::a_node_that_dies_while_no_controller_runs),
     ];
-    trials.extend(on![
-        "failover",
-        fleet,
-        closed::each_trouble_holds_its_own_pod_only,
-        closed::a_list_that_cannot_be_read_starts_nothing,
-        returns::a_node_back_during_the_fence_loses_its_pods_gracefully,
-        returns::a_node_back_after_the_release_must_reboot,
-        returns::a_node_back_before_the_first_call_is_undone,
-        brakes::no_more_nodes_than_the_budget_are_acted_on,
-        brakes::a_policy_with_an_open_fence_goes_when_it_is_finished,
-        kinds::pods_that_no_proof_can_move_wait_by_name,
-        kinds::a_pod_with_a_finalizer_is_failed_first,
-        kinds::pods_that_nobody_asked_for_are_left_alone,
-        closed::a_read_back_that_shows_too_little_releases_nothing,
-        closed::without_a_sidecar_pods_wait_for_it,
-        closed::a_driver_that_cannot_unpublish_keeps_its_pods,
-        closed::an_array_that_is_down_for_all_is_waited_for,
-        order::every_step_waits_for_the_one_before,
-        order::beside_a_pod_that_stays_attachments_go_one_by_one,
-        order::somebody_elses_out_of_service_taint_is_not_touched,
-        methods::without_a_sidecar_the_attacher_can_acknowledge,
-        methods::the_fence_brings_the_secret_of_its_volume,
-        moves::a_pod_moves_from_a_dead_node,
-    ]);
     trials.extend(on![
         "failover::traps",
         fleet,
+        outages::a_volume_that_hangs_ages_the_proofs_of_the_others,
+        outages::of_two_sidecars_one_calls_and_the_other_takes_over,
         neighbours::an_evicted_pod_of_another_driver_is_left_to_its_kubelet,
         neighbours::an_attachment_without_a_pod_is_kept,
         neighbours::a_terminating_pod_without_an_owner_is_kept,
@@ -91,6 +76,34 @@ pub fn trials() -> Vec<Trial> {
         identity::an_emptied_csi_node_does_not_hide_whom_to_cut_off,
         identity::a_csi_node_that_contradicts_holds_the_incident,
     ]);
+    trials.extend(on![
+        "failover",
+        fleet,
+        closed::each_trouble_holds_its_own_pod_only,
+        closed::acknowledged_by_the_attacher,
+        closed::a_list_that_cannot_be_read_starts_nothing,
+        returns::a_node_back_during_the_fence_loses_its_pods_gracefully,
+        returns::a_node_back_after_the_release_must_reboot,
+        returns::a_node_back_before_the_first_call_is_undone,
+        brakes::no_more_nodes_than_the_budget_are_acted_on,
+        brakes::a_policy_with_an_open_fence_goes_when_it_is_finished,
+        kinds::pods_that_no_proof_can_move_wait_by_name,
+        kinds::a_pod_with_a_finalizer_is_failed_first,
+        kinds::pods_that_nobody_asked_for_are_left_alone,
+        closed::a_read_back_that_shows_too_little_releases_nothing,
+        closed::without_a_sidecar_pods_wait_for_it,
+        closed::a_driver_that_cannot_unpublish_keeps_its_pods,
+        closed::an_array_that_is_down_for_all_is_waited_for,
+        order::every_step_waits_for_the_one_before,
+        order::beside_a_pod_that_stays_attachments_go_one_by_one,
+        order::somebody_elses_out_of_service_taint_is_not_touched,
+        methods::without_a_sidecar_the_attacher_can_acknowledge,
+        methods::the_fence_brings_the_secret_of_its_volume,
+        moves::a_pod_moves_from_a_dead_node,
+    ]);
+    if is_wide() {
+        trials.extend(on!["failover::wide", fleet, closed::acknowledged_by_a_driver]);
+    }
     trials
 }
 

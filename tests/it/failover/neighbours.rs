@@ -115,7 +115,7 @@ pub async fn an_attachment_without_a_pod_is_kept(cluster: &Cluster) -> Result<()
     let planned = fence.spec.plan.volumes.iter().find(|row| row.name == volume);
     assert!(planned.is_some_and(|row| row.methods.is_empty()), "{planned:?}");
     assert!(volume_row(&fence, &volume).is_none_or(|row| row.committed_at.is_none()));
-    assert_eq!(lane.attachments().await?, [name.clone()]);
+    assert_eq!(lane.attachments().await?, std::slice::from_ref(&name));
     assert_eq!(taintings(&lane, names::OUT_OF_SERVICE_TAINT)?, [], "the key acts on the whole node");
     assert_eq!(lane.deletions(&[name])?.iter().filter(|record| record.resource != "pods").count(), 0);
     assert_eq!(lane.array().published_nodes(&format!("vol-{volume}")), [lane.victim()?.csi_node_id()]);

@@ -30,7 +30,7 @@ async fn comes_back(cluster: &Cluster, name: &str, template: impl Fn(&str) -> Va
     let before = lane.before(&set).await?;
     victim.kill().await;
     // The one that came back is released, and so is the next: 2 s and 4 s later.
-    let second = is_back(&lane, &set, &[before.uid.clone()]).await?;
+    let second = is_back(&lane, &set, std::slice::from_ref(&before.uid)).await?;
     let third = is_back(&lane, &set, &[before.uid, second.clone()]).await?;
     let attached = lane.attachments().await?;
     assert!(attached.iter().all(|name| before.attachments.contains(name)), "an attachment came in: {attached:?}");

@@ -268,10 +268,15 @@ impl Api {
 
     /// Whether admission lets a VolumeAttachment be created for the node.
     pub fn admits_attachment(&self, node: &str) -> bool {
+        self.admission_missing || !self.is_fenced(node)
+    }
+
+    /// Whether there is an active NodeFence of that node.
+    pub fn is_fenced(&self, node: &str) -> bool {
         let active = |fence: &Arc<NodeFence>| {
             fence.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(names::ACTIVE_LABEL))
         };
-        self.admission_missing || !self.fences.get(node).is_some_and(active)
+        self.fences.get(node).is_some_and(active)
     }
 
     /// The holder of a leader's Lease and its version; `None` when there is no Lease.

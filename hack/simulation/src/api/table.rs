@@ -42,6 +42,12 @@ impl<K> Table<K> {
         self.first + self.log.len() as u64
     }
 
+    /// The changes from that number on, as far as they are kept.
+    pub fn since(&self, number: u64) -> impl Iterator<Item = &(String, Option<Arc<K>>)> {
+        let skipped = usize::try_from(number.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        self.log.iter().skip(skipped)
+    }
+
     /// An object is created, changed or (`None`) gone.
     pub fn set(&mut self, name: &str, object: Option<Arc<K>>) {
         match &object {

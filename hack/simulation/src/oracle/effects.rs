@@ -8,20 +8,49 @@ use bulkhead::api::names;
 use bulkhead::api::node_fence::{NodeFence, Phase, PlannedVolume, PodAction, VolumeStatus, VolumeStatusState};
 use bulkhead::api::slim::{Node, Pod};
 use bulkhead::controllers::node_fence::decide::{Effect, PROOF_LIFETIME};
-use bulkhead::controllers::resiliency_policy::decide::Decision;
+use bulkhead::controllers::resiliency_policy::brakes::{self, Cluster};
+use bulkhead::controllers::resiliency_policy::decide::{Decision, Effect as Protecting};
 use kube::ResourceExt;
 
 use crate::api::{Op, Refusal, Written};
 use crate::process::Pid;
 use crate::shape::{handle, volumes_of};
-use crate::time::{Millis, millis};
+use crate::time::{MINUTE, Millis, millis};
 use crate::world::World;
+
+/// A node that has been heard of for this long without a pause is well beyond doubt.
+const WELL: Millis = MINUTE;
 
 impl World {
     /// A pass over the cluster has decided.
     pub(crate) fn notice_cluster(&mut self, pid: Pid, decision: &Decision) {
         self.counts.restrained += decision.restrained.len() as u64;
         self.notice_overlap(pid);
+        self.judge_outage(pid, decision);
+    }
+
+    /// I6: nothing is begun while so many nodes are silent that the observer must be wrong. What the process cannot have
+    /// seen yet does not count.
+    fn judge_outage(&mut self, pid: Pid, decision: &Decision) {
+        let begins = decision.effects.iter().any(|effect| matches!(effect, Protecting::Open(_)));
+        let views = &self.controllers[pid].views;
+        if !begins || views.nodes.next() != self.api.nodes.next() || views.policies.next() != self.api.policies.next() {
+            return;
+        }
+        let nodes = self.api.nodes.values().count();
+        let suspected = self.api.nodes.values().filter(|node| node.ready() != "True").count();
+        for effect in &decision.effects {
+            let Protecting::Open(fence) = effect else { continue };
+            let named = |name: &str| fence.spec.policies.iter().any(|it| it.name == name);
+            let policies = self.api.policies.values().filter(|policy| named(&policy.name_any()));
+            let outage =
+                policies.into_iter().any(|policy| brakes::is_outage(&policy.spec.limits, Cluster { nodes, suspected }));
+            if outage {
+                let what = format!("{} is acted on while {suspected} of {nodes} nodes are silent", fence.name_any());
+                self.oracle.break_("I6", self.now, what);
+                return;
+            }
+        }
     }
 
     fn notice_overlap(&mut self, pid: Pid) {
@@ -47,17 +76,27 @@ impl World {
     pub(crate) fn notice_unpublish(&mut self, pid: Pid, request: &FenceRequest, volume: &RequestedVolume) {
         self.counts.unpublishes += 1;
         let node = &request.spec.node_name;
+        // One that came back is cut off until it is clean: until then nothing new is attached there.
+        if self.api.nodes.get(node).is_some() && !self.api.is_fenced(node) {
+            self.judge_health(pid, node, self.now, "an unpublish");
+        }
         self.tell(|| format!("p{pid} unpublishes {} of {node} ({})", volume.name, volume.node_id));
-        let boot = self.machines.get(node).map(|machine| machine.boot_id()).unwrap_or_default();
+        // What was booted since has nothing of before to lose.
+        let boot = request.spec.node.boot_id.clone().unwrap_or_default();
         self.oracle.cut.entry(node.clone()).or_default().insert(boot);
+        self.judge_name(request, volume);
     }
 
     /// The server is about to take a write.
     pub(crate) fn notice_write(&mut self, id: u64) {
         let Some(write) = self.writes.get(&id) else { return };
-        let (op, sent, decided) = (write.op.clone(), write.sent, write.decided);
-        let _ = decided;
+        let (op, sent, pid) = (write.op.clone(), write.sent, write.pid);
+        if let Some(node) = self.destroys(&op) {
+            self.judge_health(pid, &node, sent, &name_of(&op));
+        }
         match &op {
+            Op::RemoveTaint(node, taint) if taint.key == names::FENCED_TAINT => self.judge_untaint(node),
+            Op::CreateFence(fence) | Op::ReplaceFence(fence) => self.judge_budget(fence),
             Op::DeletePod(pod, Some(0)) | Op::FailPod(pod) => self.judge_release(pod, sent),
             Op::DeleteAttachment(attachment) => {
                 let (volume, node) = (attachment.volume().to_owned(), attachment.spec.node_name.clone());
@@ -69,6 +108,74 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// The node that a write acts on by force, if it does.
+    fn destroys(&self, op: &Op) -> Option<String> {
+        match op {
+            Op::DeletePod(pod, Some(0)) | Op::FailPod(pod) => pod.spec.node_name.clone(),
+            Op::DeleteAttachment(attachment) => Some(attachment.spec.node_name.clone()),
+            Op::CreateFence(fence) => fence.metadata.name.clone(),
+            Op::AddTaint(node, taint) if taint.key == names::OUT_OF_SERVICE_TAINT => node.metadata.name.clone(),
+            _ => None,
+        }
+        .filter(|node| {
+            // What the server refuses, or what is done already, harms nobody.
+            self.api.clone().write(op, self.now).is_ok() && self.api.nodes.get(node).is_some()
+        })
+    }
+
+    /// I3: nothing is done by force to a node that has been well for long, as its API and its Lease tell.
+    fn judge_health(&mut self, pid: Pid, node: &str, sent: Millis, what: &str) {
+        let since = self.machines.get(node).and_then(|machine| machine.well_since);
+        let ready = self.api.nodes.get(node).is_some_and(|node| node.ready() == "True");
+        // A process that slept with its machine does not know what it missed; it has the preconditions of its writes.
+        let woke = self.processes[pid].woke_at;
+        if let Some(since) = since.filter(|since| ready && since + WELL <= sent && woke + WELL <= sent) {
+            let text =
+                format!("{what} by process {pid} on {node}, which has been well since {:.3} s", since as f64 / 1000.0);
+            self.oracle.break_("I3", self.now, text);
+        }
+    }
+
+    /// I5: no node is given back while something of before may still run there.
+    fn judge_untaint(&mut self, node: &Node) {
+        let name = node.name_any();
+        let Some(machine) = self.machines.get(&name) else { return };
+        let same = self.api.nodes.get(&name).is_some_and(|it| it.uid() == node.uid());
+        let boot = machine.boot_id();
+        if same && self.oracle.cut.get(&name).is_some_and(|boots| boots.contains(&boot)) {
+            self.oracle.break_(
+                "I5",
+                self.now,
+                format!("{name} is given back though it did not boot since it was cut off"),
+            );
+        }
+    }
+
+    /// I4: never more nodes at once than a policy allows, whoever leads.
+    fn judge_budget(&mut self, fence: &NodeFence) {
+        let name = fence.name_any();
+        let begins = self.api.fences.get(&name).is_none_or(|it| it.spec.episode < fence.spec.episode);
+        let in_progress = self.api.fences.values().filter(|it| brakes::in_progress(it));
+        let open: Vec<_> = in_progress.filter(|it| it.name_any() != name).cloned().collect();
+        let mut broken = Vec::new();
+        for policy in self.api.policies.values().filter(|_| begins) {
+            let of = |fence: &NodeFence| {
+                fence.spec.policies.iter().any(|it| Some(&it.name) == policy.metadata.name.as_ref())
+            };
+            let limit = brakes::limit(&policy.spec.limits, self.api.nodes.values().count());
+            let known = self.api.fences.get(&name).is_some_and(|it| brakes::in_progress(it) && of(it));
+            let acted = open.iter().filter(|it| of(it)).count();
+            if of(fence) && !known && acted >= limit {
+                broken.push(format!(
+                    "{name} is acted on as node {} of {limit} of policy {}",
+                    acted + 1,
+                    policy.name_any()
+                ));
+            }
+        }
+        broken.into_iter().for_each(|what| self.oracle.break_("I4", self.now, what));
     }
 
     /// I2: no pod goes by force unless each of its volumes is proved.
@@ -102,6 +209,8 @@ impl World {
         });
         if is_call {
             self.counts.detached_as_fence += 1;
+            let boot = fence.spec.node.boot_id.clone().unwrap_or_default();
+            self.oracle.cut.entry(node.to_owned()).or_default().insert(boot);
             return;
         }
         if let Err(why) = self.is_proved(&fence, volume, None) {
@@ -112,7 +221,7 @@ impl World {
 
     /// Whether the record and the array agree that the volume is cut off, and, for a deletion sent at that moment,
     /// recently enough.
-    fn is_proved(&self, fence: &NodeFence, volume: &str, sent: Option<Millis>) -> Result<(), String> {
+    pub(super) fn is_proved(&self, fence: &NodeFence, volume: &str, sent: Option<Millis>) -> Result<(), String> {
         let Some(plan) = planned(fence, volume) else { return Err("it is not planned".into()) };
         if plan.minimum_proof == Proof::None {
             return Ok(());
@@ -127,7 +236,7 @@ impl World {
         }
         let node_id = plan.node_id.clone().unwrap_or_default();
         let key = (volume.to_owned(), node_id.clone());
-        let Some(answered) = self.oracle.proved.get(&key) else { return Err("no fencer has proved it".into()) };
+        let Some((answered, _)) = self.oracle.proved.get(&key) else { return Err("no fencer has proved it".into()) };
         if sent.is_some_and(|sent| answered + millis(PROOF_LIFETIME) < sent) {
             return Err(format!("the proof is from {answered} and it was sent at {sent:?}"));
         }
@@ -171,6 +280,7 @@ impl World {
                 counts.grown += u64::from(fence.spec.episode == 1);
             }
             Op::RecordFence(fence) => self.notice_record(fence),
+            Op::RecordPolicy(policy) => self.tell(|| format!("    policy {:?}", policy.status)),
             Op::AnswerRequest(request) => self.notice_answer(request),
             Op::DeletePod(_, Some(0)) => counts.released += 1,
             Op::DeletePod(_, _) => counts.released_gracefully += 1,
@@ -215,15 +325,19 @@ impl World {
     }
 
     fn notice_answer(&mut self, request: &FenceRequest) {
-        let before = self.api.get::<FenceRequest>(&request.name_any());
-        let _ = before;
         for row in request.status.iter().flat_map(|status| &status.volumes) {
             let asked = request.spec.volumes.iter().find(|it| (it.episode, &it.name) == (row.episode, &row.name));
             let Some(asked) = asked.filter(|asked| asked.round == row.round) else { continue };
-            let key = (row.name.clone(), asked.node_id.clone());
+            // An answer that is only written once more, beside others, says nothing new.
+            let known = (request.uid().unwrap_or_default(), row.episode, row.name.clone());
+            if self.oracle.answers.insert(known, row.clone()).as_ref() == Some(row) {
+                continue;
+            }
             match (row.result, row.proof) {
                 (FenceOutcome::Fenced, proof) if proof >= asked.minimum_proof => {
-                    self.oracle.proved.insert(key, self.now);
+                    let read = self.listed.get(&request.spec.fencer_name).copied();
+                    let at = if proof == Proof::Verified { read.unwrap_or(0) } else { self.now };
+                    self.oracle.prove(&row.name, &asked.node_id, at, proof);
                     self.counts.verified += u64::from(proof == Proof::Verified);
                     self.counts.acknowledged += u64::from(proof == Proof::Acknowledged);
                 }

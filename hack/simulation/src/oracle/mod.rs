@@ -2,11 +2,14 @@
 //! server themselves, never at what a program under test believes, but for what that program could know.
 
 mod effects;
+mod incidents;
 mod writers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::process::Pid;
+use bulkhead::api::fence_request::FenceResult;
+use bulkhead::api::fencing::Proof;
+
 use crate::time::Millis;
 
 /// An invariant that is broken.
@@ -34,14 +37,14 @@ pub struct Oracle {
     dirty: bool,
     /// The newest incarnation whose write was accepted, by single-writer volume, with its node.
     newest: BTreeMap<String, (u64, String)>,
-    /// When an answer with proof landed, by volume and node id.
-    proved: BTreeMap<(String, String), Millis>,
+    /// When an answer with enough proof landed, and which, by volume and node id.
+    proved: BTreeMap<(String, String), (Millis, Proof)>,
+    /// The last answer of each row, by uid of the request, episode and volume.
+    answers: BTreeMap<(String, i64, String), FenceResult>,
     /// When the attacher gave access anew, by volume and node id.
     published: BTreeMap<(String, String), Millis>,
     /// Uids of pods that somebody else removed by force.
     by_others: BTreeSet<String>,
-    /// When each process came to lead.
-    terms: BTreeMap<Pid, Millis>,
     /// Unpublish calls sent, by node name and boot id.
     cut: BTreeMap<String, BTreeSet<String>>,
 }
@@ -57,8 +60,9 @@ impl Oracle {
         self.dirty = true;
     }
 
-    pub(crate) fn leads(&mut self, pid: Pid, at: Millis) {
-        self.terms.insert(pid, at);
+    /// A fencer has proved that a node is cut off.
+    pub(crate) fn prove(&mut self, volume: &str, node_id: &str, at: Millis, proof: Proof) {
+        self.proved.insert((volume.to_owned(), node_id.to_owned()), (at, proof));
     }
 
     pub(crate) fn published(&mut self, volume: &str, node_id: &str, at: Millis, anew: bool) {

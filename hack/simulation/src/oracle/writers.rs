@@ -1,6 +1,8 @@
 //! I1: never two writers. Writers write all the time; so what the array accepts is looked at whenever something that
 //! decides it has changed.
 
+use bulkhead::api::fencing::Proof;
+
 use crate::others::Power;
 use crate::world::World;
 
@@ -39,7 +41,7 @@ impl World {
     fn judge_shared(&mut self, volume: &str, number: u64, node: &str) {
         let Some(machine) = self.machines.get(node) else { return };
         let key = (volume.to_owned(), machine.node_id.clone());
-        let Some(proved) = self.oracle.proved.get(&key) else { return };
+        let Some((proved, Proof::Verified)) = self.oracle.proved.get(&key) else { return };
         let published = self.oracle.published.get(&key);
         // What the attacher published again is another matter: it is fenced again.
         if published.is_none_or(|published| published < proved) {

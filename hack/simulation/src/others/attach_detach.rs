@@ -101,6 +101,9 @@ impl World {
                 }
                 continue;
             }
+            if mounted && let Some(node) = &object {
+                self.judge_forced_detach(volume, node);
+            }
             let name = attachment_name(volume, node);
             if let Some(attachment) = self.api.get::<VolumeAttachment>(&name) {
                 let uid = attachment.uid().unwrap_or_default();

@@ -175,7 +175,11 @@ impl World {
             changed = true;
         }
         // What runs already is ready again when the kubelet says so.
-        for incarnation in self.machines[name].running.clone().iter().filter(|it| it.stops_at.is_none()) {
+        let unready = |world: &Self, it: &Incarnation| {
+            world.api.pods.get(&it.pod).is_some_and(|pod| !pod.is("Ready") && !pod.is_finished())
+        };
+        let running = self.machines[name].running.iter().filter(|it| it.stops_at.is_none() && unready(self, it));
+        for incarnation in running.cloned().collect::<Vec<_>>() {
             self.api.update::<Pod>(&incarnation.pod, |pod| {
                 if pod.metadata.uid.as_ref() == Some(&incarnation.uid) && !pod.is_finished() {
                     set_condition(&mut pod.status.conditions, "Ready", "True", now);
@@ -228,6 +232,13 @@ impl World {
         in_use.sort();
         in_use.dedup();
         let (boot_id, now) = (machine.boot_id(), self.now);
+        let told = |node: &std::sync::Arc<Node>| {
+            let status = &node.status;
+            node.ready() == "True" && status.node_info.boot_id == boot_id && status.volumes_in_use == in_use
+        };
+        if self.api.nodes.get(name).is_none_or(told) {
+            return;
+        }
         self.api.update::<Node>(name, |node| {
             set_condition(&mut node.status.conditions, "Ready", "True", now);
             node.status.node_info.boot_id = boot_id;

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::ResourceExt;
 
 use crate::chance::{Chance, Choice};
-use crate::time::{Millis, SECOND, stamp};
+use crate::time::{Millis, SECOND, stamp, wall};
 use crate::world::World;
 
 use super::Actor;
@@ -103,7 +103,13 @@ impl World {
     fn evict(&mut self, name: &str) {
         let now = self.now;
         let bound = self.api.pods.values().filter(|pod| pod.spec.node_name.as_deref() == Some(name));
-        let evicted = bound.filter(|pod| !pod.is_terminating() && pod.controller_kind() != Some("DaemonSet"));
+        // Each pod tolerates it for so long, from when it came there.
+        let old = |pod: &Pod| {
+            let created = pod.metadata.creation_timestamp.as_ref().map(bulkhead::api::time::from_k8s);
+            created.is_some_and(|created| (wall(now) - created).num_milliseconds().unsigned_abs() >= TOLERATED)
+        };
+        let evicted =
+            bound.filter(|pod| !pod.is_terminating() && pod.controller_kind() != Some("DaemonSet") && old(pod));
         for pod in evicted.map(|pod| pod.name_any()).collect::<Vec<_>>() {
             self.tell(|| format!("{pod} is evicted from {name}"));
             self.api.delete_pod(&pod, None, now);
@@ -113,6 +119,10 @@ impl World {
 
 fn set_taint(world: &mut World, name: &str, effect: &str, wanted: bool) {
     let now = world.now;
+    let there = world.api.nodes.get(name).is_some_and(|node| node.taint(names::UNREACHABLE_TAINT, effect).is_some());
+    if there == wanted {
+        return;
+    }
     let added = Taint {
         key: names::UNREACHABLE_TAINT.into(),
         value: None,
@@ -120,11 +130,10 @@ fn set_taint(world: &mut World, name: &str, effect: &str, wanted: bool) {
         time_added: Some(stamp(now)),
     };
     world.api.update::<Node>(name, |node| {
-        let there = node.taint(names::UNREACHABLE_TAINT, effect).is_some();
         let mut taints = node.spec.taints.take().unwrap_or_default();
-        if wanted && !there {
+        if wanted {
             taints.push(added);
-        } else if !wanted {
+        } else {
             taints.retain(|it| it.key != names::UNREACHABLE_TAINT || it.effect != effect);
         }
         node.spec.taints = (!taints.is_empty()).then_some(taints);

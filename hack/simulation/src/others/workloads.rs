@@ -106,6 +106,9 @@ impl World {
             };
             if goes {
                 self.oracle.collected(&pod, node.as_deref());
+                if let Some(node) = &node {
+                    self.judge_collected(&pod, node);
+                }
                 if !pod.is_finished() {
                     self.api.update::<Pod>(&pod.name_any(), |pod| pod.status.phase = Some("Failed".into()));
                 }

@@ -18,6 +18,7 @@ use bulkhead::controllers::resiliency_policy::decide as protecting;
 use bulkhead::controllers::resiliency_policy::memory::{Found as ClusterFound, Memory};
 use bulkhead::controllers::resiliency_policy::plan::{self, LiveNode};
 use bulkhead::controllers::resiliency_policy::silence::is_still;
+use bulkhead::mutants::{self, Mutant};
 
 use crate::api::{Api, Change, Kind, LeaderLease, Refusal, View};
 use crate::shape::Shape;
@@ -287,7 +288,8 @@ impl World {
         if self.api.down {
             return Err(Refusal::Unknown);
         }
-        let Some(node) = self.api.get::<Node>(name) else { return Ok(None) };
+        let believed = mutants::is_on(Mutant::NoLiveReread).then(|| self.controllers[pid].views.nodes.get(name));
+        let Some(node) = believed.unwrap_or_else(|| self.api.get::<Node>(name)) else { return Ok(None) };
         let silence = seen.nodes.iter().find(|(node, _)| node.metadata.name.as_deref() == Some(name));
         let silence = silence.map(|(_, silence)| *silence).unwrap_or_default();
         let views = &self.controllers[pid].views;

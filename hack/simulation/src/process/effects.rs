@@ -8,6 +8,7 @@ use bulkhead::api::node_fence::NodeFence;
 use bulkhead::controllers::node_fence::decide::Effect as Fencing;
 use bulkhead::controllers::node_fence::memory::is_too_late;
 use bulkhead::controllers::resiliency_policy::decide::Effect as Protecting;
+use bulkhead::mutants::{self, Mutant};
 
 use crate::api::{Op, Refusal, Written};
 use crate::chance::{Chance, Choice};
@@ -228,7 +229,8 @@ impl World {
         decided: Millis,
         chance: &mut dyn Chance,
     ) -> Result<(), Refusal> {
-        let left = self.processes[pid].leads_for(self.now).ok_or(Refusal::NotLeader)?;
+        let once = mutants::is_on(Mutant::LeaseCheckedOnce).then_some(Duration::MAX);
+        let left = once.or(self.processes[pid].leads_for(self.now)).ok_or(Refusal::NotLeader)?;
         if self.crashes_before(pid, chance) {
             return Err(Refusal::Unknown);
         }
@@ -350,6 +352,7 @@ impl World {
                     incident.wrote(&fence.metadata, now);
                 }
                 (Ok(Written::Fence(fence)), Purpose::Fence) => incident.wrote(&fence.metadata, now),
+                (Ok(Written::Request(request)), Purpose::Ask(_)) => incident.requested(&request.metadata, now),
                 (Err(Refusal::Conflict), Purpose::Ask(noted)) => incident.forget_asked(noted),
                 (Ok(_), Purpose::Withdraw(request)) => {
                     // The second half of the same effect.

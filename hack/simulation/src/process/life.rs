@@ -6,6 +6,7 @@ use bulkhead::runtime::election::{Record, Step};
 
 use crate::api::{Kind, Op, Refusal, Written};
 use crate::chance::{Chance, Choice};
+use crate::faults::Fault;
 use crate::time::{Millis, SECOND, millis};
 use crate::world::{Purpose, Task, World};
 
@@ -196,7 +197,6 @@ impl World {
     fn leads(&mut self, pid: Pid, chance: &mut dyn Chance) {
         self.counts.terms += 1;
         self.tell(|| format!("process {pid} leads"));
-        self.oracle.leads(pid, self.now);
         let life = self.processes[pid].life;
         for (key, due) in self.processes[pid].queue.waiting() {
             self.schedule(due.max(self.now + 1), Task::Pass(pid, life, key));
@@ -253,6 +253,11 @@ impl World {
     /// One more write or call was sent.
     pub(crate) fn crashes_after(&mut self, pid: Pid, chance: &mut dyn Chance) {
         self.counts.writes += 1;
+        let sent = self.counts.writes;
+        let (now, later) = self.triggers.drain(..).partition(|(writes, _)| *writes <= sent);
+        self.triggers = later;
+        let now: Vec<(u64, Fault)> = now;
+        now.into_iter().for_each(|(_, fault)| self.schedule(self.now, Task::Fault(Box::new(fault))));
         if self.is_crash_point(pid) {
             self.crash_point = None;
             let pause = chance.between(Choice::Restart, SECOND, 5 * SECOND);

@@ -38,6 +38,8 @@ pub struct Process {
     pub is_up: bool,
     /// Until when it stands still.
     pub stands_until: Option<Millis>,
+    /// When it last stood still.
+    pub woke_at: Millis,
     /// Its clocks.
     pub clocks: Clocks,
     /// Its part in the election.
@@ -61,6 +63,7 @@ impl Process {
             life: 0,
             is_up: false,
             stands_until: None,
+            woke_at: 0,
             clocks: Clocks::default(),
             candidate: Candidate::new(String::new(), LeaseTimes::default()),
             has_led: false,

@@ -51,6 +51,7 @@ pub struct ListCall {
     /// The request it is for.
     pub request: String,
     began: std::time::Instant,
+    made: Millis,
     answer: List,
 }
 
@@ -198,7 +199,7 @@ impl World {
             if takes >= deadline { (List::Failed("DeadlineExceeded"), deadline) } else { (answer, takes) };
         let process = &self.processes[pid];
         let began = process.now(self.now).mono;
-        let call = ListCall { pid, life: process.life, request: name.to_owned(), began, answer };
+        let call = ListCall { pid, life: process.life, request: name.to_owned(), began, made: self.now, answer };
         let id = self.number();
         self.lists.insert(id, call);
         self.schedule(self.now + takes.max(1), Task::ListEnds(id));
@@ -209,6 +210,8 @@ impl World {
         if self.processes[call.pid].life != call.life {
             return;
         }
+        let driver = self.driver_of(call.pid);
+        self.listed.insert(driver, call.made);
         let ended = self.processes[call.pid].now(self.now).wall;
         let reading = Reading { began: call.began, ended, published: call.answer.published() };
         self.serve_step(call.pid, &call.request, Some(reading), chance);
@@ -235,7 +238,7 @@ impl World {
         self.notice_unpublish(pid, request, &call.volume);
         let driver = self.driver_of(pid);
         let Some(array) = self.arrays.get_mut(&driver) else { return };
-        let course = array.unpublish_course(&call.volume.volume_handle, chance);
+        let course = array.unpublish_course(&call.volume.volume_handle, &call.volume.node_id, chance);
         if let Some(after) = course.effect_after {
             let lands = Task::CallLands(driver, call.volume.volume_handle.clone(), call.volume.node_id.clone());
             self.schedule(self.now + after.max(1), lands);
@@ -258,10 +261,10 @@ impl World {
         let at = process.now(self.now).mono;
         let outcome = call.answer.unwrap_or_else(|| Err(crate::array::failure("DeadlineExceeded")));
         let (name, uid) = call.request;
-        if let Some((known, memory)) = self.sidecar(call.pid).memories.get_mut(&name) {
-            if *known == uid {
-                memory.ended(&call.volume, call.attempts, outcome, at);
-            }
+        if let Some((known, memory)) = self.sidecar(call.pid).memories.get_mut(&name)
+            && *known == uid
+        {
+            memory.ended(&call.volume, call.attempts, outcome, at);
         }
         let late = chance.between(Choice::Pass, 0, 3);
         self.want(call.pid, &Key::Request(name), late);

@@ -33,7 +33,8 @@ impl Controller for ControllerService {
         if options.lists_volumes {
             has.push(rpc::Type::ListVolumes);
         }
-        if options.lists_volumes && options.lists_published_nodes {
+        // It says of ControllerGetVolume too that its published nodes may be read.
+        if options.lists_published_nodes && (options.lists_volumes || options.gets_volume) {
             has.push(rpc::Type::ListVolumesPublishedNodes);
         }
         if options.gets_volume {

@@ -59,7 +59,7 @@ pub struct ArrayOptions {
     pub page_size: usize,
     /// `ListVolumes` is there.
     pub lists_volumes: bool,
-    /// `ListVolumes` shows the published nodes.
+    /// `ListVolumes` and `ControllerGetVolume`, where they are there, show the published nodes.
     pub lists_published_nodes: bool,
     /// `ControllerGetVolume` is there.
     pub gets_volume: bool,

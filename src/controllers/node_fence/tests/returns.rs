@@ -89,6 +89,39 @@ fn after_started_its_pods_go_gracefully_and_the_taint_waits_for_a_new_boot_id() 
 }
 
 #[test]
+fn a_pod_that_is_put_back_on_the_rebooted_node_does_not_keep_the_fence_going() {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+    world.run();
+    world.node_reboots();
+    world.run_controller();
+    world.remove_pod("pg");
+    // Its owner's next pod names the node; so the attachment stays.
+    world.seen.pods.push(but(pod("again", "n1", &[csi("v1")]), |pod| pod.status.conditions.clear()));
+    world.fencers.clear();
+    world.run();
+    assert_eq!(world.volume("v1").state, VolumeStatusState::Clean, "{:#?}", world.log);
+    assert!(world.did("phase Recovered") && world.seen.requests.is_empty(), "{:#?}", world.log);
+    assert_eq!(world.seen.attachments.len(), 1);
+}
+
+#[test]
+fn a_request_that_arrives_after_the_recovery_is_taken_back() {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    silent(&mut world);
+    world.run();
+    let late = world.seen.requests[0].clone();
+    world.node_returns();
+    world.run_controller();
+    assert!(world.did("phase Recovered") && world.seen.requests.is_empty());
+    // The server takes a creation that its sender has long given up: its name is free again.
+    world.seen.requests.push(late);
+    world.run();
+    assert!(world.seen.requests.is_empty(), "{:#?}", world.log);
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered));
+}
+
+#[test]
 fn a_plan_without_a_boot_id_is_never_cleaned_by_one() {
     let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
     Arc::make_mut(&mut world.seen.fence).spec.node.boot_id = None;

@@ -47,6 +47,32 @@ fn what_cannot_move_stays_with_all_that_share_a_volume_with_it() {
 }
 
 #[test]
+fn a_pod_that_is_put_back_on_the_failed_node_holds_nothing() {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    world.seen.pods.push(but(pod("again", "n1", &[csi("v1")]), |pod| pod.status.conditions.clear()));
+    world.run();
+    assert_eq!(order_of_deletes(&world), ["pg"]);
+    assert!(world.did("detach v1"), "the attacher would give the node its access back: {:#?}", world.log);
+}
+
+#[test]
+fn a_pod_that_a_kubelet_may_have_started_while_it_was_back_keeps_its_attachment() {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    world.attacher = false;
+    world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+    world.run();
+    world.node_returns();
+    world.run_controller();
+    world.remove_pod("pg");
+    world.fencers.clear();
+    world.seen.pods.push(but(pod("again", "n1", &[csi("v1")]), |pod| pod.status.conditions.clear()));
+    world.run();
+    world.node_fails();
+    world.run();
+    assert!(!world.did("detach"), "{:#?}", world.log);
+}
+
+#[test]
 fn an_unselected_user_holds_the_volume_by_name_until_it_ends() {
     let users = [
         ("a DaemonSet pod", owned_by(pod("user", "n1", &[csi("v1")]), Some("DaemonSet"))),
@@ -96,6 +122,19 @@ fn the_highest_priority_goes_first() {
     let mut world = World::new(pods.to_vec(), &json!({}));
     world.run();
     assert_eq!(order_of_deletes(&world), ["high", "middle", "low", "none"]);
+}
+
+#[test]
+fn a_pod_with_finalizers_that_somebody_force_deleted_is_failed_all_the_same() {
+    let job = but(pod("job", "n1", &[csi("v1")]), |pod| {
+        pod.metadata.finalizers = Some(vec!["batch.kubernetes.io/job-tracking".into()]);
+        pod.metadata.deletion_timestamp = Some(time::to_k8s(at(99_000)));
+        pod.metadata.deletion_grace_period_seconds = Some(0);
+    });
+    let mut world = World::new(vec![job], &json!({}));
+    world.run();
+    // Whoever counts it lets go only of what has ended.
+    assert!(world.did("fail job"), "{:#?}", world.log);
 }
 
 #[test]

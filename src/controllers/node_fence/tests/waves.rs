@@ -59,3 +59,17 @@ fn few_pods_need_no_waves() {
     world.run_controller();
     assert_eq!(asked(&world).len(), 16);
 }
+
+/// Attach/detach takes one after the other; what it has not come to is deleted beside it.
+#[test]
+fn of_many_attachments_those_that_wait_for_attach_detach_are_deleted() {
+    let mut world = World::new(thirty(), &json!({}));
+    world.attacher = false;
+    world.run();
+    world.assert_order(&["taint out-of-service", "delete p0 grace 0", "detach v0"]);
+    assert!((0..30).all(|number| world.did(&format!("detach v{number}"))), "{:#?}", world.log);
+    assert!(!world.did("untaint"), "attach/detach has not noticed yet: {:#?}", world.log);
+    world.attacher = true;
+    world.run();
+    world.assert_order(&["detach v0", "untaint out-of-service"]);
+}

@@ -176,6 +176,17 @@ fn a_pod_that_comes_back_is_planned_after_twice_as_long_each_time() {
 }
 
 #[test]
+fn a_pod_that_is_put_back_on_the_failed_node_is_not_released_for_ever() {
+    let mut world = failed();
+    world.rest();
+    world.reach("n0", Phase::Fencing);
+    let put_back = but(pod("again", "n0", &[csi("v0")]), |pod| pod.status.conditions.clear());
+    world.seen.pods.get_mut("n0").unwrap().push(put_back);
+    let effects = world.pass();
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Replan(_))), "{effects:?}");
+}
+
+#[test]
 fn a_policy_gets_its_finalizer_and_keeps_it_while_its_fences_have_work() {
     let mut world = failed();
     Arc::make_mut(&mut world.seen.policies[0]).metadata.finalizers = None;

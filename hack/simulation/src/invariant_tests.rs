@@ -1,0 +1,225 @@
+//! A check that cannot fail is a defect: for each invariant a world that was made to break it by hand.
+
+use std::sync::Arc;
+
+use bulkhead::api::fencing::Proof;
+use bulkhead::api::names;
+use bulkhead::api::node_fence::NodeFence;
+use bulkhead::api::slim::{Node, Pod, VolumeAttachment};
+use bulkhead::controllers::resiliency_policy::decide::{Decision, Effect};
+use k8s_openapi::api::core::v1::Taint;
+use serde_json::json;
+
+use crate::api::Op;
+use crate::chance::Prompt;
+use crate::faults::Fault;
+use crate::others::{Incarnation, Power};
+use crate::process::queue::Key;
+use crate::run::{rest, settle};
+use crate::shape::{Shape, handle, policy};
+use crate::time::{MINUTE, SECOND};
+use crate::world::{Purpose, Task, World};
+
+/// Everything is well for two minutes.
+fn well() -> World {
+    let mut world = World::new(Arc::new(Shape::plain()));
+    assert!(world.run_until(2 * MINUTE, &mut Prompt));
+    world
+}
+
+/// The first node died, and its pods have moved.
+fn failed_over() -> World {
+    let mut world = World::new(Arc::new(Shape::plain()));
+    befalls(&mut world, 40 * SECOND, Fault::PowerOff("n0".into()));
+    assert!(world.run_until(4 * MINUTE, &mut Prompt));
+    world
+}
+
+fn befalls(world: &mut World, at: u64, fault: Fault) {
+    world.schedule(at, Task::Fault(Box::new(fault)));
+}
+
+/// A process writes, and the server takes it.
+fn writes(world: &mut World, op: Op) {
+    let now = world.now;
+    let id = world.post(0, &Key::Cluster, op, Purpose::Plan, now, SECOND, &mut Prompt);
+    world.land(id, &mut Prompt);
+}
+
+/// No process ever does anything again.
+fn end_all(world: &mut World) {
+    for process in &mut world.processes {
+        process.is_up = false;
+    }
+}
+
+#[track_caller]
+fn assert_broken(world: &World, invariant: &str) {
+    let broken: Vec<_> = world.oracle.violations.iter().map(|violation| violation.invariant).collect();
+    assert!(broken.contains(&invariant), "{invariant} is not noticed: {broken:?}");
+}
+
+fn incarnation(volume: &str, number: u64) -> Incarnation {
+    let volumes = vec![volume.to_owned()];
+    Incarnation { pod: "second".into(), uid: "second".into(), volumes, number, stops_at: None }
+}
+
+#[test]
+fn i1_two_nodes_write_to_a_single_writer_volume() {
+    let mut world = well();
+    let array = world.arrays.values_mut().next().unwrap();
+    array.publish(&handle("v0"), "id-n1");
+    world.machines.get_mut("n1").unwrap().running.push(incarnation("v0", 999));
+    world.oracle.touch();
+    world.judge();
+    assert_broken(&world, "I1");
+}
+
+#[test]
+fn i1_a_node_writes_to_a_shared_volume_that_it_is_proved_to_be_cut_off_from() {
+    let mut shape = Shape::plain();
+    shape.volumes.get_mut("v0").unwrap().shared = true;
+    let mut world = World::new(Arc::new(shape));
+    world.run_until(2 * MINUTE, &mut Prompt);
+    world.oracle.prove("v0", "id-n0", world.now, Proof::Acknowledged);
+    world.oracle.touch();
+    world.judge();
+    assert!(world.oracle.is_clean(), "an acknowledgement excludes no lie");
+    world.oracle.prove("v0", "id-n0", world.now, Proof::Verified);
+    world.oracle.touch();
+    world.judge();
+    assert_broken(&world, "I1");
+}
+
+#[test]
+fn i2_a_pod_goes_without_proof() {
+    for fails in [false, true] {
+        let mut world = well();
+        let pod = world.api.get::<Pod>("db-0").unwrap();
+        writes(&mut world, if fails { Op::FailPod(pod) } else { Op::DeletePod(pod, Some(0)) });
+        assert_broken(&world, "I2");
+    }
+}
+
+#[test]
+fn i2_an_attachment_goes_without_proof() {
+    let mut world = well();
+    let attachment = world.api.attachments.values().next().unwrap().clone();
+    writes(&mut world, Op::DeleteAttachment(attachment));
+    assert_broken(&world, "I2");
+}
+
+#[test]
+fn i2_a_record_that_the_array_does_not_bear_out_is_no_proof() {
+    let mut world = failed_over();
+    // The proof is forged: the array never took the volume from the node.
+    let array = world.arrays.values_mut().next().unwrap();
+    array.publish(&handle("v0"), "id-n0");
+    array.revoked.clear();
+    let mut attachment = VolumeAttachment::default();
+    attachment.metadata.name = Some("forged".into());
+    attachment.spec.node_name = "n0".into();
+    attachment.spec.source.persistent_volume_name = Some("v0".into());
+    let attachment = world.api.create(attachment, world.now).unwrap();
+    writes(&mut world, Op::DeleteAttachment(attachment));
+    assert_broken(&world, "I2");
+}
+
+#[test]
+fn i2_an_old_proof_is_none() {
+    let mut world = failed_over();
+    world.api.delete_pod("db-0", Some(0), world.now);
+    let mut pod = Pod::default();
+    pod.metadata.name = Some("db-0".into());
+    pod.spec.node_name = Some("n0".into());
+    pod.spec.volumes = world.shape.workload("db").unwrap().pod(9).spec.volumes;
+    let pod = world.api.create(pod, world.now).unwrap();
+    world.api.update::<NodeFence>("n0", |fence| fence.spec.plan.pods[0].uid = pod.metadata.uid.clone().unwrap());
+    writes(&mut world, Op::DeletePod(pod, Some(0)));
+    assert_broken(&world, "I2");
+    assert!(world.oracle.violations[0].what.contains("the proof is from"), "{:?}", world.oracle.violations);
+}
+
+/// The NodeFence of the failed node, as if it were another's.
+fn fence_of(world: &World, node: &str) -> Box<NodeFence> {
+    let mut fence = NodeFence::clone(&world.api.get::<NodeFence>("n0").unwrap());
+    fence.metadata.name = Some(node.into());
+    fence.status = None;
+    Box::new(fence)
+}
+
+#[test]
+fn i3_a_healthy_node_is_acted_on() {
+    let mut world = failed_over();
+    let fence = fence_of(&world, "n1");
+    writes(&mut world, Op::CreateFence(fence));
+    assert_broken(&world, "I3");
+}
+
+#[test]
+fn i4_more_nodes_are_acted_on_than_a_policy_allows() {
+    let mut world = failed_over();
+    let machine = world.machines.get_mut("n1").unwrap();
+    (machine.power, machine.well_since) = (Power::Off, None);
+    let fence = fence_of(&world, "n1");
+    writes(&mut world, Op::CreateFence(fence));
+    assert_broken(&world, "I4");
+}
+
+#[test]
+fn i5_a_node_is_given_back_that_did_not_boot() {
+    let mut world = failed_over();
+    let node = world.api.get::<Node>("n0").unwrap();
+    let taint = Taint { key: names::FENCED_TAINT.into(), effect: "NoSchedule".into(), ..Taint::default() };
+    writes(&mut world, Op::RemoveTaint(node, taint));
+    assert_broken(&world, "I5");
+}
+
+#[test]
+fn i6_something_is_begun_while_most_nodes_are_silent() {
+    let mut world = failed_over();
+    for node in ["n0", "n1", "n2"] {
+        befalls(&mut world, 4 * MINUTE, Fault::PowerOff(node.into()));
+    }
+    world.run_until(6 * MINUTE, &mut Prompt);
+    assert!(world.oracle.is_clean(), "{:?}", world.oracle.violations);
+    let decision = Decision { effects: vec![Effect::Open(fence_of(&world, "n1"))], ..Decision::default() };
+    world.notice_cluster(0, &decision);
+    assert_broken(&world, "I6");
+}
+
+#[test]
+fn i7_a_pod_is_held_though_all_is_there() {
+    let mut world = well();
+    end_all(&mut world);
+    befalls(&mut world, 2 * MINUTE, Fault::PowerOff("n0".into()));
+    world.run_until(3 * MINUTE, &mut Prompt);
+    settle(&mut world, &mut Prompt);
+    assert_broken(&world, "I7");
+}
+
+#[test]
+fn i8_something_of_an_incident_is_left() {
+    let mut world = failed_over();
+    end_all(&mut world);
+    settle(&mut world, &mut Prompt);
+    assert_broken(&world, "I8");
+}
+
+#[test]
+fn i11_something_is_written_at_rest() {
+    let mut world = well();
+    let edited = policy("all", &["db", "queue"], &json!({ "limits": { "maxNodes": 2 } }));
+    befalls(&mut world, 6 * MINUTE, Fault::EditPolicy(Box::new(edited)));
+    rest(&mut world, &mut Prompt);
+    assert_broken(&world, "I11");
+}
+
+#[test]
+fn a_write_that_the_schema_refuses_is_noticed() {
+    let mut world = failed_over();
+    let mut fence = NodeFence::clone(&world.api.get::<NodeFence>("n0").unwrap());
+    fence.spec.plan.pods.clear();
+    writes(&mut world, Op::ReplaceFence(Box::new(fence)));
+    assert_broken(&world, "schema");
+}

@@ -1,0 +1,265 @@
+//! Runs a schedule to its end, and judges the end: I7 (nothing that can go is held), I8 (whatever crashed, the same end)
+//! and I11 (nothing is written at rest).
+
+use std::sync::Arc;
+
+use bulkhead::api::fencing::Proof;
+use bulkhead::api::names;
+use bulkhead::api::node_fence::{NodeFence, Phase, PodAction};
+use bulkhead::controllers::resiliency_policy::brakes;
+use kube::ResourceExt;
+
+use crate::array::Mood;
+use crate::chance::{Chance, Seeded};
+use crate::counts::Counts;
+use crate::faults::Fault;
+use crate::oracle::Violation;
+use crate::others::Power;
+use crate::schedule::{Schedule, When};
+use crate::shape::Owner;
+use crate::time::{MINUTE, Millis, SECOND};
+use crate::world::{Task, Weather, World};
+
+/// By when everything that can be released is, after all is calm: a cool-down, a retry and a resync go by.
+const RELEASE_BOUND: Millis = 8 * MINUTE;
+/// By when everything is given back, after all machines have booted.
+const RECOVERY_BOUND: Millis = 10 * MINUTE;
+/// How long nothing must be written at rest.
+const REST: Millis = 3 * MINUTE;
+
+/// How a schedule ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// What is broken; nothing, if all is well.
+    pub violations: Vec<Violation>,
+    /// What happened, in numbers.
+    pub counts: Counts,
+    /// What happened, in words, if that was asked for.
+    pub trace: Vec<String>,
+}
+
+impl Outcome {
+    /// Whether every invariant held.
+    pub fn is_clean(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+/// Runs the schedule of a seed.
+pub fn run(seed: u64) -> Outcome {
+    play(&Schedule::new(seed), false)
+}
+
+/// Runs a schedule; with its trace, if anybody wants to read it.
+pub fn play(schedule: &Schedule, trace: bool) -> Outcome {
+    let mut world = World::new(schedule.shape.clone());
+    world.trace = trace.then(Vec::new);
+    world.crash_point = schedule.crash_point;
+    for (when, fault) in &schedule.events {
+        match when {
+            When::At(at) => world.schedule(*at, Task::Fault(Box::new(fault.clone()))),
+            When::AfterWrites(writes) => world.triggers.push((*writes, fault.clone())),
+        }
+    }
+    let mut chance = Seeded::new(schedule.seed);
+    if world.run_until(schedule.calm, &mut chance) {
+        settle(&mut world, &mut chance);
+    }
+    let World { oracle, counts, trace, .. } = world;
+    Outcome { seed: schedule.seed, violations: oracle.violations, counts, trace: trace.unwrap_or_default() }
+}
+
+/// Judges the end: everything but the machines is well, then these boot too, then nothing is written any more.
+pub(crate) fn settle(world: &mut World, chance: &mut dyn Chance) -> bool {
+    calm(world, chance);
+    if !until(world, chance, RELEASE_BOUND, |world| world.held_back().is_empty()) {
+        return false;
+    }
+    let held = world.held_back();
+    if let Some(first) = held.first() {
+        let at = world.now;
+        world.oracle.break_("I7", at, format!("{first}, and {} more", held.len() - 1));
+        return false;
+    }
+    boot_all(world, chance);
+    if !until(world, chance, RECOVERY_BOUND, |world| world.unrecovered().is_empty()) {
+        return false;
+    }
+    let left = world.unrecovered();
+    if !left.is_empty() {
+        let at = world.now;
+        world.oracle.break_("I8", at, format!("the end is not the same as without faults: {}", left.join("; ")));
+        return false;
+    }
+    rest(world, chance)
+}
+
+/// Counts of pods follow within a minute or two; from then on nothing may be written.
+pub(crate) fn rest(world: &mut World, chance: &mut dyn Chance) -> bool {
+    if !world.run_until(world.now + 3 * MINUTE, chance) {
+        return false;
+    }
+    let before = world.counts.writes;
+    let clean = world.run_until(world.now + REST, chance);
+    let written = world.counts.writes - before;
+    if clean && written > 0 {
+        let at = world.now;
+        world.oracle.break_("I11", at, format!("{written} writes at rest"));
+    }
+    clean && written == 0
+}
+
+/// Runs until that holds, or until the bound. `false`: an invariant is broken.
+fn until(world: &mut World, chance: &mut dyn Chance, bound: Millis, holds: impl Fn(&World) -> bool) -> bool {
+    let end = world.now + bound;
+    while world.now < end && !holds(world) {
+        if !world.run_until((world.now + 10 * SECOND).min(end), chance) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Everything but the machines is well again.
+fn calm(world: &mut World, chance: &mut dyn Chance) {
+    world.triggers.clear();
+    world.crash_point = None;
+    let mut all = vec![Fault::Weather(Weather::default()), Fault::ApiUp];
+    all.extend(world.arrays.keys().map(|driver| Fault::Mood(driver.clone(), Mood::default())));
+    all.extend(world.shape.nodes.iter().map(|node| Fault::FillCsiNode(node.clone())));
+    all.iter().for_each(|fault| world.perform(Task::Fault(Box::new(fault.clone())), chance));
+    world.tell(|| "CALM".into());
+}
+
+/// Every machine boots.
+fn boot_all(world: &mut World, chance: &mut dyn Chance) {
+    world.tell(|| "EVERY MACHINE BOOTS".into());
+    for node in world.shape.nodes.clone() {
+        world.perform(Task::Fault(Box::new(Fault::Reboot(node))), chance);
+    }
+}
+
+impl World {
+    /// Pods that a failed node still holds, though all that is needed to release them is there.
+    pub(crate) fn held_back(&self) -> Vec<String> {
+        let failed = |node: &str| {
+            let machine = self.machines.get(node);
+            machine.is_some_and(|machine| machine.power != Power::Running || !machine.is_connected)
+        };
+        let mut held = Vec::new();
+        for pod in self.api.pods.values().filter(|pod| !pod.is_finished()) {
+            let Some(node) = pod.spec.node_name.clone().filter(|node| failed(node)) else { continue };
+            let Some(workload) = self.shape.workload_of(pod) else { continue };
+            if workload.owner == Owner::DaemonSet || workload.volumes.is_empty() {
+                continue;
+            }
+            let excuse = self.excuse(&node, pod);
+            if excuse.is_none() {
+                held.push(format!("{} is still on {node}", pod.name_any()));
+            }
+        }
+        held
+    }
+
+    /// Why a pod may rightly be held on a failed node.
+    fn excuse(&self, node: &str, pod: &bulkhead::api::slim::Pod) -> Option<&'static str> {
+        let app = pod.labels().get("app");
+        let live = self.api.policies.values().filter(|policy| policy.metadata.deletion_timestamp.is_none());
+        let selecting: Vec<_> = live.filter(|policy| crate::shape::selects(policy, app)).collect();
+        if selecting.is_empty() && self.planned_release(node, pod).is_none() {
+            return Some("no policy selects it");
+        }
+        if self.api.policies.values().any(|policy| policy.status.iter().any(|status| !status.restraints.is_empty())) {
+            return Some("a brake holds");
+        }
+        if !pod.is("Initialized") {
+            return Some("it never started there: its owner put it on a failed node");
+        }
+        if self.api.nodes.get(node).is_none() {
+            return Some("its Node is gone: podGC is about to remove it");
+        }
+        let fence = self.api.fences.get(node)?;
+        let held = fence.status.iter().flat_map(|status| &status.conditions);
+        if held.into_iter().any(|condition| condition.type_ == "Held" && condition.status == "True") {
+            return Some("the incident is held");
+        }
+        let row = self.planned_release(node, pod)?;
+        let status = fence.status.as_ref()?;
+        let state = status.pods.iter().find(|it| it.uid == row.uid)?;
+        if matches!(state.reason.as_deref(), Some("SharerHeld" | "UnknownVolumeKind" | "LocalVolume")) {
+            return Some("it shares a volume with one that stays");
+        }
+        let unprovable = row.volumes.iter().any(|volume| self.is_unprovable(fence, volume));
+        unprovable.then_some("no proof can be had")
+    }
+
+    fn planned_release(
+        &self,
+        node: &str,
+        pod: &bulkhead::api::slim::Pod,
+    ) -> Option<bulkhead::api::node_fence::PlannedPod> {
+        let fence = self.api.fences.get(node).filter(|fence| brakes::in_progress(fence))?;
+        let rows = &fence.spec.plan.pods;
+        let planned = rows.iter().find(|row| Some(&row.uid) == pod.metadata.uid.as_ref());
+        planned.filter(|row| row.action == PodAction::Release).cloned()
+    }
+
+    /// Whether no method can prove a volume of an incident: no sidecar, no list, never published, or none that is strong
+    /// enough.
+    fn is_unprovable(&self, fence: &Arc<NodeFence>, volume: &str) -> bool {
+        let rows = fence.spec.plan.volumes.iter().filter(|row| row.name == volume);
+        let Some(row) = rows.max_by_key(|row| row.episode) else { return true };
+        let status = fence.status.iter().flat_map(|status| &status.volumes);
+        let status = status.into_iter().find(|it| it.episode == row.episode && it.name == volume);
+        let reason = status.and_then(|status| status.reason.clone()).unwrap_or_default();
+        let driver = self.shape.drivers.iter().find(|driver| Some(&driver.name) == row.driver.as_ref());
+        let without = driver.is_none_or(|driver| !driver.has_sidecar || !driver.lists);
+        // A policy that was made stricter after the first call: what was published before it, nobody has read.
+        let began_weaker = status.is_some_and(|it| it.proof == Proof::Acknowledged) && reason == "Acknowledged";
+        without
+            || began_weaker
+            || row.methods.is_empty()
+            || matches!(reason.as_str(), "NeverPublished" | "ProofTooWeak" | "Unimplemented")
+    }
+
+    /// What is not as it was before anything happened.
+    pub(crate) fn unrecovered(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for fence in self.api.fences.values() {
+            let phase = fence.status.as_ref().and_then(|status| status.phase);
+            if phase != Some(Phase::Recovered) {
+                left.push(format!("NodeFence {} is {phase:?}", fence.name_any()));
+            }
+            if fence.labels().contains_key(names::ACTIVE_LABEL) {
+                left.push(format!("NodeFence {} is active", fence.name_any()));
+            }
+        }
+        left.extend(self.api.requests.iter().map(|(name, _)| format!("FenceRequest {name} is there")));
+        for node in self.api.nodes.values() {
+            let ours = |key: &str, value: Option<&str>| {
+                key == names::FENCED_TAINT
+                    || key == names::OUT_OF_SERVICE_TAINT && value.is_some_and(|value| value.starts_with("bulkhead-"))
+            };
+            if node.taints().iter().any(|taint| ours(&taint.key, taint.value.as_deref())) {
+                left.push(format!("node {} is tainted", node.name_any()));
+            }
+        }
+        for policy in self.api.policies.values() {
+            if policy.metadata.deletion_timestamp.is_some() {
+                left.push(format!("policy {} is being deleted", policy.name_any()));
+            }
+        }
+        for workload in self.shape.workloads.iter().filter(|workload| workload.owner != Owner::DaemonSet) {
+            let runs = self.machines.values().flat_map(|machine| &machine.running).any(|it| {
+                it.pod.starts_with(&format!("{}-", workload.name))
+                    && self.api.pods.get(&it.pod).is_some_and(|pod| pod.uid().as_ref() == Some(&it.uid))
+            });
+            if !runs {
+                left.push(format!("workload {} does not run", workload.name));
+            }
+        }
+        left
+    }
+}

@@ -1,0 +1,269 @@
+//! A schedule: what a seed makes happen, and when.
+
+use std::sync::Arc;
+
+use crate::api::Kind;
+use crate::array::Mood;
+use crate::chance::{Chance, Choice, Seeded};
+use crate::faults::Fault;
+use crate::shape::{Shape, one_of, policy};
+use crate::shapes;
+use crate::time::{MINUTE, Millis, SECOND};
+use crate::world::{CrashPoint, Weather};
+
+/// When something goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// At that time.
+    At(Millis),
+    /// Right after the programs under test have sent so many writes and calls.
+    AfterWrites(u64),
+}
+
+/// What a seed makes happen.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    /// The seed, which also decides every choice on the way.
+    pub seed: u64,
+    /// The shape of the world.
+    pub shape: Arc<Shape>,
+    /// What goes wrong, and right again.
+    pub events: Vec<(When, Fault)>,
+    /// Where a process is stopped.
+    pub crash_point: Option<CrashPoint>,
+    /// When everything goes right again but the machines.
+    pub calm: Millis,
+}
+
+impl Schedule {
+    /// The schedule of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut chance = Seeded::new(seed);
+        let shape = Arc::new(Shape::random(&mut chance));
+        let mut draft = Draft { shape: &shape, chance: &mut chance, events: Vec::new() };
+        let failed = draft.incident();
+        for _ in 0..draft.pick(5) {
+            draft.disturbance(failed);
+        }
+        let crash_point = draft.crash_point();
+        let events = draft.events;
+        let last = events.iter().filter_map(|(when, _)| if let When::At(at) = when { Some(*at) } else { None }).max();
+        let calm = last.unwrap_or(0).max(failed + 90 * SECOND) + 10 * SECOND;
+        Self { seed, shape, events, crash_point, calm }
+    }
+}
+
+struct Draft<'a> {
+    shape: &'a Shape,
+    chance: &'a mut dyn Chance,
+    events: Vec<(When, Fault)>,
+}
+
+impl Draft<'_> {
+    fn pick(&mut self, options: u64) -> u64 {
+        self.chance.pick(Choice::Fault, options)
+    }
+
+    fn between(&mut self, low: u64, high: u64) -> u64 {
+        self.chance.between(Choice::Fault, low, high)
+    }
+
+    fn at(&mut self, at: Millis, fault: Fault) {
+        self.events.push((When::At(at), fault));
+    }
+
+    /// Some time around an incident: while it is noticed, or at one of its steps.
+    fn some_time(&mut self, failed: Millis) -> When {
+        match self.pick(3) {
+            0 => When::AfterWrites(self.between(2, 40)),
+            1 => When::At(failed + 40 * SECOND + self.between(0, 12_000)),
+            _ => When::At(failed + self.between(0, 150_000)),
+        }
+    }
+
+    fn after(&mut self, when: When, low: Millis, high: Millis) -> When {
+        let later = self.between(low, high);
+        match when {
+            When::At(at) => When::At(at + later),
+            // A write of an incident takes some milliseconds; what ends must end in any case.
+            When::AfterWrites(_) => When::At(100 * SECOND + later),
+        }
+    }
+
+    /// A node dies, in one of the ways there are; and it may come back. Returns when.
+    fn incident(&mut self) -> Millis {
+        let node = self.shape.nodes[0].clone();
+        let at = 30 * SECOND + self.between(0, 20_000);
+        let how = self.pick(6);
+        let (gone, back) = match how {
+            0 => (Fault::PowerOff(node.clone()), Fault::Reboot(node.clone())),
+            1 => (Fault::Freeze(node.clone()), Fault::Thaw(node.clone())),
+            2 | 3 => (Fault::Disconnect(node.clone()), Fault::Reconnect(node.clone())),
+            4 => (Fault::PowerOff(node.clone()), Fault::Reboot(node.clone())),
+            _ => (Fault::Disconnect(node.clone()), Fault::Reboot(node.clone())),
+        };
+        self.at(at, gone.clone());
+        if self.pick(2) == 1 {
+            let when = match self.pick(3) {
+                0 => When::AfterWrites(self.between(1, 20)),
+                1 => When::At(at + 40 * SECOND + self.between(0, 12_000)),
+                _ => When::At(at + self.between(SECOND, 200_000)),
+            };
+            self.events.push((when, back.clone()));
+            if self.pick(3) == 1 {
+                let again = self.after(when, SECOND, 100_000);
+                self.events.push((again, gone));
+                if self.pick(2) == 1 {
+                    let when = self.after(again, SECOND, 100_000);
+                    self.events.push((when, back));
+                }
+            }
+        }
+        at
+    }
+
+    fn crash_point(&mut self) -> Option<CrashPoint> {
+        let processes = 2 + 2 * self.shape.drivers.iter().filter(|driver| driver.has_sidecar).count() as u64;
+        (self.pick(4) == 1).then(|| CrashPoint {
+            pid: self.pick(processes) as usize,
+            after: self.pick(25),
+            sent: self.pick(2) == 1,
+        })
+    }
+
+    fn pid(&mut self) -> usize {
+        let processes = 2 + 2 * self.shape.drivers.iter().filter(|driver| driver.has_sidecar).count() as u64;
+        self.pick(processes) as usize
+    }
+
+    fn disturbance(&mut self, failed: Millis) {
+        let when = self.some_time(failed);
+        let node = one_of(self.chance, &self.shape.nodes);
+        let workload = one_of(self.chance, &self.shape.workloads).name;
+        match self.pick(20) {
+            0 | 1 => {
+                let (pid, pause) = (self.pid(), self.between(SECOND, 30_000));
+                self.events.push((when, Fault::Crash(pid, pause)));
+            }
+            2 => {
+                let (pid, length) = (self.pid(), self.between(SECOND, 90_000));
+                self.events.push((when, Fault::Stop(pid, length)));
+            }
+            3 => {
+                let (pid, length) = (self.pid(), self.between(SECOND, 90_000));
+                self.events.push((when, Fault::Sleep(pid, length)));
+            }
+            4 => {
+                let pid = self.pid();
+                let by = one_of(self.chance, &[-3_600_000, -30_000, 5_000, 120_000, 86_400_000]);
+                self.events.push((when, Fault::SetClock(pid, by)));
+            }
+            5 => {
+                let pid = self.pid();
+                let kind = one_of(self.chance, &[Kind::Leases, Kind::Nodes, Kind::Pods, Kind::Fences, Kind::Requests]);
+                self.events.push((when, Fault::Relist(pid, kind)));
+            }
+            6..=8 => self.bad_array(when),
+            9 | 10 => self.bad_weather(when),
+            11 => {
+                let end = self.after(when, 5 * SECOND, 120 * SECOND);
+                self.events.push((when, Fault::ApiDown));
+                let end = if self.pick(4) == 1 { self.after(end, MINUTE, 10 * MINUTE) } else { end };
+                self.events.push((end, Fault::ApiUp));
+            }
+            12 => self.another_node(when, node),
+            13 => {
+                let first = self.shape.nodes[0].clone();
+                self.events.push((when, Fault::DeleteNode(first.clone())));
+                if self.pick(2) == 1 {
+                    let end = self.after(when, 100, 60 * SECOND);
+                    self.events.push((end, Fault::RegisterNode(first)));
+                }
+            }
+            14 => {
+                self.events.push((when, Fault::EmptyCsiNode(node.clone())));
+                let end = self.after(when, SECOND, 60 * SECOND);
+                self.events.push((end, Fault::FillCsiNode(node)));
+            }
+            15 => self.events.push((when, Fault::RestartManager)),
+            16 => self.edit_policy(when),
+            17 => self.events.push((when, Fault::DeletePolicy("all".into()))),
+            18 => self.events.push((when, Fault::ForceDelete(workload))),
+            _ => self.events.push((when, Fault::Delete(workload))),
+        }
+    }
+
+    fn another_node(&mut self, when: When, node: String) {
+        if self.pick(4) == 1 {
+            // All at once: the observer must be wrong.
+            for node in self.shape.nodes.clone() {
+                self.events.push((when, Fault::Disconnect(node)));
+            }
+            for node in self.shape.nodes.clone() {
+                let end = self.after(when, 10 * SECOND, 150 * SECOND);
+                self.events.push((end, Fault::Reconnect(node)));
+            }
+            return;
+        }
+        let (gone, back) = if self.pick(2) == 1 {
+            (Fault::PowerOff(node.clone()), Fault::Reboot(node))
+        } else {
+            (Fault::Disconnect(node.clone()), Fault::Reconnect(node))
+        };
+        self.events.push((when, gone));
+        let end = self.after(when, 10 * SECOND, 150 * SECOND);
+        self.events.push((end, back));
+    }
+
+    fn edit_policy(&mut self, when: When) {
+        let apps: Vec<&str> =
+            self.shape.workloads.iter().filter(|it| it.is_protected).map(|it| it.name.as_str()).collect();
+        if !apps.is_empty() {
+            let spec = shapes::spec(self.chance, &self.shape.drivers);
+            self.events.push((when, Fault::EditPolicy(Box::new(policy("all", &apps, &spec)))));
+        }
+    }
+
+    fn bad_weather(&mut self, when: When) {
+        let rate = |chance: &mut dyn Chance| one_of(chance, &[0, 0, 20, 6]);
+        let weather = Weather {
+            slows: rate(self.chance),
+            delays: rate(self.chance),
+            loses_writes: rate(self.chance),
+            loses_answers: rate(self.chance),
+            throttles: rate(self.chance),
+            slow_watches: rate(self.chance),
+        };
+        self.events.push((when, Fault::Weather(weather)));
+    }
+
+    fn bad_array(&mut self, when: When) {
+        let driver = one_of(self.chance, &self.shape.drivers).name;
+        let mut mood = Mood::default();
+        let rate = self.between(1, 3);
+        match self.pick(10) {
+            0 => mood.is_down = true,
+            1 | 2 => mood.ok_but_nothing = rate,
+            3 => {
+                let code = self.between(1, 16);
+                mood.fails = Some((rate, i32::try_from(code).unwrap_or(2)));
+                mood.fails_after_effect = self.pick(2) == 1;
+            }
+            4 => mood.hangs = rate,
+            5 => mood.slow = rate,
+            6 => mood.stale_list = rate,
+            7 => mood.incomplete = rate,
+            8 => mood.omits = rate,
+            _ => mood.omits_nodes = rate,
+        }
+        if self.pick(4) == 1 && mood.omits_nodes == 0 {
+            mood.stale_list = rate;
+            mood.slow = 4;
+        }
+        self.events.push((when, Fault::Mood(driver.clone(), mood)));
+        if self.pick(3) > 0 {
+            let end = self.after(when, 5 * SECOND, 90 * SECOND);
+            self.events.push((end, Fault::Mood(driver, Mood::default())));
+        }
+    }
+}

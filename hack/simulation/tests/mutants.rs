@@ -1,0 +1,68 @@
+//! Every mutant is caught: with one safety measure taken out, the invariant that it stands for is broken in one of the
+//! schedules of its story; and none is broken in any of them as the product is.
+
+use bulkhead::mutants::Mutant;
+use bulkhead_simulation::mutants::Story;
+
+fn is_caught(mutant: Mutant) {
+    let story = Story::of(mutant);
+    for schedule in 0..story.schedules {
+        let (broken, world) = story.run(schedule, None);
+        let trace = world.trace.unwrap_or_default().join("\n");
+        assert_eq!(broken, None, "broken without the mutant, in schedule {schedule}\n{trace}");
+    }
+    let Some(caught) = story.hunt() else {
+        let trace = story.run(0, Some(mutant)).1.trace.unwrap_or_default().join("\n");
+        panic!("{mutant:?} is not caught; the first of its {} schedules:\n{trace}", story.schedules);
+    };
+    println!(
+        "{mutant:?}: {} after {} schedules: {}",
+        caught.violation.invariant, caught.schedules, caught.violation.what
+    );
+    assert_eq!(caught.violation.invariant, story.invariant, "{}", caught.violation);
+}
+
+#[test]
+fn mutant_no_fence_is_caught() {
+    is_caught(Mutant::NoFence);
+}
+
+#[test]
+fn mutant_no_read_back_is_caught() {
+    is_caught(Mutant::NoReadBack);
+}
+
+#[test]
+fn mutant_delete_before_fence_is_caught() {
+    is_caught(Mutant::DeleteBeforeFence);
+}
+
+#[test]
+fn mutant_no_out_of_service_guard_is_caught() {
+    is_caught(Mutant::NoOutOfServiceGuard);
+}
+
+#[test]
+fn mutant_wrong_node_id_is_caught() {
+    is_caught(Mutant::WrongNodeId);
+}
+
+#[test]
+fn mutant_stale_proof_is_caught() {
+    is_caught(Mutant::StaleProof);
+}
+
+#[test]
+fn mutant_no_live_reread_is_caught() {
+    is_caught(Mutant::NoLiveReread);
+}
+
+#[test]
+fn mutant_brake_counted_per_pass_is_caught() {
+    is_caught(Mutant::BrakeCountedPerPass);
+}
+
+#[test]
+fn mutant_lease_checked_once_is_caught() {
+    is_caught(Mutant::LeaseCheckedOnce);
+}

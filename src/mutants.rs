@@ -1,0 +1,101 @@
+//! Mutants: each takes one safety measure out of the decisions, so that the tests of the simulator can show that they
+//! would notice. A switch is thrown in code, by a test, for its own thread. Without the feature `mutants`, which only
+//! the simulator asks for, every switch is the constant `false`: nothing of this is left in a shipped program, and
+//! `src/bin` does not build otherwise.
+
+/// A safety measure that is taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mutant {
+    /// Nobody is asked to fence anything; pods go at once.
+    NoFence,
+    /// The driver's OK is taken for the proof; nothing is read after it.
+    NoReadBack,
+    /// Pods go as soon as their fence has begun.
+    DeleteBeforeFence,
+    /// The out-of-service taint is set, and kept, whatever else is on the node.
+    NoOutOfServiceGuard,
+    /// Whom the driver knows under the node's name now is cut off, not whom the volume was published to.
+    WrongNodeId,
+    /// A proof counts for ever.
+    StaleProof,
+    /// What the watches have brought is believed.
+    NoLiveReread,
+    /// The brakes count only the nodes that this very pass acts on.
+    BrakeCountedPerPass,
+    /// Leadership is asked for when a pass begins, not at its writes.
+    LeaseCheckedOnce,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::NoFence,
+        Self::NoReadBack,
+        Self::DeleteBeforeFence,
+        Self::NoOutOfServiceGuard,
+        Self::WrongNodeId,
+        Self::StaleProof,
+        Self::NoLiveReread,
+        Self::BrakeCountedPerPass,
+        Self::LeaseCheckedOnce,
+    ];
+}
+
+/// Whether the switches are there at all.
+pub const ARE_BUILT_IN: bool = cfg!(feature = "mutants");
+
+#[cfg(feature = "mutants")]
+mod switch {
+    use std::cell::Cell;
+
+    use super::Mutant;
+
+    thread_local! {
+        static THROWN: Cell<Option<Mutant>> = const { Cell::new(None) };
+    }
+
+    /// The switch is thrown until this is dropped.
+    #[derive(Debug)]
+    #[must_use = "the mutant is gone as soon as this is dropped"]
+    pub struct Thrown(Option<Mutant>);
+
+    impl Drop for Thrown {
+        fn drop(&mut self) {
+            THROWN.set(self.0);
+        }
+    }
+
+    /// Throws a switch for this thread, instead of any that is thrown already.
+    pub fn throw(mutant: impl Into<Option<Mutant>>) -> Thrown {
+        Thrown(THROWN.replace(mutant.into()))
+    }
+
+    /// Whether that switch is thrown for this thread.
+    pub fn is_on(mutant: Mutant) -> bool {
+        THROWN.get() == Some(mutant)
+    }
+}
+
+#[cfg(feature = "mutants")]
+pub use switch::{Thrown, is_on, throw};
+
+/// Whether that switch is thrown: there is none.
+#[cfg(not(feature = "mutants"))]
+pub const fn is_on(_: Mutant) -> bool {
+    false
+}
+
+#[cfg(all(test, feature = "mutants"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_is_thrown_for_its_own_thread_and_as_long_as_it_is_held() {
+        assert!(Mutant::ALL.into_iter().all(|mutant| !is_on(mutant)));
+        let thrown = throw(Mutant::StaleProof);
+        assert!(is_on(Mutant::StaleProof) && !is_on(Mutant::NoFence));
+        assert!(!std::thread::spawn(|| is_on(Mutant::StaleProof)).join().expect("a thread"));
+        drop(thrown);
+        assert!(!is_on(Mutant::StaleProof));
+    }
+}
