@@ -8,7 +8,7 @@ mod tree;
 use bulkhead_testbed::binaries::Binaries;
 
 /// Tests at once: they mostly wait for the cluster, not for a processor.
-const THREADS: usize = 10;
+const THREADS: usize = 6;
 
 fn main() {
     let mut arguments = libtest_mimic::Arguments::from_args();
