@@ -15,7 +15,10 @@ fn is_caught(mutant: Mutant) {
         let trace = story.run(0, Some(mutant)).1.trace.unwrap_or_default().join("\n");
         panic!("{mutant:?} is not caught; the first of its {} schedules:\n{trace}", story.schedules);
     };
-    println!("{mutant:?}: {} after {} schedules: {}", caught.violation.invariant, caught.schedules, caught.violation.what);
+    println!(
+        "{mutant:?}: {} after {} schedules: {}",
+        caught.violation.invariant, caught.schedules, caught.violation.what
+    );
     assert_eq!(caught.violation.invariant, story.invariant, "{}", caught.violation);
 }
 

@@ -41,7 +41,8 @@ impl History {
     pub(super) fn read(&mut self, api: &Api) {
         let mut text = Text(DefaultHasher::new());
         self.digest.hash(&mut text.0);
-        let [nodes, leases, leaders, pods, attachments, csi_nodes, policies, fences, requests, reports] = &mut self.read;
+        let [nodes, leases, leaders, pods, attachments, csi_nodes, policies, fences, requests, reports] =
+            &mut self.read;
         read_table(&mut text, nodes, &api.nodes);
         read_table(&mut text, leases, &api.leases);
         read_table(&mut text, leaders, &api.leader_leases);

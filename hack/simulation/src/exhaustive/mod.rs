@@ -107,7 +107,8 @@ impl State {
     fn new(small: Small, bounds: Bounds) -> Self {
         let world = small.begin(&mut Steady);
         let ends = world.now + bounds.horizon;
-        let mut state = Self { small, world, faults_left: bounds.faults, ends, history: History::default(), identity: 0 };
+        let mut state =
+            Self { small, world, faults_left: bounds.faults, ends, history: History::default(), identity: 0 };
         state.identify();
         state
     }
