@@ -1,6 +1,7 @@
 //! `xtask bench`: measurements. Each prints a table and, with `--json`, writes a list of `{name, params, value, unit, n,
 //! target, ok}`. A missed target is no failure; a broken promise or an unfinished run is.
 
+mod exhaustive;
 mod failover;
 mod report;
 mod simulate;
@@ -27,6 +28,8 @@ pub enum Benchmark {
     Failover(Options),
     /// Many schedules of the simulated cluster, each with its faults; every invariant is judged
     Simulate(simulate::Options),
+    /// Every schedule of a small simulated cluster, within bounds; then every mutant, and what notices it
+    Exhaustive(exhaustive::Options),
 }
 
 /// Options of `bench failover`.
@@ -80,6 +83,12 @@ pub async fn run(root: &Path, benchmark: &Benchmark) -> Result<()> {
         Benchmark::Simulate(options) => {
             let (root, options) = (root.to_owned(), *options);
             tokio::task::spawn_blocking(move || simulate::run(&root, options).map_err(|error| error.to_string()))
+                .await??;
+            Ok(())
+        }
+        Benchmark::Exhaustive(options) => {
+            let (root, options) = (root.to_owned(), *options);
+            tokio::task::spawn_blocking(move || exhaustive::run(&root, options).map_err(|error| error.to_string()))
                 .await??;
             Ok(())
         }

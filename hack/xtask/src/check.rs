@@ -1,6 +1,6 @@
 //! `xtask check`: what can be said about the tree without running it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bulkhead_testbed::binaries::cache_folder;
@@ -18,6 +18,7 @@ pub fn run(steps: &mut Steps) -> Result<()> {
     steps.step("generated files", |steps| generate::check(&steps.root))?;
     let lint = &mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
     steps.command("lint", lint, "clippy has something to say: see above; `cargo clippy --fix` repairs some of it")?;
+    steps.step("shipped programs: no mutants", |steps| no_mutants(&steps.root))?;
     steps.step("dependencies: licenses, bans, sources", |steps| {
         // Advisories are left out: they need a database from the network, and an old tree would fail tomorrow.
         let mut deny = Command::new(cargo_deny(steps)?);
@@ -27,6 +28,23 @@ pub fn run(steps: &mut Steps) -> Result<()> {
             "a dependency is not as `deny.toml` wants it: choose another, or add an exception with its reason",
         )
     })
+}
+
+/// The features that cargo gives our package when it is built alone, as it is shipped. (The programs refuse to be built
+/// for release with the mutants in them as well.)
+fn no_mutants(root: &Path) -> Result<()> {
+    let mut tree = cargo(&["tree", "--package", "bulkhead", "--edges", "normal", "--depth", "0", "--format", "{f}"]);
+    let output = tree.current_dir(root).output()?;
+    if !output.status.success() {
+        return Err(format!("cargo tree fails: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    let features = String::from_utf8(output.stdout)?;
+    if features.contains("mutants") {
+        return Err(
+            "the feature `mutants` is for hack/simulation only: take it out of the defaults in Cargo.toml".into()
+        );
+    }
+    Ok(())
 }
 
 /// The program cargo-deny in our cache, installed there when it is missing.
