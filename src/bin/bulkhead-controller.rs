@@ -54,6 +54,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     let settings = node_fence::decide::Settings {
         resync: positive(cli.attacher_resync_period.get()),
         out_of_service_max: positive(cli.out_of_service_max.get()),
+        ..node_fence::decide::Settings::default()
     };
     let cancel = program.cancel.clone();
     let work = async move {

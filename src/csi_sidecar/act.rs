@@ -99,13 +99,14 @@ async fn unpublish(cx: Context, volume: RequestedVolume, timeout: Duration) -> R
 /// The controller-publish secrets of the volume, as the attacher would pass them. Never logged, never stored.
 async fn secrets(cx: &Context, volume: &RequestedVolume) -> Result<HashMap<String, String>, Failure> {
     let volumes: Api<PersistentVolume> = Api::all(cx.clients.reads.clone());
-    // What the API server has in memory will do: a volume's secrets do not change, and a hundred of these reads come at
-    // once. One that it does not have there yet is asked for again.
-    let found = match volumes.get_with(&volume.name, &GetParams::any()).await {
-        Ok(volume) => Some(volume),
-        Err(_) => volumes.get_opt(&volume.name).await.map_err(unreadable)?,
-    };
     let same = |pv: &PersistentVolume| volume.uid.is_none() || pv.metadata.uid == volume.uid;
+    // What the API server has in memory will do: a volume's secrets do not change, and a hundred of these reads come at
+    // once. One that it does not have there, or another of that name, is
+    // asked for again.
+    let found = match volumes.get_with(&volume.name, &GetParams::any()).await {
+        Ok(found) if same(&found) => Some(found),
+        _ => volumes.get_opt(&volume.name).await.map_err(unreadable)?,
+    };
     let csi = found.filter(same).and_then(|pv| pv.spec.csi);
     let Some(reference) = csi.and_then(|csi| csi.controller_publish_secret_ref) else { return Ok(HashMap::new()) };
     let (Some(namespace), Some(name)) = (reference.namespace, reference.name) else { return Ok(HashMap::new()) };

@@ -203,7 +203,12 @@ impl World {
         let fence = self.api.fences.get(node).filter(|fence| brakes::in_progress(fence))?;
         let rows = &fence.spec.plan.pods;
         let planned = rows.iter().find(|row| Some(&row.uid) == pod.metadata.uid.as_ref());
-        planned.filter(|row| row.action == PodAction::Release).cloned()
+        // One that was given up when the node returned is released by a further episode only, which needs a policy.
+        let rows = fence.status.iter().flat_map(|status| &status.pods);
+        let is_given_up = |uid: &str| {
+            rows.clone().any(|row| row.uid == uid && row.state == bulkhead::api::node_fence::PodStatusState::Undone)
+        };
+        planned.filter(|row| row.action == PodAction::Release && !is_given_up(&row.uid)).cloned()
     }
 
     /// Whether no method can prove a volume of an incident: no sidecar, no list, never published, or none that is strong

@@ -1,6 +1,8 @@
 //! Every mutant is caught: with one safety measure taken out, the invariant that it stands for is broken in one of the
 //! schedules of its story; and none is broken in any of them as the product is.
 
+#![allow(clippy::panic, reason = "a test says what it expects by panicking")]
+
 use bulkhead::mutants::Mutant;
 use bulkhead_simulation::mutants::Story;
 

@@ -38,11 +38,15 @@ pub(super) struct Actor<'a> {
 impl Actor<'_> {
     /// Carries out the effects of a pass.
     pub async fn act(&self, incident: &mut Incident, effects: Vec<Effect>) -> Result<()> {
-        let mut deletions = Vec::new();
+        let (mut deletions, mut refused) = (Vec::new(), None);
         for effect in effects {
             match effect {
                 Effect::DeletePod { .. } | Effect::FailPod { .. } | Effect::DeleteAttachment(_) => {
                     deletions.push(effect)
+                }
+                // No record waits for a question: one that is refused must not hide what has happened.
+                ask @ (Effect::Ask(_) | Effect::AskAgain(_)) => {
+                    refused = refused.or(self.one(incident, ask).await.err())
                 }
                 other => {
                     self.delete(std::mem::take(&mut deletions)).await?;
@@ -50,7 +54,8 @@ impl Actor<'_> {
                 }
             }
         }
-        self.delete(deletions).await
+        self.delete(deletions).await?;
+        refused.map_or(Ok(()), Err)
     }
 
     async fn one(&self, incident: &mut Incident, effect: Effect) -> Result<()> {
@@ -82,10 +87,13 @@ impl Actor<'_> {
                 let patch = patch::add_taint(identity(&node), node.taints(), &taint);
                 if let Some(patch) = patch {
                     match cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await {
-                        // An admission policy of the cluster may not want the key: then attachments go one by one.
-                        Err(error) if taint.key == names::OUT_OF_SERVICE_TAINT && is_refused(&error) => {
-                            tracing::warn!(node = fence.name_any(), %error, "the out-of-service taint is refused");
-                            incident.untaints(&taint.key);
+                        // An admission policy of the cluster may not want the key: then attachments go one by one. Nor
+                        // do the pods wait for it that are proved.
+                        Err(error) if taint.key == names::OUT_OF_SERVICE_TAINT && is_no_obstacle(&error) => {
+                            tracing::warn!(node = fence.name_any(), %error, "the out-of-service taint is not set");
+                            if is_refused(&error) {
+                                incident.untaints(&taint.key);
+                            }
                         }
                         written => {
                             written?;
@@ -126,12 +134,12 @@ impl Actor<'_> {
         Ok(())
     }
 
-    /// Notes how a request was written. A conflict is a write that was refused for sure.
+    /// Notes how a request was written. What was refused for sure asked for nothing.
     fn asked(&self, incident: &mut Incident, asked: Noted, result: Result<FenceRequest>) -> Result<()> {
         match result {
             Ok(written) => incident.requested(&written.metadata, self.cx.clock.now()),
             Err(error) => {
-                if error.is_conflict() {
+                if error.is_conflict() || is_refused(&error) {
                     incident.forget_asked(asked);
                 }
                 return Err(error);
@@ -224,6 +232,11 @@ async fn patch_fence(cx: &Context, fence: &NodeFence, incident: &mut Incident, p
         incident.wrote(&written.metadata, cx.clock.now());
     }
     Ok(())
+}
+
+/// Not what was decided on has changed, nor are we no longer the one to decide.
+fn is_no_obstacle(error: &Error) -> bool {
+    !error.is_conflict() && !matches!(error, Error::NotLeader)
 }
 
 fn is_refused(error: &Error) -> bool {

@@ -40,9 +40,6 @@ pub const PROOF_LIFETIME: Duration = Duration::from_secs(10);
 const RECORD_LIFETIME: TimeDelta = TimeDelta::days(7);
 /// How long progress may go unrecorded while there is something to do.
 const RECORD_AT_LAST: Duration = Duration::from_secs(5);
-/// Up to so many attachments are left to the out-of-service taint. Attach/detach takes one after the other, each with a
-/// write of the Node; of more, those that it has not come to are deleted beside it, and the attacher begins with all.
-const DETACH_BY_TAINT_ONLY: usize = 16;
 /// How long released volumes wait for the last proofs, so that one taint can detach all of them.
 const DETACH_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -86,6 +83,23 @@ pub struct Settings {
     pub resync: Duration,
     /// How long the out-of-service taint may stay, `--out-of-service-max`.
     pub out_of_service_max: Duration,
+    /// Pods of the first wave, where there are more than twice as many. A request of a hundred rows takes the API server ten
+    /// times as long as one of few, at each of the writes that lead to the first release.
+    pub first_wave: usize,
+    /// Up to so many attachments are left to the out-of-service taint. Attach/detach takes one after the other, each with a
+    /// write of the Node; of more, those that it has not come to are deleted beside it, and the attacher begins with all.
+    pub detach_by_taint_only: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            resync: Duration::from_secs(60),
+            out_of_service_max: Duration::from_secs(60),
+            first_wave: 8,
+            detach_by_taint_only: 16,
+        }
+    }
 }
 
 /// What to do. Each carries uid and resourceVersion where being late or wrong would do harm.
@@ -211,7 +225,9 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     }
     let wanted = status::compute(seen, &rows, step.as_ref(), now);
     let change = rows.change_from(&recorded);
-    if change == Change::Intent {
+    // That a kubelet was back is remembered: it may have started pods.
+    let returned = |status: &NodeFenceStatus| status.timeline.as_ref().and_then(|timeline| timeline.returned_at);
+    if change == Change::Intent || returned(&wanted) != returned(&recorded) {
         // What is asked for rests on no record, and the fencer works on it while this one is written.
         let asks = step.filter(|step| step.effects.iter().all(is_ask)).map(|step| step.effects).unwrap_or_default();
         return record(asks, wanted);
@@ -296,10 +312,12 @@ fn after_recovery(seen: &Seen, now: Now) -> Option<Step> {
     let status = seen.fence.status.as_ref()?;
     let begun = seen.fence.spec.plan.decided_at;
     let current = status.timeline.as_ref().and_then(|timeline| timeline.decided_at) == Some(begun);
-    // A request whose creation arrived long after its sender gave it up is taken back as any other.
-    let over = seen.requests.is_empty() && !rows::is_back_uncleaned(seen);
-    if status.phase != Some(Phase::Recovered) || !current || !over {
+    if status.phase != Some(Phase::Recovered) || !current || rows::is_back_uncleaned(seen) {
         return None;
+    }
+    // A request whose creation arrived long after its sender gave it up is taken back, and nothing else is done.
+    if let Some(step) = requests::withdraw(seen) {
+        return Some(step);
     }
     let guarded = seen.fence.metadata.finalizers.iter().flatten().any(|f| f == names::NODE_CLEAN_FINALIZER);
     if seen.fence.metadata.deletion_timestamp.is_some() {
@@ -392,7 +410,7 @@ fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
         return None;
     }
     if seen.our_out_of_service().is_some() {
-        return if left.len() > DETACH_BY_TAINT_ONLY { delete_attachments(left) } else { None };
+        return if left.len() > seen.settings.detach_by_taint_only { delete_attachments(left) } else { None };
     }
     if let Some(taint) = add_out_of_service(seen, rows, now) {
         return Step::live("Detaching", vec![taint]);

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::api::fencing::{FenceMethodType, Proof};
-use crate::api::node_fence::{NodeFenceStatus, PlannedPod, PodAction, PodStatus, PodStatusState, VolumeStatusState};
+use crate::api::node_fence::{
+    Channel, NodeFenceStatus, PlannedPod, PodAction, PodStatus, PodStatusState, VolumeStatusState,
+};
 use crate::api::time::{self, Now};
 use crate::api::usage::{PodView, VolumeKind};
 use crate::mutants::{self, Mutant};
@@ -47,14 +49,19 @@ pub fn is_wanted(seen: &Seen, volume: &str) -> bool {
     open.into_iter().any(|pod| pod.volumes.iter().any(|used| used.name == volume))
 }
 
-/// Whether the pod may run. One that came after the plan and has never started does not, unless a kubelet was back
-/// meanwhile: its owner put it back on the failed node, and nothing is attached for it there. If it counted, the
-/// attachment of what was released would stay, and the attacher would give the node its access back.
+/// Whether the pod may run. One that came after the plan and of which no kubelet has said anything does not, unless a kubelet
+/// was or is there to start it: its owner put it back on the failed node, and nothing is attached for it there. If it
+/// counted, the attachment of what was released would stay, and the attacher would give the node its access back.
 fn may_run(seen: &Seen, pod: &PodView) -> bool {
     let planned = seen.fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid());
     let timeline = seen.fence.status.as_ref().and_then(|status| status.timeline.as_ref());
     let returned = timeline.is_some_and(|timeline| timeline.returned_at.is_some());
-    !pod.pod.is_finished() && (planned || returned || pod.pod.is("Initialized"))
+    // The kubelet of a node that failed by a taint was never away.
+    let by_taint = seen.fence.spec.plan.evidence.iter().any(|evidence| evidence.channel == Channel::Taint);
+    let kubelet_may_start_it = returned || by_taint || !seen.lease_is_still;
+    // The kubelet's first word about a pod; False while its init containers run.
+    let told = pod.pod.condition("Initialized").is_some();
+    !pod.pod.is_finished() && (planned || kubelet_may_start_it || told)
 }
 
 /// Pods that have gone: released by us, or by others without our proof. A pod that is only missing from the store

@@ -20,9 +20,6 @@ use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_settled};
 use super::pods;
 use super::rows::{self, Rows, VolumeRow};
 
-/// Pods of the first wave. A request of a hundred rows takes the API server ten times as long as one of few, at each of
-/// the writes that lead to the first release.
-const FIRST_WAVE: usize = 8;
 /// How long all others wait for the first answer to the first wave: a driver that hangs must not hold them up.
 const FIRST_WAVE_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -47,23 +44,40 @@ pub fn ask(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     if effects.is_empty() { None } else { Step::new("Fencing", effects) }
 }
 
-/// The volumes that are asked for before all others: those of the pods with the highest priority, until one of them is
-/// answered. `None` when all may be asked for.
+/// The volumes that are asked for before all others: those of the pods with the highest priority that a fencer can help,
+/// until one of them is answered. `None` when all may be asked for.
 fn first_wave<'a>(seen: &'a Seen, rows: &Rows, now: Now) -> Option<BTreeSet<&'a str>> {
-    let plan = &seen.fence.spec.plan.pods;
+    let size = seen.settings.first_wave;
+    let helps = |volume: &String| {
+        let row = rows.volume(volume).filter(|row| row.needed);
+        row.is_some_and(|row| method(seen, row) == Some(FenceMethodType::Unpublish))
+    };
     let waits = |row: &PodStatus| !is_settled(row.state) && !pods::is_blocked(row);
-    let mut waiting: Vec<_> =
-        rows.pods.iter().zip(plan).filter(|(row, _)| waits(row)).map(|(_, planned)| planned).collect();
-    let of_episode = |episode: i64| episode == seen.fence.spec.episode;
-    let mut answers = seen.requests.iter().flat_map(|request| &request.status).flat_map(|status| &status.volumes);
-    let answered = answers.any(|answer| of_episode(answer.episode) && answer.result != FenceOutcome::Started);
-    let asked = seen.asked.iter().filter(|((episode, _), _)| of_episode(*episode)).map(|(_, asked)| asked.at).min();
-    let patient = asked.is_none_or(|at| now.mono.saturating_duration_since(at) < FIRST_WAVE_PATIENCE);
-    if answered || !patient || waiting.len() <= 2 * FIRST_WAVE {
+    let pods = rows.pods.iter().zip(&seen.fence.spec.plan.pods);
+    let mut waiting: Vec<_> = pods
+        .filter(|(row, planned)| waits(row) && planned.volumes.iter().any(helps))
+        .map(|(_, planned)| planned)
+        .collect();
+    if waiting.len() <= 2 * size || !is_first_wave_due(seen, now) {
         return None;
     }
     waiting.sort_by_key(|planned| Reverse(planned.priority.unwrap_or_default()));
-    Some(waiting.into_iter().take(FIRST_WAVE).flat_map(|planned| &planned.volumes).map(String::as_str).collect())
+    Some(waiting.into_iter().take(size).flat_map(|planned| &planned.volumes).map(String::as_str).collect())
+}
+
+/// Nothing was asked in this episode, or this process asked just now and nothing is answered. What another process asked
+/// has had its time.
+fn is_first_wave_due(seen: &Seen, now: Now) -> bool {
+    let episode = seen.fence.spec.episode;
+    let answers = seen.requests.iter().flat_map(|request| &request.status).flat_map(|status| &status.volumes);
+    if answers.into_iter().any(|answer| answer.episode == episode && answer.result != FenceOutcome::Started) {
+        return false;
+    }
+    let asked = seen.asked.iter().filter(|((of, _), _)| *of == episode).map(|(_, asked)| asked.at).min();
+    match asked {
+        Some(at) => now.mono.saturating_duration_since(at) < FIRST_WAVE_PATIENCE,
+        None => seen.requests.iter().all(|request| request.spec.episode != episode),
+    }
 }
 
 fn drivers(rows: &Rows) -> Vec<&str> {

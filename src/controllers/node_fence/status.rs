@@ -102,16 +102,17 @@ impl Counts {
 fn mark_timeline(seen: &Seen, rows: &Rows, counts: &Counts, timeline: Timeline, now: Now) -> Timeline {
     let when = |known: Option<_>, holds: bool| known.or(holds.then(|| time::stamp(now.wall)));
     let tainted = seen.our_taint().and_then(|taint| taint.time_added.as_ref()).map(time::from_k8s).map(time::stamp);
+    // What the first record of an episode tells has happened before it.
+    let tainted_at = timeline.tainted_at.or(tainted);
     let all_gone = counts.gone == counts.to_release;
     Timeline {
         decided_at: Some(seen.fence.spec.plan.decided_at),
-        // What the first record of an episode tells has happened before it.
-        tainted_at: timeline.tainted_at.or(tainted),
+        tainted_at,
         fenced_at: when(timeline.fenced_at, counts.proved == counts.needed && counts.needed > 0),
         first_released_at: when(timeline.first_released_at, counts.gone > 0),
         released_at: when(timeline.released_at, all_gone && counts.to_release > 0),
         detached_at: when(timeline.detached_at, all_gone && counts.detached == counts.needed && counts.needed > 0),
-        returned_at: when(timeline.returned_at, rows.node == NodeState::Back && timeline.tainted_at.is_some()),
+        returned_at: when(timeline.returned_at, rows.node == NodeState::Back && tainted_at.is_some()),
         recovered_at: timeline.recovered_at,
     }
 }

@@ -99,7 +99,7 @@ impl<'a> Ice<'a> {
         let (sidecar, controller) = (Kind::Sidecar(array), Kind::Controller);
         let (twice, once) = if who == Who::Sidecar { (sidecar, controller) } else { (controller, sidecar) };
         let other = Lineage::start(cluster, once).await?;
-        Ok(Self { cluster, array, pair: Pair::start(cluster, twice).await?, other: other })
+        Ok(Self { cluster, array, pair: Pair::start(cluster, twice).await?, other })
     }
 
     async fn victims(&self, stories: &[(String, Story)]) -> Result<Vec<Victim>, Failed> {

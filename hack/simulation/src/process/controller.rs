@@ -98,8 +98,13 @@ pub enum Effect {
 }
 
 /// The settings of the product's flags.
-pub const SETTINGS: fencing::Settings =
-    fencing::Settings { resync: Duration::from_secs(60), out_of_service_max: Duration::from_secs(60) };
+pub const SETTINGS: fencing::Settings = fencing::Settings {
+    resync: Duration::from_secs(60),
+    out_of_service_max: Duration::from_secs(60),
+    // A small world has waves too, and more attachments than are left to attach/detach.
+    first_wave: 1,
+    detach_by_taint_only: 1,
+};
 
 impl Acting {
     pub(crate) fn new(effects: VecDeque<Effect>, look_again: Option<Duration>, decided: u64) -> Self {

@@ -60,7 +60,7 @@ impl World {
             live: false,
             out_of_service_spent: false,
             recorded_for: Duration::from_secs(2),
-            settings: Settings { resync: Duration::from_secs(60), out_of_service_max: Duration::from_secs(60) },
+            settings: Settings::default(),
             fence: Arc::new(fence),
         };
         Self { seen, now: later(now, 1.0), log: Vec::new(), fencers: BTreeMap::new(), attacher: true }
