@@ -6,6 +6,7 @@ mod closed;
 mod finalizers;
 mod fleet;
 mod identity;
+mod kept;
 mod kinds;
 mod look;
 mod methods;
