@@ -8,7 +8,6 @@ use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead_testbed::array::{Array, ArrayOptions};
 use bulkhead_testbed::cluster::{AddedArray, Cluster, ClusterError, ClusterOptions, Workload, merge};
 use bulkhead_testbed::nodes::{NodeOptions, SimulatedNode};
-use bulkhead_testbed::process::Process;
 use bulkhead_testbed::{AttacherOptions, Component, TestbedOptions, oracle};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
@@ -17,13 +16,15 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
+use super::kept::Kept;
+
 /// Long enough for a loaded machine; nothing waits this long when it works.
 pub const SOON: Duration = Duration::from_secs(60);
 
 /// The shared cluster, started by the first test that needs it.
 pub struct Fleet {
     // Dropped before the runtime that its tasks run on.
-    cluster: OnceCell<Cluster>,
+    cluster: OnceCell<(Cluster, Kept)>,
     runtime: Runtime,
 }
 
@@ -39,9 +40,12 @@ impl Fleet {
     pub async fn cluster(&self) -> Result<&Cluster, Failed> {
         let start = async || {
             // Two nodes that never fail: not all nodes are ever suspected.
-            Cluster::start(ClusterOptions { arrays: Vec::new(), nodes: 2, ..options() }).await
+            let mut cluster = Cluster::start(ClusterOptions { arrays: Vec::new(), nodes: 2, ..options() }).await?;
+            let controller = Kept::new(cluster.controllers.remove(0));
+            Ok::<_, Failed>((cluster, controller))
         };
-        Ok(self.cluster.get_or_try_init(start).await?)
+        let (cluster, _) = self.cluster.get_or_try_init(start).await?;
+        Ok(cluster)
     }
 }
 
@@ -90,7 +94,7 @@ pub struct Lane<'a> {
     /// The first is where workloads begin.
     pub nodes: Vec<SimulatedNode>,
     pub storage: AddedArray,
-    pub sidecar: Option<Process>,
+    pub sidecar: Option<Kept>,
 }
 
 impl<'a> Lane<'a> {
@@ -104,7 +108,7 @@ impl<'a> Lane<'a> {
         }
         let names: Vec<_> = nodes.iter().map(|node| node.name().to_owned()).collect();
         cluster.nodes_usable(&names).await?;
-        let sidecar = options.sidecar.then(|| cluster.sidecar(&storage.array)).transpose()?;
+        let sidecar = options.sidecar.then(|| cluster.sidecar(&storage.array)).transpose()?.map(Kept::new);
         let lane = Self { cluster, name: name.to_owned(), nodes, storage, sidecar };
         create_policy(&cluster.client, name, name, &options.policy).await?;
         Ok(lane)

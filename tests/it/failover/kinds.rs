@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::fleet::{Lane, LaneOptions, SOON};
+use super::kept::Kept;
 use super::look::{operator_records, pod_row};
 
 /// Pods on the victim, by name, with their uid.
@@ -175,7 +176,7 @@ pub async fn pods_that_no_proof_can_move_wait_by_name(cluster: &Cluster) -> Resu
     let unattached = cluster.add_array(&unattached).await?;
     let other = ArrayOptions { driver_name: "waiting-other.csi.test".into(), ..ArrayOptions::default() };
     let other = cluster.add_array(&other).await?;
-    let _sidecar = cluster.sidecar(&other.array)?;
+    let _sidecar = Kept::new(cluster.sidecar(&other.array)?);
     let lane = Lane::new(cluster, "waiting", LaneOptions::default()).await?;
     let arrays: [&Array; 3] = [lane.array(), &unattached.array, &other.array];
     let host_path = json!({ "name": "host", "hostPath": { "path": "/var/lib/host" } });

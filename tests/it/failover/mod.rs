@@ -6,6 +6,7 @@ mod closed;
 mod finalizers;
 pub mod fleet;
 mod identity;
+mod kept;
 mod kinds;
 pub mod look;
 mod methods;

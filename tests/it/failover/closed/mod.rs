@@ -17,6 +17,7 @@ pub use paper::every_trouble_of_every_call_at_every_stage;
 pub use real::{acknowledged_by_a_driver, acknowledged_by_the_attacher, each_trouble_holds_its_own_pod_only};
 
 use super::fleet::{Lane, LaneOptions};
+use super::kept::Kept;
 use super::look::{answer, condition, volume_row};
 
 const UNPUBLISH: Method = Method::ControllerUnpublishVolume;
@@ -30,7 +31,7 @@ pub async fn without_a_sidecar_pods_wait_for_it(cluster: &Cluster) -> Result<(),
     assert_eq!(condition(&fence, "Released"), Some(("False", "PodsHeld")));
     lane.event("FenceFailed", "run bulkhead-csi-sidecar beside the controller of driver nosidecar.csi.test").await?;
     lane.assert_untouched(&set, &before).await?;
-    lane.sidecar = Some(cluster.sidecar(lane.array())?);
+    lane.sidecar = Some(Kept::new(cluster.sidecar(lane.array())?));
     lane.moved(&set).await?;
     lane.end().await
 }
