@@ -8,6 +8,7 @@ use bulkhead::api::slim::CsiNode;
 use bulkhead::mutants::{Mutant, throw};
 use serde_json::json;
 
+use crate::api::Kind;
 use crate::array::Mood;
 use crate::chance::{Chance, Choice, Prompt};
 use crate::faults::Fault;
@@ -142,7 +143,8 @@ fn one_of_two_volumes_hangs(_: u64) -> World {
     to_its_end(world, &mut Prompt)
 }
 
-/// The node is well for a minute and a half when the operator hears that it is away.
+/// The node is well for a minute and a half when the operator hears that it is away. Leases are told in time: if they
+/// stood still as well, that would be an outage.
 fn the_watches_are_late(_: u64) -> World {
     struct Late;
     impl Chance for Late {
@@ -152,7 +154,7 @@ fn the_watches_are_late(_: u64) -> World {
     }
     let mut world = world(Shape::plain());
     at(&mut world, FAILS, Fault::Disconnect("n0".into()));
-    at(&mut world, FAILS + 25 * SECOND, Fault::Weather(Weather { slow_watches: 1, ..Weather::default() }));
+    at(&mut world, FAILS + 25 * SECOND, Fault::Weather(nodes_late()));
     let unreachable = |world: &World| world.api.nodes.get("n0").is_some_and(|node| node.ready() == "Unknown");
     while world.now < END && !unreachable(&world) && world.step(&mut Late) {}
     let now = world.now;
@@ -175,7 +177,9 @@ fn a_leader_sleeps_between_two_writes(schedule: u64) -> World {
     at(&mut world, FAILS, Fault::Disconnect("n1".into()));
     at(&mut world, FAILS, Fault::Disconnect("n2".into()));
     at(&mut world, FAILS + 15 * SECOND, Fault::Disconnect("n0".into()));
-    world.triggers.push((schedule + 1, Fault::Stop(0, 40 * SECOND)));
+    // The other replica leads from here: it renews its Lease at other moments than the lifecycle controller looks.
+    at(&mut world, SECOND, Fault::Crash(0, SECOND));
+    world.triggers.push((schedule + 1, Fault::Stop(1, 40 * SECOND)));
     world.triggers.push((schedule + 1, Fault::Reconnect("n2".into())));
     to_its_end(world, &mut Prompt)
 }
@@ -195,6 +199,10 @@ fn to_its_end(mut world: World, chance: &mut dyn Chance) -> World {
         world.run_until(END, chance);
     }
     world
+}
+
+fn nodes_late() -> Weather {
+    Weather { slow_watches: 1, slow_kind: Some(Kind::Nodes), ..Weather::default() }
 }
 
 fn stuck(volume: &str) -> Mood {

@@ -233,6 +233,7 @@ impl Draft<'_> {
             loses_answers: rate(self.chance),
             throttles: rate(self.chance),
             slow_watches: rate(self.chance),
+            slow_kind: None,
         };
         self.events.push((when, Fault::Weather(weather)));
     }

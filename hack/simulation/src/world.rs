@@ -80,6 +80,8 @@ pub struct Weather {
     pub throttles: u64,
     /// Watches that deliver seconds late.
     pub slow_watches: u64,
+    /// Only watches of this kind do.
+    pub slow_kind: Option<Kind>,
 }
 
 /// A write on its way.
@@ -349,7 +351,8 @@ impl World {
                 if !self.processes[pid].is_up || !self.watches(pid, kind, &name) {
                     continue;
                 }
-                let slow = chance.one_in(Choice::Watch, self.weather.slow_watches);
+                let slow = self.weather.slow_kind.is_none_or(|slow| slow == kind)
+                    && chance.one_in(Choice::Watch, self.weather.slow_watches);
                 let late = if slow {
                     chance.between(Choice::Watch, 500, 15_000)
                 } else {

@@ -58,7 +58,7 @@ pub struct Exhaustive {
 /// What happens next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// What would happen anyway, up to the next write or call of a program under test.
+    /// What would happen anyway, up to the next write or call of a program under test; to the end, if no fault is left.
     GoOn,
     /// A fault.
     Fault(Fault),
@@ -126,8 +126,13 @@ impl State {
         self.world.now >= self.ends || !self.world.oracle.is_clean()
     }
 
+    /// To the next point where a fault may come; where none is left, to the end.
     fn go_on(&mut self) {
         let (sent, until) = (self.world.counts.writes, self.world.now + STEP);
+        if self.faults_left == 0 {
+            self.world.run_until(self.ends, &mut Steady);
+            return;
+        }
         while self.world.now < until && self.world.counts.writes == sent && self.world.step(&mut Steady) {}
     }
 

@@ -82,7 +82,8 @@ pub(super) fn faults(world: &World) -> Vec<Fault> {
     }
     machine(world, &mut faults);
     array(world, &mut faults);
-    let slow = Weather { slow_watches: 1, ..Weather::default() };
+    // A watch that tells nothing of Leases either would be an outage.
+    let slow = Weather { slow_watches: 1, slow_kind: Some(Kind::Nodes), ..Weather::default() };
     let other = if world.weather == slow { Weather::default() } else { slow };
     faults.extend([Fault::Weather(other), Fault::Resync(DRIVER.into())]);
     faults
