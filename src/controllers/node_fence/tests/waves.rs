@@ -73,3 +73,28 @@ fn of_many_attachments_those_that_wait_for_attach_detach_are_deleted() {
     world.run();
     world.assert_order(&["detach v0", "untaint out-of-service"]);
 }
+
+#[test]
+fn pods_that_no_fencer_can_help_make_no_first_wave() {
+    let mut pods = thirty();
+    for number in 30..40 {
+        let helpless = pod(&format!("p{number}"), "n1", &[csi_of("mute.example.com", &format!("v{number}"))]);
+        pods.push(but(helpless, |pod| pod.spec.priority = Some(1000)));
+    }
+    let mut world = World::new(pods, &json!({}));
+    world.seen.reports.remove("mute.example.com");
+    world.run();
+    let released = (0..30).all(|number| world.did(&format!("delete p{number} grace 0")));
+    assert!(released && !world.did("delete p35"), "{:#?}", world.log);
+}
+
+#[test]
+fn what_another_process_asked_for_holds_nobody_up() {
+    let mut world = World::new(thirty(), &json!({}));
+    world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+    world.run();
+    assert_eq!(asked(&world).len(), 8);
+    world.restart();
+    world.run();
+    assert_eq!(asked(&world).len(), 30, "{:#?}", world.log);
+}
