@@ -36,6 +36,8 @@ pub struct Asked {
 
 /// How long after the asking a proof counts.
 pub const PROOF_LIFETIME: Duration = Duration::from_secs(10);
+/// The step that turns requests round.
+const UNDOING: &str = "Undoing";
 /// How long a Recovered NodeFence is kept.
 const RECORD_LIFETIME: TimeDelta = TimeDelta::days(7);
 /// How long progress may go unrecorded while there is something to do.
@@ -225,9 +227,10 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     }
     let wanted = status::compute(seen, &rows, step.as_ref(), now);
     let change = rows.change_from(&recorded);
-    // That a kubelet was back is remembered: it may have started pods.
+    // That a kubelet was back is remembered, for it may have started pods; but the fencer is stopped first.
     let returned = |status: &NodeFenceStatus| status.timeline.as_ref().and_then(|timeline| timeline.returned_at);
-    if change == Change::Intent || returned(&wanted) != returned(&recorded) {
+    let stops = step.as_ref().is_some_and(|step| step.reason == UNDOING);
+    if change == Change::Intent || returned(&wanted) != returned(&recorded) && !stops {
         // What is asked for rests on no record, and the fencer works on it while this one is written.
         let asks = step.filter(|step| step.effects.iter().all(is_ask)).map(|step| step.effects).unwrap_or_default();
         return record(asks, wanted);
@@ -343,7 +346,7 @@ fn undo(seen: &Seen, rows: &Rows) -> Option<Step> {
         return None;
     }
     let effects = requests::turn_round(seen);
-    if effects.is_empty() { None } else { Step::live("Undoing", effects) }
+    if effects.is_empty() { None } else { Step::live(UNDOING, effects) }
 }
 
 /// All rows are clean or undone: take requests, taint and label back, in the reverse of the order they came.
@@ -410,7 +413,11 @@ fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
         return None;
     }
     if seen.our_out_of_service().is_some() {
-        return if left.len() > seen.settings.detach_by_taint_only { delete_attachments(left) } else { None };
+        // Nor does it detach what a pod wants that its owner has put back on the node.
+        if left.len() <= seen.settings.detach_by_taint_only {
+            left.retain(|attachment| pods::is_wanted(seen, attachment.volume()));
+        }
+        return if left.is_empty() { None } else { delete_attachments(left) };
     }
     if let Some(taint) = add_out_of_service(seen, rows, now) {
         return Step::live("Detaching", vec![taint]);

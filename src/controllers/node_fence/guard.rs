@@ -77,7 +77,7 @@ pub fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<St
     let spent = age.is_none_or(|age| age >= max || age < TimeDelta::zero());
     // An attachment that somebody else deletes is not known to attach/detach until it looks for itself: the node's list
     // tells when it has.
-    let free = node_names(proved_rows(rows).filter(|row| !pods::is_in_use(seen, &row.plan.name)));
+    let free = node_names(proved_rows(rows).filter(|row| !pods::is_wanted(seen, &row.plan.name)));
     let listed = node.status.volumes_attached.iter().any(|volume| free.contains(&volume.name));
     let done = rows.attachments_to_remove(seen).is_empty() && !rows.is_releasing() && !listed;
     let unproved = seen.pods.iter().any(|pod| pod_gc_would_act_unproved(seen, rows, pod));
