@@ -7,4 +7,5 @@ pub mod csi;
 pub mod csi_sidecar;
 pub mod error;
 pub mod mutants;
+pub mod node_agent;
 pub mod runtime;

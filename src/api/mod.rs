@@ -2,19 +2,26 @@
 //! nothing else of ours.
 #![allow(clippy::duplicated_attributes, reason = "printer columns of one type")]
 
+pub mod affinity;
 pub mod conditions;
 pub mod driver_report;
 pub mod fence_request;
 pub mod fencing;
+pub mod hysteresis;
 pub mod limits;
 pub mod names;
 pub mod node_fence;
+pub mod node_volume_report;
 pub mod resiliency_policy;
 mod schema;
 pub mod selector;
 pub mod slim;
+pub mod text;
 pub mod time;
 pub mod usage;
+pub mod volume;
+pub mod volume_health;
+pub mod volume_health_policy;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
@@ -24,6 +31,9 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
         schema::definition::<driver_report::DriverReport>(),
         schema::definition::<fence_request::FenceRequest>(),
         schema::definition::<node_fence::NodeFence>(),
+        schema::definition::<node_volume_report::NodeVolumeReport>(),
         schema::definition::<resiliency_policy::ResiliencyPolicy>(),
+        schema::definition::<volume_health::VolumeHealth>(),
+        schema::definition::<volume_health_policy::VolumeHealthPolicy>(),
     ]
 }

@@ -26,6 +26,38 @@ pub const NODE_CLEAN_FINALIZER: &str = "bulkhead.dev/node-clean";
 /// Finalizer of a FenceRequest, until the fencer answered Unfenced.
 pub const FENCE_OPEN_FINALIZER: &str = "bulkhead.dev/fence-open";
 
+/// Label of a PersistentVolume with any taint (projection of its VolumeHealth).
+pub const TAINTED_LABEL: &str = "bulkhead.dev/tainted";
+/// Label of a PersistentVolume with a taint of effect NoAttachOrMount.
+pub const NO_ATTACH_LABEL: &str = "bulkhead.dev/no-attach-or-mount";
+/// Annotation of a PersistentVolume: its taints as JSON.
+pub const VOLUME_TAINTS_ANNOTATION: &str = "bulkhead.dev/volume-taints";
+/// Annotation of a pod that may use a volume with these taint keys, separated by commas.
+pub const TOLERATE_TAINTS_ANNOTATION: &str = "bulkhead.dev/tolerate-volume-taints";
+/// Scheduling gate of a pod that waits for a tainted volume.
+pub const VOLUME_TAINTED_GATE: &str = "bulkhead.dev/volume-tainted";
+/// Claim for which tainted volumes without a claim are reserved, in [`OPERATOR_NAMESPACE`]. There is none of that name:
+/// an admission policy forbids it.
+pub const RESERVED_CLAIM: &str = "reserved-by-bulkhead";
+/// Field manager of what is shown on PersistentVolumes.
+pub const PROJECTION_MANAGER: &str = "bulkhead-controller/projection";
+/// Finalizer of a VolumeHealth: labels, annotation, reservation and gates are taken back before it goes.
+pub const PROJECTION_FINALIZER: &str = "bulkhead.dev/projection";
+
+/// Label of the pods that run `bulkhead-node-agent`, whoever deploys them: without a Ready one on a node nobody looks at
+/// the volumes there.
+pub const NODE_AGENT_LABEL: &str = "bulkhead.dev/node-agent";
+/// Bindings of the admission policies without which nothing is enforced: those that keep new users off, and those without
+/// which anybody could take away what they rest on.
+pub const ENFORCING_POLICIES: [&str; 6] = [
+    "tainted-volume-attach.bulkhead.dev",
+    "tainted-volume-bind.bulkhead.dev",
+    "tainted-volume-pods.bulkhead.dev",
+    "reserved-claim.bulkhead.dev",
+    "volume-projection.bulkhead.dev",
+    "volume-health-label.bulkhead.dev",
+];
+
 /// On a VolumeAttachment, by the external-attacher: the node id that was really published.
 pub const ATTACHED_NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
 /// Prefix of the external-attacher's finalizer; the driver's name follows, in its spelling.
@@ -70,6 +102,24 @@ pub fn hex(digest: &[u8], bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_enforcement_rests_on_is_what_is_installed() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/policies");
+        let files =
+            std::fs::read_dir(folder).unwrap().map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+        let all: Vec<_> = files.collect();
+        let objects: Vec<_> = all.iter().flat_map(|file| file.split("\n---\n")).collect();
+        for name in ENFORCING_POLICIES {
+            let is_binding = |text: &&&str| {
+                text.contains("kind: ValidatingAdmissionPolicyBinding\n")
+                    && text.contains(&format!("\n  name: {name}\n"))
+            };
+            let found: Vec<_> = objects.iter().filter(is_binding).collect();
+            assert_eq!(found.len(), 1, "{name}");
+            assert!(found[0].contains("validationActions: [Deny]"), "{name}");
+        }
+    }
 
     #[test]
     fn the_attachers_finalizer_is_spelled_as_the_attacher_does() {

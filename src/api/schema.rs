@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+    CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use kube::CustomResourceExt;
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -14,6 +14,11 @@ pub(super) fn definition<K: CustomResourceExt>() -> CustomResourceDefinition {
     for version in &mut definition.spec.versions {
         if let Some(root) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
             root.title = None;
+            // Who gives up the last field of a spec gives up the spec: it must not be missing then.
+            let spec = root.properties.as_mut().and_then(|properties| properties.get_mut("spec"));
+            if let Some(spec) = spec.filter(|spec| spec.required.is_none()) {
+                spec.default = Some(JSON(serde_json::json!({})));
+            }
             visit(root, &mut tidy);
         }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::admissionregistration::v1 as admission;
 use k8s_openapi::api::coordination::v1 as coordination;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::storage::v1 as storage;
@@ -63,6 +64,16 @@ part! {
         priority: Option<i32>,
         /// Its volumes.
         volumes: Vec<Volume>,
+        /// What it waits for before it is scheduled.
+        scheduling_gates: Vec<SchedulingGate>,
+    }
+}
+
+part! {
+    /// What a pod waits for before it is scheduled.
+    SchedulingGate {
+        /// Its name.
+        name: String,
     }
 }
 
@@ -162,6 +173,11 @@ impl Pod {
     /// Whether it is being deleted.
     pub fn is_terminating(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether it waits for a tainted volume.
+    pub fn is_held(&self) -> bool {
+        self.spec.scheduling_gates.iter().any(|gate| gate.name == super::names::VOLUME_TAINTED_GATE)
     }
 
     /// Its controller, as kind.
@@ -270,6 +286,16 @@ slim! {
     PersistentVolume: core::PersistentVolume {
         /// Spec.
         spec: PersistentVolumeSpec,
+        /// Status.
+        status: PersistentVolumeStatus,
+    }
+}
+
+part! {
+    /// Status of a PersistentVolume.
+    PersistentVolumeStatus {
+        /// Pending, Available, Bound, Released or Failed.
+        phase: Option<String>,
     }
 }
 
@@ -279,7 +305,23 @@ part! {
         /// CSI source.
         csi: Option<CsiSource>,
         /// A directory or device of one node.
-        local: Option<serde_json::Value>,
+        local: Option<core::LocalVolumeSource>,
+        /// An NFS export.
+        nfs: Option<core::NFSVolumeSource>,
+        /// StorageClass.
+        storage_class_name: Option<String>,
+        /// Filesystem or Block; absent means Filesystem.
+        volume_mode: Option<String>,
+        /// How it may be used.
+        access_modes: Option<Vec<String>>,
+        /// The claim it is bound to or reserved for.
+        claim_ref: Option<core::ObjectReference>,
+        /// Nodes it can be reached from.
+        node_affinity: Option<core::VolumeNodeAffinity>,
+        /// Options it is mounted with.
+        mount_options: Option<Vec<String>>,
+        /// Its size.
+        capacity: BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
         /// A directory of whichever node.
         host_path: Option<serde_json::Value>,
     }
@@ -292,6 +334,10 @@ part! {
         driver: String,
         /// Volume handle.
         volume_handle: String,
+        /// File system it is to have.
+        fs_type: Option<String>,
+        /// Whether it is published for reading only.
+        read_only: bool,
         /// Secret for ControllerPublish and ControllerUnpublish.
         controller_publish_secret_ref: Option<core::SecretReference>,
     }
@@ -418,9 +464,47 @@ slim! {
     Namespace: core::Namespace {}
 }
 
+slim! {
+    /// What puts a ValidatingAdmissionPolicy in force.
+    AdmissionBinding: admission::ValidatingAdmissionPolicyBinding {
+        /// Spec.
+        spec: AdmissionBindingSpec,
+    }
+}
+
+part! {
+    /// Spec of a ValidatingAdmissionPolicyBinding.
+    AdmissionBindingSpec {
+        /// Deny, Warn or Audit.
+        validation_actions: Vec<String>,
+    }
+}
+
+impl AdmissionBinding {
+    /// Whether what the policy forbids is refused, not only told.
+    pub fn denies(&self) -> bool {
+        self.spec.validation_actions.iter().any(|action| action == "Deny")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_binding_denies_only_if_it_says_so() {
+        for (actions, denies) in [
+            (serde_json::json!(["Deny"]), true),
+            (serde_json::json!(["Audit", "Deny"]), true),
+            (serde_json::json!(["Warn", "Audit"]), false),
+            (serde_json::json!([]), false),
+            (serde_json::Value::Null, false),
+        ] {
+            let binding = serde_json::json!({ "metadata": {}, "spec": { "validationActions": actions } });
+            let binding: AdmissionBinding = serde_json::from_value(binding).unwrap();
+            assert_eq!(binding.denies(), denies, "{actions}");
+        }
+    }
 
     #[test]
     fn every_volume_source_is_told_apart() {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bulkhead::api::time;
-use bulkhead::controllers::{Context, Stores, node_fence, resiliency_policy};
+use bulkhead::controllers::{Context, Stores, node_fence, resiliency_policy, volume_health, volume_health_policy};
 use bulkhead::error::Result;
 use bulkhead::runtime::clock::Clock;
 use bulkhead::runtime::program::{self, Flags};
@@ -15,12 +15,15 @@ const _: () = assert!(
     "the feature `mutants` is for tests: build the programs with `--package bulkhead`, not with the whole workspace"
 );
 
-/// Bulkhead's controllers: fence failed nodes, release their pods, clean up after them.
+/// Bulkhead's controllers: fence failed nodes, release their pods, clean up after them; know the health of volumes.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
     #[command(flatten)]
     common: Flags,
+    /// What to do instead of running the controllers.
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Re-sync period of the CSI attachers: how long a detached node is watched for what comes back.
     #[arg(long, env = "BULKHEAD_ATTACHER_RESYNC_PERIOD", default_value = "60s")]
     attacher_resync_period: time::Duration,
@@ -29,12 +32,23 @@ struct Cli {
     out_of_service_max: time::Duration,
 }
 
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Take back all that keeps users off tainted volumes: labels, annotations and reservations of PersistentVolumes,
+    /// scheduling gates of pods, labels and finalizers of VolumeHealths. For the end of an installation: it waits until no
+    /// controller runs.
+    ReleaseVolumes,
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     run(Cli::parse()).await.unwrap_or_else(|error| program::failed(&error))
 }
 
 async fn run(cli: Cli) -> Result<ExitCode> {
+    if let Some(Command::ReleaseVolumes) = cli.command {
+        return release_volumes(&cli.common).await;
+    }
     let namespace = cli.common.namespace.clone();
     let program = cli.common.serve("bulkhead-controller").await?.lead("bulkhead-controller".into());
     let cx = Context {
@@ -58,9 +72,35 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     };
     let cancel = program.cancel.clone();
     let work = async move {
-        tokio::join!(resiliency_policy::run(cx.clone(), cancel.clone()), node_fence::run(cx, settings, cancel),);
+        tokio::join!(
+            resiliency_policy::run(cx.clone(), cancel.clone()),
+            node_fence::run(cx.clone(), settings, cancel.clone()),
+            volume_health::run(cx.clone(), cancel.clone()),
+            volume_health_policy::run(cx, cancel),
+        );
     };
     Ok(program.run(work).await)
+}
+
+/// While it holds the Lease no controller does anything again.
+async fn release_volumes(flags: &Flags) -> Result<ExitCode> {
+    let program = flags.serve("bulkhead-controller").await?.lead("bulkhead-controller".into());
+    let (clients, writer) = (program.clients.clone(), program.writer.clone());
+    let (done, outcome) = tokio::sync::oneshot::channel();
+    let work = async move {
+        if writer.leadership().remaining().is_none() {
+            eprintln!("waiting for the Lease bulkhead-controller; end the controllers: kubectl scale --replicas=0");
+        }
+        writer.leadership().acquired().await;
+        // Nobody listens only when the program is ending anyhow.
+        let _ = done.send(volume_health::uninstall::release(&clients, &writer).await);
+    };
+    let ended = program.run(work).await;
+    match outcome.await {
+        Ok(released) => println!("{}", released?),
+        Err(_) => return Ok(ExitCode::FAILURE),
+    }
+    Ok(ended)
 }
 
 /// A period of zero would never end or never begin; the shortest useful one is a second.

@@ -1,4 +1,4 @@
-//! `bulkhead-csi-sidecar`: answers FenceRequests, beside one CSI driver's controller.
+//! `bulkhead-csi-sidecar`: answers FenceRequests and reports the health of volumes, beside one CSI driver's controller.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -6,11 +6,12 @@ use std::time::Duration;
 use bulkhead::api::names;
 use bulkhead::csi::client;
 use bulkhead::csi_sidecar::driver::Driver;
-use bulkhead::csi_sidecar::{self, Context, report};
+use bulkhead::csi_sidecar::{self, Context, health as volume_health, report};
 use bulkhead::error::{Error, Result};
 use bulkhead::runtime::clock::Clock;
 use bulkhead::runtime::program::{self, Flags};
 use clap::Parser;
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 const _: () = assert!(
@@ -52,9 +53,12 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     };
     let (cancel, health) = (program.cancel.clone(), program.health.clone());
     let work = async move {
-        let reporting = tokio::spawn(report::run(cx.clone()));
+        let (volumes, told) = watch::channel(None);
+        let reporting = tokio::spawn(report::run(cx.clone(), told));
+        let watching = tokio::spawn(volume_health::run(cx.clone(), volumes, cancel.clone()));
         csi_sidecar::run(cx, &health, cancel).await;
         reporting.abort();
+        watching.abort();
     };
     Ok(program.run(work).await)
 }

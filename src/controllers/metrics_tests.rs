@@ -2,14 +2,38 @@
 
 use chrono::DateTime;
 
-use super::{node_fence, resiliency_policy};
+use super::{node_fence, resiliency_policy, volume_health};
 use crate::api::node_fence::{NodeFenceStatus, Timeline};
+use crate::api::volume_health::VolumeHealth;
 use crate::runtime::telemetry::{EventResult, InformerLabel, Outcome, QueueLabel, Telemetry};
 
 fn tainted() -> NodeFenceStatus {
     let at = |seconds| DateTime::from_timestamp(seconds, 0);
     let timeline = Timeline { decided_at: at(100), tainted_at: at(101), ..Timeline::default() };
     NodeFenceStatus { timeline: Some(timeline), ..NodeFenceStatus::default() }
+}
+
+fn unhealthy() -> VolumeHealth {
+    let taint = serde_json::json!({
+        "key": "example.com/of-a-person", "value": "true", "source": "Manual", "reason": "ManualTaint",
+        "timeAdded": "2026-11-21T02:14:31Z",
+    });
+    let status = serde_json::json!({ "phase": "Healthy", "taints": [taint] });
+    let status = serde_json::from_value(status).unwrap();
+    VolumeHealth { status: Some(status), ..VolumeHealth::default() }
+}
+
+#[test]
+fn keys_of_people_have_no_series_of_their_own() {
+    let telemetry = Telemetry::new();
+    let metrics = volume_health::metrics::Metrics::register(&telemetry);
+    metrics.look(&[std::sync::Arc::new(unhealthy())], 0.0, false);
+    let text = telemetry.encode().unwrap();
+    let series = "bulkhead_volume_taints{key=\"Custom\",effect=\"NoEffect\",source=\"Manual\"} 1";
+    assert!(text.contains(series), "{text}");
+    assert!(text.contains("bulkhead_volumes{phase=\"Healthy\"} 1"), "{text}");
+    metrics.look(&[], 0.0, false);
+    assert!(!telemetry.encode().unwrap().contains(series));
 }
 
 /// Names are an interface: dashboards and alerts rest on them.
@@ -31,6 +55,9 @@ fn the_list_of_metrics_is_as_recorded() {
     node_fence::metrics::Metrics::register(&telemetry).reached(None, &tainted());
     resiliency_policy::metrics::Metrics::register(&telemetry)
         .pass(&resiliency_policy::decide::Decision::default(), &[]);
+    let volumes = volume_health::metrics::Metrics::register(&telemetry);
+    volumes.wrote(volume_health::metrics::Written::Record);
+    volumes.look(&[std::sync::Arc::new(unhealthy())], 0.0, false);
     let text = telemetry.encode().unwrap();
     let mut lines: Vec<_> =
         text.lines().filter(|line| line.starts_with("# HELP") || line.starts_with("# TYPE")).collect();

@@ -10,13 +10,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::FenceRequest;
+use crate::api::names;
 use crate::api::node_fence::NodeFence;
+use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{
-    CsiDriver, CsiNode, Lease, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment,
-    VolumeSource,
+    AdmissionBinding, CsiDriver, CsiNode, Lease, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    VolumeAttachment, VolumeSource,
 };
 use crate::api::usage::Lookup;
+use crate::api::volume_health::VolumeHealth;
+use crate::api::volume_health_policy::VolumeHealthPolicy;
 use crate::runtime::apply::Writer;
 use crate::runtime::client::Clients;
 use crate::runtime::clock::Clock;
@@ -26,15 +30,18 @@ use crate::runtime::informer::Informer;
 use crate::runtime::store::{ObjectKey, Store};
 use crate::runtime::telemetry::Telemetry;
 
+pub mod indexes;
 #[cfg(test)]
 mod metrics_tests;
 pub mod node_fence;
 pub mod resiliency_policy;
 #[cfg(test)]
 mod testing;
+pub mod volume_health;
+pub mod volume_health_policy;
 
-/// Index of pods, attachments and requests by the name of their node.
-pub const BY_NODE: &str = "node";
+pub use indexes::{ANY_HOST, BY_CLAIM, BY_DRIVER, BY_HANDLE, BY_HOST, BY_NODE, BY_VOLUME};
+
 /// Where kubelets keep their Leases.
 pub const NODE_LEASES: &str = "kube-node-lease";
 
@@ -86,6 +93,16 @@ pub struct Stores {
     pub requests: Store<FenceRequest>,
     /// DriverReports.
     pub reports: Store<DriverReport>,
+    /// NodeVolumeReports.
+    pub node_reports: Store<NodeVolumeReport>,
+    /// VolumeHealthPolicies.
+    pub health_policies: Store<VolumeHealthPolicy>,
+    /// VolumeHealths. A fence waits for nothing that only moves pods off nodes that are well.
+    pub healths: Store<VolumeHealth>,
+    /// Pods that run our node agent.
+    pub agents: Store<Pod>,
+    /// Admission policies that are in force.
+    pub admission_bindings: Store<AdmissionBinding>,
 }
 
 impl Stores {
@@ -99,14 +116,21 @@ impl Stores {
     ) -> Self {
         let all = |name| Start { name, client, telemetry, health, cancel };
         Self {
-            nodes: all("nodes").informer(|i| i),
+            nodes: all("nodes").informer(|i| i.index(BY_HOST, indexes::hosts_of_node)),
             leases: all("leases").namespaced(NODE_LEASES),
             fencer_leases: all("fencerleases").namespaced(namespace),
-            pods: all("pods").informer(|i| i.index(BY_NODE, |pod: &Pod| node_of(pod)).keep(uses_volumes)),
-            claims: all("persistentvolumeclaims").informer(|i| i),
-            volumes: all("persistentvolumes").informer(|i| i),
+            pods: all("pods").informer(|i| {
+                i.index(BY_NODE, indexes::node_of_pod).index(BY_CLAIM, indexes::claims_of_pod).keep(uses_volumes)
+            }),
+            claims: all("persistentvolumeclaims").informer(|i| i.index(BY_VOLUME, indexes::volume_of_claim)),
+            volumes: all("persistentvolumes").informer(|i| {
+                i.index(BY_HOST, indexes::hosts_of_volume)
+                    .index(BY_DRIVER, indexes::driver_of_volume)
+                    .index(BY_HANDLE, indexes::handle_of_volume)
+            }),
             attachments: all("volumeattachments").informer(|i| {
                 i.index(BY_NODE, |attachment: &VolumeAttachment| vec![attachment.spec.node_name.clone()])
+                    .index(BY_VOLUME, |attachment: &VolumeAttachment| vec![attachment.volume().to_owned()])
             }),
             csi_nodes: all("csinodes").informer(|i| i),
             csi_drivers: all("csidrivers").informer(|i| i),
@@ -116,7 +140,20 @@ impl Stores {
             requests: all("fencerequests")
                 .informer(|i| i.index(BY_NODE, |request: &FenceRequest| vec![request.spec.node_name.clone()])),
             reports: all("driverreports").informer(|i| i),
+            node_reports: all("nodevolumereports").informer(|i| i.index(BY_VOLUME, indexes::volumes_of_report)),
+            health_policies: all("volumehealthpolicies").informer(|i| i),
+            healths: all("volumehealths").informer(|i| i.index(BY_CLAIM, indexes::claims_of_health)),
+            agents: all("agents").informer(|i| {
+                i.labels(&format!("{}=true", names::NODE_AGENT_LABEL)).index(BY_NODE, indexes::node_of_pod)
+            }),
+            admission_bindings: all("admissionbindings").informer(|i| i),
         }
+    }
+
+    /// Whether the admission policies that keep new users off a tainted volume are in force.
+    pub fn can_enforce(&self) -> bool {
+        let binding = |name: &str| self.admission_bindings.get(&ObjectKey::cluster(name));
+        names::ENFORCING_POLICIES.iter().all(|name| binding(name).is_some_and(|binding| binding.denies()))
     }
 
     /// Returns once every informer holds what the API server has.
@@ -136,6 +173,18 @@ impl Stores {
             self.fences.wait_synced(),
             self.requests.wait_synced(),
             self.reports.wait_synced(),
+        );
+    }
+
+    /// Returns once those that only the health of volumes rests on are there too. Failover waits for none of them.
+    pub async fn wait_health_synced(&self) {
+        self.wait_synced().await;
+        tokio::join!(
+            self.node_reports.wait_synced(),
+            self.health_policies.wait_synced(),
+            self.healths.wait_synced(),
+            self.agents.wait_synced(),
+            self.admission_bindings.wait_synced(),
         );
     }
 }
@@ -162,10 +211,6 @@ pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
 /// Only pods that use volumes are kept; the others of a suspect node are listed live.
 fn uses_volumes(pod: &Pod) -> bool {
     pod.spec.volumes.iter().any(|volume| volume.source != VolumeSource::PodLocal)
-}
-
-fn node_of(pod: &Pod) -> Vec<String> {
-    pod.spec.node_name.iter().cloned().collect()
 }
 
 #[derive(Clone, Copy)]

@@ -14,6 +14,10 @@ use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{Node, Pod, VolumeAttachment};
 use crate::api::time::Now;
 use crate::api::usage::{CsiVolume, PodView, VolumeKind, VolumeUse};
+use crate::api::volume::Source;
+use crate::api::volume_health::{
+    TaintValue, VolumeHealth, VolumeHealthSpec, VolumeHealthStatus, VolumeTaint, WatchedVolume,
+};
 
 /// The CSI driver of [`csi`].
 pub const DRIVER: &str = "block.example.com";
@@ -171,4 +175,30 @@ pub fn able(driver: &str) -> DriverReport {
 pub fn later(now: Now, seconds: f64) -> Now {
     let millis = TimeDelta::milliseconds((seconds * 1000.0) as i64);
     Now { wall: now.wall + millis, mono: now.mono + millis.to_std().unwrap() }
+}
+
+/// The health of a volume that is tainted on these nodes; on none by name: everywhere.
+pub fn tainted(volume: &str, key: &str, nodes: &[&str]) -> VolumeHealth {
+    let mut health = VolumeHealth::new(volume, VolumeHealthSpec::default());
+    let taint = VolumeTaint {
+        key: key.into(),
+        value: TaintValue::True,
+        effect: None,
+        source: Source::NodeAgent,
+        reason: "IOError".into(),
+        message: None,
+        time_added: at(99_000),
+        nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+    };
+    health.status = Some(VolumeHealthStatus {
+        taints: vec![taint],
+        volume: Some(watched(&format!("uid-{volume}"))),
+        ..VolumeHealthStatus::default()
+    });
+    health
+}
+
+/// A CSI volume with that uid, as its VolumeHealth knows it.
+pub fn watched(uid: &str) -> WatchedVolume {
+    serde_json::from_value(json!({ "uid": uid, "source": "CSI" })).unwrap()
 }

@@ -21,6 +21,13 @@ pub mod podmon {
     include!("generated/podmon.v1.rs");
 }
 
+/// How a CSI node plugin makes itself known to the kubelet, package `pluginregistration`.
+#[allow(missing_docs, clippy::all, clippy::pedantic, unused_qualifications)]
+#[rustfmt::skip]
+pub mod plugin_registration {
+    include!("generated/pluginregistration.rs");
+}
+
 // The generator leaves `Debug` out for the messages whose secrets we handle: a log line shows how many there are, no more.
 
 impl fmt::Debug for v1::ControllerPublishVolumeRequest {

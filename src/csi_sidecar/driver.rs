@@ -61,18 +61,7 @@ impl Driver {
 
     /// What the driver can answer.
     pub async fn capabilities(&self, deadline: Duration) -> Result<BTreeSet<Capability>, Failure> {
-        let mut client = ControllerClient::new(self.channel.clone());
-        let request = timed(ControllerGetCapabilitiesRequest {}, deadline);
-        let answer = call(deadline, client.controller_get_capabilities(request)).await?;
-        let rpcs: BTreeSet<_> = answer
-            .capabilities
-            .iter()
-            .filter_map(|capability| match &capability.r#type {
-                Some(Type::Rpc(rpc)) => Rpc::try_from(rpc.r#type).ok(),
-                None => None,
-            })
-            .map(|rpc| rpc as i32)
-            .collect();
+        let rpcs = self.rpcs(deadline).await?;
         let has = |rpc: Rpc| rpcs.contains(&(rpc as i32));
         let mut capabilities = BTreeSet::new();
         if has(Rpc::PublishUnpublishVolume) {
@@ -85,7 +74,27 @@ impl Driver {
         if has(Rpc::GetVolume) && has(Rpc::ListVolumesPublishedNodes) {
             capabilities.insert(Capability::GetPublishedNodes);
         }
+        if has(Rpc::VolumeCondition) && (has(Rpc::ListVolumes) || has(Rpc::GetVolume)) {
+            capabilities.insert(Capability::VolumeCondition);
+        }
+        if has(Rpc::GetVolumeHealth) || has(Rpc::ListVolumeHealth) {
+            capabilities.insert(Capability::VolumeHealth);
+        }
         Ok(capabilities)
+    }
+
+    /// The numbers of the controller RPC capabilities, those too that we do not know.
+    pub async fn rpcs(&self, deadline: Duration) -> Result<BTreeSet<i32>, Failure> {
+        let mut client = ControllerClient::new(self.channel.clone());
+        let request = timed(ControllerGetCapabilitiesRequest {}, deadline);
+        let answer = call(deadline, client.controller_get_capabilities(request)).await?;
+        let types = answer.capabilities.into_iter().filter_map(|capability| capability.r#type);
+        Ok(types.map(|Type::Rpc(rpc)| rpc.r#type).collect())
+    }
+
+    /// The way to the driver, for calls that are not about fencing.
+    pub(super) fn channel(&self) -> Channel {
+        self.channel.clone()
     }
 
     /// Waits for a turn at [`Driver::unpublish`]; keep it until the call has ended. Fails once [`Driver::close`] was
@@ -167,25 +176,25 @@ impl Driver {
     }
 }
 
-fn incomplete(message: &str) -> Failure {
+pub(super) fn incomplete(message: &str) -> Failure {
     Failure { code: "IncompleteList", class: FailureClass::Retry, message: message.into() }
 }
 
-fn timed_out(deadline: Duration) -> Failure {
+pub(super) fn timed_out(deadline: Duration) -> Failure {
     let message = format!("no answer within {deadline:?}");
     Failure { code: "DeadlineExceeded", class: FailureClass::Retry, message }
 }
 
 /// The deadline travels with the call, so that the driver can give up as well. A little later than we do: the client
 /// library tells its own timeout as Cancelled, and who looks at the answer needs to know that it was time that ran out.
-fn timed<T>(message: T, deadline: Duration) -> Request<T> {
+pub(super) fn timed<T>(message: T, deadline: Duration) -> Request<T> {
     const OURS_FIRST: Duration = Duration::from_millis(500);
     let mut request = Request::new(message);
     request.set_timeout(deadline + OURS_FIRST);
     request
 }
 
-async fn call<T>(
+pub(super) async fn call<T>(
     deadline: Duration,
     answer: impl Future<Output = Result<tonic::Response<T>, Status>>,
 ) -> Result<T, Failure> {

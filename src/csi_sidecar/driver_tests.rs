@@ -77,7 +77,7 @@ impl Controller for Fake {
         let entries = self.volumes.iter().map(|(id, says)| Entry {
             volume: Some(Volume { volume_id: (*id).to_owned(), ..Volume::default() }),
             status: match says {
-                Says::Nodes(nodes) => Some(VolumeStatus { published_node_ids: owned(nodes) }),
+                Says::Nodes(nodes) => Some(VolumeStatus { published_node_ids: owned(nodes), volume_condition: None }),
                 _ => None,
             },
         });
@@ -93,9 +93,10 @@ impl Controller for Fake {
             Some(Says::Fails(code)) => return Err(Status::new(*code, "because")),
             Some(Says::Never) => return std::future::pending().await,
             Some(Says::NoStatus) => None,
-            Some(Says::Nodes(nodes)) => {
-                Some(controller_get_volume_response::VolumeStatus { published_node_ids: owned(nodes) })
-            }
+            Some(Says::Nodes(nodes)) => Some(controller_get_volume_response::VolumeStatus {
+                published_node_ids: owned(nodes),
+                volume_condition: None,
+            }),
         };
         Ok(Response::new(ControllerGetVolumeResponse { volume: None, status }))
     }

@@ -1,12 +1,16 @@
-//! The DriverReport: what the driver can answer, written on change only. Silence means unknown.
+//! The DriverReport: what the driver can answer, and what it says of its volumes. Written on change only, here and nowhere
+//! else. Silence means unknown.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
 use kube::{Api, Resource};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::api::conditions::{self, State};
-use crate::api::driver_report::{DriverReport, DriverReportSpec, DriverReportStatus};
+use crate::api::driver_report::{Capability, DriverReport, DriverReportSpec, DriverReportStatus};
 use crate::api::slim::CsiDriver;
 use crate::error::Result;
 use crate::runtime::clock::Now;
@@ -14,59 +18,85 @@ use crate::runtime::events::EventType;
 
 use super::Context;
 use super::decide::Failure;
+use super::health::status::VolumeReport;
 
 /// How often the driver is asked what it can do.
 const PERIOD: Duration = Duration::from_secs(30);
 /// How soon after a failure.
 const RETRY: Duration = Duration::from_secs(2);
+/// Between two writes.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Deadline of one call.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Keeps the report true for ever; writes only while this replica leads.
-pub async fn run(cx: Context) {
+/// What the driver can answer, or that it does not.
+type Answer = Result<BTreeSet<Capability>, Failure>;
+
+/// Keeps the report true for ever; writes only while this replica leads, and at most once per second.
+pub async fn run(cx: Context, mut volumes: watch::Receiver<Option<VolumeReport>>) {
     loop {
         cx.writer.leadership().acquired().await;
-        let wait = match refresh(&cx).await {
-            Ok(true) => PERIOD,
-            Ok(false) => RETRY,
-            Err(error) => {
+        let answer = ask(&cx).await;
+        let mut again = Instant::now() + if answer.is_ok() { PERIOD } else { RETRY };
+        loop {
+            let known = volumes.borrow_and_update().clone();
+            if let Err(error) = write(&cx, &answer, known.as_ref()).await {
                 tracing::warn!(%error, driver = cx.name, "DriverReport not written");
-                RETRY
+                again = again.min(Instant::now() + RETRY);
             }
-        };
-        tokio::time::sleep(wait).await;
+            tokio::time::sleep(PAUSE).await;
+            let news = tokio::time::timeout_at(again, volumes.changed()).await;
+            if !matches!(news, Ok(Ok(()))) {
+                break;
+            }
+        }
+        tokio::time::sleep_until(again).await;
     }
 }
 
 /// Asks the driver and writes what changed. Returns whether the driver answered.
 pub async fn refresh(cx: &Context) -> Result<bool> {
-    let answer = match cx.driver.name(DEADLINE).await {
-        Ok(_) => cx.driver.capabilities(DEADLINE).await,
-        Err(failure) => Err(failure),
-    };
+    let answer = ask(cx).await;
+    write(cx, &answer, None).await?;
+    Ok(answer.is_ok())
+}
+
+/// Asks the driver what it can do.
+async fn ask(cx: &Context) -> Answer {
+    cx.driver.name(DEADLINE).await?;
+    cx.driver.capabilities(DEADLINE).await
+}
+
+/// Writes what changed.
+async fn write(cx: &Context, answer: &Answer, volumes: Option<&VolumeReport>) -> Result<()> {
     let api: Api<DriverReport> = Api::all(cx.clients.reads.clone());
     let report = match api.get_opt(&cx.name).await? {
         Some(report) => report,
         None => create(cx).await?,
     };
-    let answered = answer.is_ok();
-    let wanted = compute(report.status.clone().unwrap_or_default(), answer, cx.clock.now());
+    let mut wanted = compute(report.status.clone().unwrap_or_default(), answer.clone(), cx.clock.now());
+    // Nothing is known of them before the last report was read: what it says stays.
+    if let Some(volumes) = volumes {
+        volumes.write(&mut wanted);
+    }
     if report.status.as_ref() != Some(&wanted) {
+        let ready = |report: &DriverReport| {
+            report.status.as_ref().and_then(|status| conditions::find(&status.conditions, "Ready").cloned())
+        };
+        let before = ready(&report);
         let mut next = report;
         next.status = Some(wanted);
         let written = cx.writer.replace_status(&next).await?;
-        tell(cx, &written);
+        if let Some(condition) = ready(&written).filter(|condition| before.as_ref() != Some(condition)) {
+            tell(cx, &written, &condition);
+        }
     }
-    Ok(answered)
+    Ok(())
 }
 
 /// The status for what the driver answered. A driver that does not answer keeps no capability: what cannot be asked
 /// cannot be relied on.
-pub fn compute(
-    mut status: DriverReportStatus,
-    answer: Result<std::collections::BTreeSet<crate::api::driver_report::Capability>, Failure>,
-    now: Now,
-) -> DriverReportStatus {
+pub fn compute(mut status: DriverReportStatus, answer: Answer, now: Now) -> DriverReportStatus {
     status.sidecar_version = Some(env!("CARGO_PKG_VERSION").into());
     let (state, reason, message) = match answer {
         Ok(capabilities) => {
@@ -98,11 +128,9 @@ async fn create(cx: &Context) -> Result<DriverReport> {
     cx.writer.create(&report).await
 }
 
-fn tell(cx: &Context, report: &DriverReport) {
-    let conditions = report.status.iter().flat_map(|status| &status.conditions);
-    for condition in conditions.into_iter().filter(|condition| condition.type_ == "Ready" && condition.status != "True")
-    {
-        let note = format!("{}: {}", condition.reason, condition.message);
+fn tell(cx: &Context, report: &DriverReport, ready: &Condition) {
+    if ready.status != State::True.as_str() {
+        let note = format!("{}: {}", ready.reason, ready.message);
         tracing::warn!(driver = cx.name, note, "driver does not answer");
         cx.events.publish(report.object_ref(&()), EventType::Warning, "DriverUnavailable", "Report", note);
     }

@@ -39,6 +39,11 @@ impl Writer {
         Self { client, leadership, manager }
     }
 
+    /// The same for another purpose.
+    pub fn under(&self, manager: &'static str) -> Self {
+        Self { manager, ..self.clone() }
+    }
+
     /// The leadership that guards these writes.
     pub fn leadership(&self) -> &Leadership {
         &self.leadership

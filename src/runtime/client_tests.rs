@@ -97,6 +97,28 @@ async fn the_user_agent_names_us() {
     assert!(Clients::from_config(server.config.clone(), "line\nbreak").is_err());
 }
 
+/// The kernel's own word on it: timer 2 of `/proc/net/tcp` is the keepalive.
+#[tokio::test]
+async fn a_silent_connection_is_asked_whether_somebody_is_there() {
+    let server = Mute::new("").await;
+    let stream = tower::Service::call(&mut tcp(), server.config.cluster_url.clone()).await.unwrap();
+    let port = stream.inner().local_addr().unwrap().port();
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let ours = table.lines().find(|line| line.split_whitespace().nth(1).unwrap().ends_with(&format!(":{port:04X}")));
+    let timer = ours.unwrap().split_whitespace().nth(5).unwrap();
+    assert!(timer.starts_with("02:"), "{timer}");
+    let (after, every, times) = KEEPALIVE;
+    assert!(after + every * times < Duration::from_secs(20), "a watch must be given up before its node is fenced");
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_not_built_in_is_refused() {
+    let mut config = Config::new("http://127.0.0.1:1".parse().unwrap());
+    config.proxy_url = Some("http://127.0.0.1:2".parse().unwrap());
+    let error = Clients::from_config(config, "test").err().unwrap();
+    assert!(error.to_string().contains("proxy-url"), "{error}");
+}
+
 #[tokio::test]
 async fn a_missing_kubeconfig_is_named() {
     let error = Clients::load(Some(Path::new("/nonexistent/kubeconfig")), "test").await.err().unwrap();

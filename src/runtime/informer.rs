@@ -1,7 +1,7 @@
 //! Keeps a [`Store`] equal to the cluster: kube-runtime's `watcher`, with the traps around it closed.
 //! Works with any kind that knows its resource, also slim ones that deserialize a few fields only.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use futures::{StreamExt as _, pin_mut};
 use kube::{Api, Client, Resource, client::Body};
@@ -27,6 +27,9 @@ const GONE_LIMIT: u32 = 3;
 const WATCH_TIMEOUT: u32 = 180;
 const TIMEOUT_JITTER: u32 = 10;
 
+/// The longest pause of an eager informer while nobody answers at all.
+const EAGER_PAUSE: Duration = Duration::from_secs(1);
+
 /// What to watch and what to keep of it.
 pub struct Informer<K> {
     api: Api<K>,
@@ -34,6 +37,7 @@ pub struct Informer<K> {
     config: watcher::Config,
     indexers: Vec<Indexer<K>>,
     keep: Box<dyn Fn(&K) -> bool + Send + Sync>,
+    eager: bool,
 }
 
 impl<K> Informer<K>
@@ -46,7 +50,7 @@ where
         let jitter = name.bytes().fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
         let timeout = WATCH_TIMEOUT + jitter % (TIMEOUT_JITTER + 1);
         let config = watcher::Config::default().streaming_lists().timeout(timeout);
-        Self { api, name, config, indexers: Vec::new(), keep: Box::new(|_| true) }
+        Self { api, name, config, indexers: Vec::new(), keep: Box::new(|_| true), eager: false }
     }
 
     /// Adds an index: `values` gives the values under which [`Store::by_index`] finds an object.
@@ -71,6 +75,21 @@ where
         self
     }
 
+    /// Asks the server only for objects with these labels.
+    #[must_use]
+    pub fn labels(mut self, selector: &str) -> Self {
+        self.config = self.config.labels(selector);
+        self
+    }
+
+    /// Asks each second while nobody answers, for a node that is cut off and has work to do when it is back. Asking nobody
+    /// costs a server nothing; one that answers with an error is given as long a pause as ever.
+    #[must_use]
+    pub fn eager(mut self) -> Self {
+        self.eager = true;
+        self
+    }
+
     /// Starts watching in a task that ends with `cancel`.
     pub fn spawn(self, cancel: CancellationToken, telemetry: &Telemetry) -> Store<K> {
         let store = Store::new_detached(self.indexers.clone());
@@ -84,7 +103,7 @@ where
                 metrics.informer_objects.get_or_create(&label).set(i64::try_from(store.len()).unwrap_or(i64::MAX));
             }
         });
-        let feed = Feed { store: store.clone(), keep: self.keep, label, metrics };
+        let feed = Feed { store: store.clone(), keep: self.keep, eager: self.eager, label, metrics };
         let watch = watch_for_ever(guarded(self.api, self.name, telemetry.clone()), self.config, feed);
         tokio::spawn(async move { cancel.run_until_cancelled(watch).await });
         store
@@ -166,7 +185,7 @@ where
             _ => gone = 0,
         }
         if let Some(pause) = backoff.next() {
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(pause_after(&error, pause, feed.eager)).await;
         }
         if gone >= GONE_LIMIT {
             return Restart::Gone;
@@ -184,10 +203,24 @@ fn start_code(error: &watcher::Error) -> Option<u16> {
     }
 }
 
+/// Shorter for who is eager, where there was no answer of the server, not even an error.
+fn pause_after(error: &watcher::Error, pause: Duration, eager: bool) -> Duration {
+    use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error)
+            if eager && api_code(error).is_none() =>
+        {
+            pause.min(EAGER_PAUSE)
+        }
+        _ => pause,
+    }
+}
+
 /// Brings events into the store.
 struct Feed<K> {
     store: Store<K>,
     keep: Box<dyn Fn(&K) -> bool + Send + Sync>,
+    eager: bool,
     label: InformerLabel,
     metrics: RuntimeMetrics,
 }

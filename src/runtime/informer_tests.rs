@@ -267,3 +267,15 @@ async fn a_quiet_watch_that_is_renewed_is_a_sign_of_life_and_a_stuck_one_is_not(
         cancel.cancel();
     }
 }
+
+#[test]
+fn only_who_is_eager_asks_soon_again_and_only_while_nobody_answers() {
+    let long = Duration::from_secs(30);
+    let silence = || watcher::Error::WatchFailed(kube::Error::Service("connection timed out".into()));
+    let answer = kube::core::Status { code: 503, ..kube::core::Status::default() };
+    let answer = watcher::Error::WatchStartFailed(kube::Error::Api(Box::new(answer)));
+    assert_eq!(pause_after(&silence(), long, true), EAGER_PAUSE);
+    assert_eq!(pause_after(&silence(), Duration::from_millis(800), true), Duration::from_millis(800));
+    assert_eq!(pause_after(&silence(), long, false), long);
+    assert_eq!(pause_after(&answer, long, true), long);
+}

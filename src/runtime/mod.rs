@@ -21,7 +21,7 @@ pub mod telemetry;
 pub(crate) mod fake_api;
 
 /// A random number in `0.0..1.0`, for jitter and nothing that must be secret.
-fn random_unit() -> f64 {
+pub fn random_unit() -> f64 {
     // The upper 53 bits are exactly what an f64 can hold.
     (random_bits() >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -3,6 +3,8 @@
 //!
 //! Server-side apply is no help here: `spec.taints` is an atomic list, so applying one taint would take all.
 
+use std::collections::BTreeMap;
+
 use json_patch::{
     AddOperation, Patch, PatchOperation, RemoveOperation, TestOperation,
     jsonptr::{PointerBuf, Token},
@@ -101,6 +103,92 @@ pub fn remove_label(meta: &ObjectMeta, key: &str) -> Option<Patch> {
     let mut operations = version_tests(meta);
     operations.push(remove(["metadata", "labels", key]));
     Some(Patch(operations))
+}
+
+/// Several changes of exactly one version of an object, made together or not at all.
+pub struct Edit<'a> {
+    meta: &'a ObjectMeta,
+    operations: Vec<PatchOperation>,
+    /// Maps that are there, or that an operation before makes.
+    made: Vec<&'static str>,
+}
+
+impl<'a> Edit<'a> {
+    /// No change yet.
+    pub fn of(meta: &'a ObjectMeta) -> Self {
+        Self { meta, operations: Vec::new(), made: Vec::new() }
+    }
+
+    /// Gives a label this value, or takes it away.
+    #[must_use]
+    pub fn label(self, key: &str, value: Option<&str>) -> Self {
+        let present = self.meta.labels.as_ref();
+        self.entry("labels", present, key, value)
+    }
+
+    /// Gives an annotation this value, or takes it away.
+    #[must_use]
+    pub fn annotation(self, key: &str, value: Option<&str>) -> Self {
+        let present = self.meta.annotations.as_ref();
+        self.entry("annotations", present, key, value)
+    }
+
+    /// Adds a finalizer, or takes it away.
+    #[must_use]
+    pub fn finalizer(mut self, finalizer: &str, wanted: bool) -> Self {
+        let present = self.meta.finalizers.as_deref().unwrap_or_default();
+        match (present.iter().position(|it| it == finalizer), wanted) {
+            (None, true) => self.operations.push(append(FINALIZERS, present, finalizer)),
+            (Some(index), false) => self.operations.push(remove_item(FINALIZERS, index)),
+            _ => {}
+        }
+        self
+    }
+
+    /// Puts a value at a path whose parent is there, whatever is there now.
+    #[must_use]
+    pub fn put(mut self, path: &[&str], value: impl Serialize) -> Self {
+        self.operations.push(add(path.iter().copied(), value));
+        self
+    }
+
+    /// Takes away what is at a path.
+    #[must_use]
+    pub fn take(mut self, path: &[&str]) -> Self {
+        self.operations.push(remove(path.iter().copied()));
+        self
+    }
+
+    /// The patch; `None` if nothing would change.
+    pub fn patch(self) -> Option<Patch> {
+        let mut operations = version_tests(self.meta);
+        let is_change = !self.operations.is_empty();
+        operations.extend(self.operations);
+        is_change.then_some(Patch(operations))
+    }
+
+    fn entry(
+        mut self,
+        map: &'static str,
+        present: Option<&'a BTreeMap<String, String>>,
+        key: &str,
+        value: Option<&str>,
+    ) -> Self {
+        match (present.and_then(|present| present.get(key)), value) {
+            (Some(found), Some(value)) if found == value => {}
+            (_, Some(value)) => {
+                // With no entry at all the map itself is missing, and a path through it would fail.
+                if present.is_none_or(BTreeMap::is_empty) && !self.made.contains(&map) {
+                    self.made.push(map);
+                    self.operations.push(add(["metadata", map], json!({})));
+                }
+                self.operations.push(add(["metadata", map, key], value));
+            }
+            (Some(_), None) => self.operations.push(remove(["metadata", map, key])),
+            (None, None) => {}
+        }
+        self
+    }
 }
 
 const TAINTS: &[&str] = &["spec", "taints"];

@@ -127,3 +127,52 @@ fn the_first_label_brings_the_map() {
     newer["metadata"]["resourceVersion"] = json!("8");
     assert!(patched(newer, &set_label(&bare, "k/x", "v").unwrap()).is_err(), "another version");
 }
+
+/// Labels, annotations and finalizers are there or not; the changes are made together, on the version that was seen.
+#[test]
+fn an_edit_makes_all_its_changes_or_none() {
+    let bare = json!({ "metadata": { "uid": "u", "resourceVersion": "7" }, "spec": {} });
+    let edit = |document: &Value, wanted: Option<&str>| {
+        let meta = meta(document["metadata"].clone());
+        Edit::of(&meta)
+            .label("bulkhead.dev/a", wanted)
+            .label("bulkhead.dev/b", wanted)
+            .annotation("bulkhead.dev/c", wanted)
+            .finalizer("bulkhead.dev/d", wanted.is_some())
+            .patch()
+    };
+    let added = edit(&bare, Some("x")).unwrap();
+    let marked = patched(bare.clone(), &added).unwrap();
+    assert_eq!(
+        marked["metadata"],
+        json!({
+            "uid": "u", "resourceVersion": "7", "labels": { "bulkhead.dev/a": "x", "bulkhead.dev/b": "x" },
+            "annotations": { "bulkhead.dev/c": "x" }, "finalizers": ["bulkhead.dev/d"],
+        })
+    );
+    assert_eq!(edit(&marked, Some("x")), None);
+    let cleared = patched(marked.clone(), &edit(&marked, None).unwrap()).unwrap();
+    assert_eq!(cleared["metadata"]["labels"], json!({}));
+    assert_eq!(edit(&cleared, None), None);
+    let mut newer = bare.clone();
+    newer["metadata"]["resourceVersion"] = json!("8");
+    assert!(patched(newer, &added).is_err());
+    // What others have written stays.
+    let mut theirs = bare.clone();
+    theirs["metadata"]["labels"] = json!({ "tier": "1" });
+    theirs["metadata"]["finalizers"] = json!(["kubernetes.io/pv-protection"]);
+    let both = patched(theirs.clone(), &edit(&theirs, Some("x")).unwrap()).unwrap();
+    assert_eq!(both["metadata"]["labels"], json!({ "tier": "1", "bulkhead.dev/a": "x", "bulkhead.dev/b": "x" }));
+    assert_eq!(both["metadata"]["finalizers"], json!(["kubernetes.io/pv-protection", "bulkhead.dev/d"]));
+}
+
+#[test]
+fn an_edit_puts_and_takes_fields() {
+    let meta = meta(json!({ "uid": "u", "resourceVersion": "7" }));
+    let document = json!({ "metadata": { "uid": "u", "resourceVersion": "7" }, "spec": {} });
+    let put = Edit::of(&meta).put(&["spec", "claimRef"], json!({ "name": "reserved" })).patch().unwrap();
+    let reserved = patched(document.clone(), &put).unwrap();
+    assert_eq!(reserved["spec"]["claimRef"]["name"], "reserved");
+    let take = Edit::of(&meta).take(&["spec", "claimRef"]).patch().unwrap();
+    assert_eq!(patched(reserved, &take).unwrap(), document);
+}

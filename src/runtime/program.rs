@@ -15,7 +15,7 @@ use super::apply::Writer;
 use super::client::Clients;
 use super::events::Events;
 use super::health::{self, Health};
-use super::leader::{self, Ended, LeaseSpec, LeaseTimes};
+use super::leader::{self, Ended, Leadership, LeaseSpec, LeaseTimes};
 use super::queue;
 use super::telemetry::{self, LogFormat, Telemetry, Tracing};
 
@@ -104,13 +104,31 @@ impl Serving {
     pub fn lead(self, lease: String) -> Program {
         let Self { flags, service, clients, telemetry, health, cancel, tracing } = self;
         let spec = LeaseSpec {
-            namespace: flags.namespace,
+            namespace: flags.namespace.clone(),
             name: lease,
             identity: flags.identity.clone(),
             times: LeaseTimes::default(),
         };
         let withdraw = CancellationToken::new();
         let (leadership, election) = leader::lead(clients.leases.clone(), spec, &telemetry, withdraw.clone());
+        let candidacy = Candidacy { election, withdraw };
+        let serving = Self { flags, service, clients, telemetry, health, cancel, tracing };
+        serving.begin(leadership, candidacy)
+    }
+
+    /// Starts Events, for a program that writes without a Lease: what it writes is its own by another rule.
+    pub fn without_lease(self) -> Program {
+        let withdraw = CancellationToken::new();
+        let withdrawn = withdraw.clone();
+        let election = tokio::spawn(async move {
+            withdrawn.cancelled().await;
+            Ended::Stopped
+        });
+        self.begin(Leadership::always(), Candidacy { election, withdraw })
+    }
+
+    fn begin(self, leadership: Leadership, candidacy: Candidacy) -> Program {
+        let Self { flags, service, clients, telemetry, health, cancel, tracing } = self;
         let events = Events::spawn(
             clients.writes.clone(),
             service,
@@ -120,16 +138,7 @@ impl Serving {
             cancel.clone(),
         );
         let writer = Writer::new(clients.writes.clone(), leadership, service);
-        Program {
-            clients,
-            telemetry,
-            health,
-            writer,
-            events,
-            cancel,
-            candidacy: Candidacy { election, withdraw },
-            tracing,
-        }
+        Program { clients, telemetry, health, writer, events, cancel, candidacy, tracing }
     }
 }
 

@@ -4,6 +4,7 @@ mod api;
 mod crash;
 mod failover;
 mod tree;
+mod volume_health;
 
 use bulkhead_testbed::binaries::Binaries;
 
@@ -14,7 +15,10 @@ fn main() {
     let mut arguments = libtest_mimic::Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(THREADS));
     let mut trials: Vec<_> =
-        [crash::trials(), tree::trials(), api::trials(), failover::trials()].into_iter().flatten().collect();
+        [crash::trials(), tree::trials(), api::trials(), failover::trials(), volume_health::trials()]
+            .into_iter()
+            .flatten()
+            .collect();
     if let Some(lacking) = lacking(&arguments) {
         trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();
     }

@@ -36,12 +36,20 @@ counts! {
     writes,
     /// NodeFences opened.
     opened,
+    /// Of these, for the sake of volumes.
+    opened_for_volumes,
+    /// Pods that stayed though their volumes were tainted.
+    unmoved,
+    /// Passes that found volumes of too many nodes tainted.
+    array_outages,
     /// Later episodes begun.
     reopened,
     /// Plans that grew.
     grown,
     /// Incidents that came to Recovered.
     recovered,
+    /// Nodes given back on their agent's word, without a reboot.
+    cleaned,
     /// Unpublish calls sent.
     unpublishes,
     /// Proofs of class Verified.
@@ -50,6 +58,8 @@ counts! {
     acknowledged,
     /// Pods deleted with grace 0 by us.
     released,
+    /// Of these, pods that had been asked to end.
+    ended,
     /// Pods deleted gracefully by us, as their node was back.
     released_gracefully,
     /// Pods marked Failed by us.

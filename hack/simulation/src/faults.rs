@@ -2,6 +2,8 @@
 
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead::api::slim::{CsiNode, Node, Pod};
+use bulkhead::api::volume::{NOT_USABLE, Source};
+use bulkhead::api::volume_health::{TaintValue, VolumeHealth, VolumeHealthSpec, VolumeHealthStatus, VolumeTaint};
 use kube::ResourceExt;
 
 use crate::api::Kind;
@@ -10,7 +12,7 @@ use crate::begin::{csi_node, registered};
 use crate::chance::Chance;
 use crate::others::{Actor, Power};
 use crate::process::Pid;
-use crate::time::Millis;
+use crate::time::{Millis, wall};
 use crate::world::{Weather, World};
 
 /// One event from outside.
@@ -66,6 +68,12 @@ pub enum Fault {
     ForceDelete(String),
     /// A person deletes the pod of a workload gracefully.
     Delete(String),
+    /// A volume is tainted on these nodes; on none of them by name: everywhere.
+    TaintVolume(String, Vec<String>),
+    /// A volume is well again.
+    HealVolume(String),
+    /// What waits for a volume on a node does not end any more.
+    HangVolume(String, String),
 }
 
 impl World {
@@ -96,6 +104,7 @@ impl World {
                     machine.power = Power::Running;
                     machine.is_connected = true;
                     machine.running.clear();
+                    machine.hangs.clear();
                     machine.boot += 1;
                 });
                 self.register(node);
@@ -153,10 +162,42 @@ impl World {
             }
             Fault::ForceDelete(workload) => self.person_deletes(workload, Some(0)),
             Fault::Delete(workload) => self.person_deletes(workload, None),
+            Fault::TaintVolume(volume, nodes) => self.taint_volume(volume, Some(nodes)),
+            Fault::HealVolume(volume) => {
+                self.machines.values_mut().for_each(|machine| machine.hangs.retain(|it| it != volume));
+                self.taint_volume(volume, None);
+            }
+            Fault::HangVolume(volume, node) => {
+                if let Some(machine) = self.machines.get_mut(node) {
+                    machine.hangs.insert(volume.clone());
+                }
+            }
         }
         self.oracle.touch();
         let nodes: Vec<_> = self.machines.keys().cloned().collect();
         self.wake_kubelets(&nodes, chance);
+    }
+
+    /// What `volume_health` says of a volume, from what agents and sidecars report.
+    fn taint_volume(&mut self, volume: &str, nodes: Option<&Vec<String>>) {
+        if self.api.get::<VolumeHealth>(volume).is_none() {
+            let _ = self.api.create(VolumeHealth::new(volume, VolumeHealthSpec::default()), self.now);
+        }
+        let taint = |nodes: &Vec<String>| VolumeTaint {
+            key: NOT_USABLE.into(),
+            value: TaintValue::True,
+            effect: None,
+            source: Source::NodeAgent,
+            reason: "IOError".into(),
+            message: None,
+            time_added: wall(self.now),
+            nodes: nodes.clone(),
+        };
+        let taints = nodes.map(taint).into_iter().collect();
+        self.api.update::<VolumeHealth>(volume, |health| {
+            health.status = Some(VolumeHealthStatus { taints, ..VolumeHealthStatus::default() });
+        });
+        self.notice_taints(volume);
     }
 
     fn machine(&mut self, node: &str, change: impl FnOnce(&mut crate::others::Machine)) {

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use bulkhead::api::fencing::Proof;
 use bulkhead::api::names;
-use bulkhead::api::node_fence::NodeFence;
+use bulkhead::api::node_fence::{Channel, NodeFence, VOLUME_TAINT, VolumeStatusState};
 use bulkhead::api::slim::{Node, Pod, VolumeAttachment};
 use bulkhead::controllers::resiliency_policy::decide::{Decision, Effect};
-use k8s_openapi::api::core::v1::Taint;
 use serde_json::json;
 
 use crate::api::Op;
@@ -156,6 +155,38 @@ fn i3_a_healthy_node_is_acted_on() {
     assert_broken(&world, "I3");
 }
 
+/// A NodeFence of a node that is well, for the sake of its pods' volumes.
+fn for_volumes(world: &World, node: &str) -> Box<NodeFence> {
+    let mut fence = fence_of(world, node);
+    fence.spec.plan.evidence.iter_mut().for_each(|it| it.channel = Channel::Volume);
+    fence.spec.plan.pods.iter_mut().for_each(|row| row.reason = VOLUME_TAINT.into());
+    fence
+}
+
+#[test]
+fn i3_pods_move_off_a_node_where_their_volumes_are_well() {
+    for (nodes, is_wrong) in [(vec!["n1".to_owned()], false), (vec!["n2".to_owned()], true), (Vec::new(), true)] {
+        let mut world = failed_over();
+        for volume in ["v0", "v1"] {
+            world.perform(Task::Fault(Box::new(Fault::TaintVolume(volume.into(), nodes.clone()))), &mut Prompt);
+        }
+        let fence = for_volumes(&world, "n1");
+        writes(&mut world, Op::CreateFence(fence));
+        let told: Vec<_> = world.oracle.violations.iter().filter(|it| it.invariant == "I3").collect();
+        assert_eq!(!told.is_empty(), is_wrong, "{nodes:?}: {told:?}");
+    }
+}
+
+#[test]
+fn i3_a_pod_of_a_node_that_is_well_is_not_given_its_time_to_end() {
+    let mut world = failed_over();
+    let fence = for_volumes(&world, "n1");
+    let _ = world.api.create(*fence, world.now);
+    let pod = world.api.pods.values().find(|pod| pod.spec.node_name.as_deref() == Some("n1")).unwrap().clone();
+    writes(&mut world, Op::DeletePod(pod, Some(0)));
+    assert_broken(&world, "I3");
+}
+
 #[test]
 fn i4_more_nodes_are_acted_on_than_a_policy_allows() {
     let mut world = failed_over();
@@ -170,8 +201,21 @@ fn i4_more_nodes_are_acted_on_than_a_policy_allows() {
 fn i5_a_node_is_given_back_that_did_not_boot() {
     let mut world = failed_over();
     let node = world.api.get::<Node>("n0").unwrap();
-    let taint = Taint { key: names::FENCED_TAINT.into(), effect: "NoSchedule".into(), ..Taint::default() };
+    let taint = node.taints().iter().find(|taint| taint.key == names::FENCED_TAINT).cloned().unwrap();
     writes(&mut world, Op::RemoveTaint(node, taint));
+    assert_broken(&world, "I5");
+}
+
+#[test]
+fn i5_a_row_is_held_to_be_clean_while_its_pod_runs_on() {
+    let mut world = well();
+    befalls(&mut world, 2 * MINUTE, Fault::Disconnect("n0".into()));
+    world.run_until(5 * MINUTE, &mut Prompt);
+    assert!(world.oracle.is_clean() && !world.machines["n0"].running.is_empty(), "{:?}", world.oracle.violations);
+    end_all(&mut world);
+    let mut fence = NodeFence::clone(&world.api.get::<NodeFence>("n0").unwrap());
+    fence.status.as_mut().unwrap().volumes.iter_mut().for_each(|row| row.state = VolumeStatusState::Clean);
+    writes(&mut world, Op::RecordFence(Box::new(fence)));
     assert_broken(&world, "I5");
 }
 
@@ -184,6 +228,18 @@ fn i6_something_is_begun_while_most_nodes_are_silent() {
     world.run_until(6 * MINUTE, &mut Prompt);
     assert!(world.oracle.is_clean(), "{:?}", world.oracle.violations);
     let decision = Decision { effects: vec![Effect::Open(fence_of(&world, "n1"))], ..Decision::default() };
+    world.notice_cluster(0, &decision);
+    assert_broken(&world, "I6");
+}
+
+#[test]
+fn i6_pods_are_moved_while_volumes_of_most_nodes_are_in_trouble() {
+    let mut world = failed_over();
+    for (volume, node) in [("v0", "n1"), ("v1", "n2")] {
+        world.perform(Task::Fault(Box::new(Fault::TaintVolume(volume.into(), vec![node.into()]))), &mut Prompt);
+    }
+    assert!(world.run_until(world.now + 10 * SECOND, &mut Prompt), "{:?}", world.oracle.violations);
+    let decision = Decision { effects: vec![Effect::Open(for_volumes(&world, "n1"))], ..Decision::default() };
     world.notice_cluster(0, &decision);
     assert_broken(&world, "I6");
 }

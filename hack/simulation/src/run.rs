@@ -129,6 +129,7 @@ fn calm(world: &mut World, chance: &mut dyn Chance) {
     let mut all = vec![Fault::Weather(Weather::default()), Fault::ApiUp];
     all.extend(world.arrays.keys().map(|driver| Fault::Mood(driver.clone(), Mood::default())));
     all.extend(world.shape.nodes.iter().map(|node| Fault::FillCsiNode(node.clone())));
+    all.extend(world.shape.volumes.keys().map(|volume| Fault::HealVolume(volume.clone())));
     all.iter().for_each(|fault| world.perform(Task::Fault(Box::new(fault.clone())), chance));
     world.tell(|| "CALM".into());
 }

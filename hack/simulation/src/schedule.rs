@@ -45,6 +45,9 @@ impl Schedule {
         for _ in 0..draft.pick(5) {
             draft.disturbance(failed);
         }
+        if draft.pick(2) == 1 {
+            draft.bad_volume(failed);
+        }
         let crash_point = draft.crash_point();
         let events = draft.events;
         let last = events.iter().filter_map(|(when, _)| if let When::At(at) = when { Some(*at) } else { None }).max();
@@ -190,6 +193,39 @@ impl Draft<'_> {
             17 => self.events.push((when, Fault::DeletePolicy("all".into()))),
             18 => self.events.push((when, Fault::ForceDelete(workload))),
             _ => self.events.push((when, Fault::Delete(workload))),
+        }
+    }
+
+    /// A volume is in trouble: where a pod uses it, or on other nodes too, or everywhere; and it may be well again.
+    fn bad_volume(&mut self, failed: Millis) {
+        let when = match self.pick(3) {
+            0 => self.some_time(failed),
+            _ => When::At(self.between(2 * SECOND, failed)),
+        };
+        let workload = one_of(self.chance, &self.shape.workloads);
+        let Some(volume) = workload.volumes.first().cloned() else { return };
+        let home = self.shape.nodes[workload.home % self.shape.nodes.len()].clone();
+        let all = self.shape.nodes.clone();
+        let nodes = match self.pick(8) {
+            0 => Vec::new(),
+            1 => all,
+            2 => vec![home.clone(), one_of(self.chance, &all)],
+            _ => vec![home.clone()],
+        };
+        let mut volumes = vec![volume];
+        if self.pick(6) == 1 {
+            // A storm: every volume.
+            volumes = self.shape.volumes.keys().cloned().collect();
+        }
+        for volume in volumes {
+            if self.pick(3) == 1 {
+                self.events.push((when, Fault::HangVolume(volume.clone(), home.clone())));
+            }
+            self.events.push((when, Fault::TaintVolume(volume.clone(), nodes.clone())));
+            if self.pick(4) > 0 {
+                let end = self.after(when, 2 * SECOND, 200 * SECOND);
+                self.events.push((end, Fault::HealVolume(volume)));
+            }
         }
     }
 

@@ -111,7 +111,9 @@ pub(crate) fn spec(chance: &mut dyn Chance, drivers: &[Driver]) -> Value {
     // A call that can never end in time proves nothing for ever: that is no fault.
     let slow = drivers.iter().any(|driver| driver.latency > 1000);
     fencing["callTimeout"] = json!(one_of(chance, if slow { &["30s"] } else { &["30s", "30s", "5s", "2s"] }));
+    let volume_taints: &[&str] = one_of(chance, &[&["VolumeNotUsable"], &["VolumeNotUsable"], &[]]);
     json!({
+        "triggers": { "volumeTaints": volume_taints },
         "detection": { "kubelet": { "decisiveAfter": one_of(chance, &["0s", "0s", "0s", "4s"]) } },
         "fencing": fencing,
         "limits": {

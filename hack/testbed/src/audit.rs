@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
@@ -95,6 +95,24 @@ impl Audit {
     /// When the file cannot be opened; a testbed without an audit log has none.
     pub fn records(&self) -> io::Result<impl Iterator<Item = Record> + use<>> {
         Ok(read(BufReader::new(File::open(&self.path)?)))
+    }
+
+    /// Where the log ends now, for [`Audit::records_since`].
+    ///
+    /// # Errors
+    /// When there is no such file.
+    pub fn end(&self) -> io::Result<u64> {
+        Ok(std::fs::metadata(&self.path)?.len())
+    }
+
+    /// The records of requests that were finished after the log ended there.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn records_since(&self, end: u64) -> io::Result<impl Iterator<Item = Record> + use<>> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(end))?;
+        Ok(read(BufReader::new(file)))
     }
 
     /// The first record that matches.

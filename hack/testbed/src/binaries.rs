@@ -31,11 +31,18 @@ pub enum Program {
     Kubectl,
     Kwok,
     CsiAttacher,
+    CsiProvisioner,
+    CsiSanity,
+    Kubelet,
+    KubeProxy,
+    Containerd,
+    ContainerdShim,
+    Ctr,
 }
 
 impl Program {
-    /// Every program of the testbed.
-    pub const ALL: [Self; 7] = [
+    /// What every testbed needs.
+    pub const BASE: [Self; 7] = [
         Self::Etcd,
         Self::KubeApiserver,
         Self::KubeControllerManager,
@@ -44,6 +51,9 @@ impl Program {
         Self::Kwok,
         Self::CsiAttacher,
     ];
+    /// What real nodes need besides.
+    pub const REAL_NODES: [Self; 5] =
+        [Self::Kubelet, Self::KubeProxy, Self::Containerd, Self::ContainerdShim, Self::Ctr];
 
     /// The name of the program's file.
     pub fn name(self) -> &'static str {
@@ -55,6 +65,13 @@ impl Program {
             Self::Kubectl => "kubectl",
             Self::Kwok => "kwok",
             Self::CsiAttacher => "csi-attacher",
+            Self::CsiProvisioner => "csi-provisioner",
+            Self::CsiSanity => "csi-sanity",
+            Self::Kubelet => "kubelet",
+            Self::KubeProxy => "kube-proxy",
+            Self::Containerd => "containerd",
+            Self::ContainerdShim => "containerd-shim-runc-v2",
+            Self::Ctr => "ctr",
         }
     }
 
@@ -63,12 +80,25 @@ impl Program {
         self.module().version
     }
 
+    /// It goes into an image that holds nothing else.
+    fn is_static(self) -> bool {
+        matches!(self, Self::CsiAttacher | Self::CsiProvisioner | Self::CsiSanity)
+    }
+
     fn module(self) -> &'static Module {
         match self {
             Self::Etcd => &ETCD,
-            Self::KubeApiserver | Self::KubeControllerManager | Self::KubeScheduler | Self::Kubectl => &KUBERNETES,
+            Self::KubeApiserver
+            | Self::KubeControllerManager
+            | Self::KubeScheduler
+            | Self::Kubectl
+            | Self::Kubelet
+            | Self::KubeProxy => &KUBERNETES,
             Self::Kwok => &KWOK,
             Self::CsiAttacher => &EXTERNAL_ATTACHER,
+            Self::CsiProvisioner => &EXTERNAL_PROVISIONER,
+            Self::CsiSanity => &CSI_TEST,
+            Self::Containerd | Self::ContainerdShim | Self::Ctr => &CONTAINERD,
         }
     }
 
@@ -87,6 +117,8 @@ struct Module {
     folder: &'static str,
     path: &'static str,
     version: &'static str,
+    /// Build tags, comma-separated.
+    tags: &'static str,
     /// Linker flags in addition to those that leave out symbols.
     linker_flags: &'static str,
     /// How long a first build takes on two cores, to be told to the person who waits.
@@ -97,6 +129,7 @@ const ETCD: Module = Module {
     folder: "etcd",
     path: "go.etcd.io/etcd/server/v3",
     version: "v3.6.16",
+    tags: "",
     linker_flags: "",
     usual_time: "half a minute",
 };
@@ -104,20 +137,53 @@ const KUBERNETES: Module = Module {
     folder: "kubernetes",
     path: "k8s.io/kubernetes",
     version: "v1.36.3",
+    tags: "",
     // Without them kubectl cannot parse its own version.
     linker_flags: "-X k8s.io/component-base/version.gitVersion=v1.36.3 \
                    -X k8s.io/component-base/version.gitMajor=1 \
                    -X k8s.io/component-base/version.gitMinor=36",
     usual_time: "five minutes",
 };
-const KWOK: Module =
-    Module { folder: "kwok", path: "sigs.k8s.io/kwok", version: "v0.8.0", linker_flags: "", usual_time: "one minute" };
+const KWOK: Module = Module {
+    folder: "kwok",
+    path: "sigs.k8s.io/kwok",
+    version: "v0.8.0",
+    tags: "",
+    linker_flags: "",
+    usual_time: "one minute",
+};
 const EXTERNAL_ATTACHER: Module = Module {
     folder: "external-attacher",
     path: "github.com/kubernetes-csi/external-attacher/v4",
     version: "v4.13.0",
+    tags: "",
     linker_flags: "-X main.version=v4.13.0",
     usual_time: "two minutes",
+};
+const EXTERNAL_PROVISIONER: Module = Module {
+    folder: "external-provisioner",
+    path: "github.com/kubernetes-csi/external-provisioner/v6",
+    version: "v6.3.0",
+    tags: "",
+    linker_flags: "-X main.version=v6.3.0",
+    usual_time: "three minutes",
+};
+const CSI_TEST: Module = Module {
+    folder: "csi-test",
+    path: "github.com/kubernetes-csi/csi-test/v5",
+    version: "v5.6.0",
+    tags: "",
+    linker_flags: "-X main.VERSION=v5.6.0",
+    usual_time: "one minute",
+};
+const CONTAINERD: Module = Module {
+    folder: "containerd",
+    path: "github.com/containerd/containerd/v2",
+    version: "v2.4.2",
+    // Storage drivers that need C libraries.
+    tags: "no_btrfs,no_devmapper,no_zfs",
+    linker_flags: "-X github.com/containerd/containerd/v2/version.Version=v2.4.2",
+    usual_time: "one minute",
 };
 
 /// Why a program is not there.
@@ -169,12 +235,20 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Finds all programs, building those that are nowhere. `given` is the folder the user named;
-    /// without one, the variable `BULKHEAD_BINARIES` counts. Blocks: for minutes when it builds.
+    /// Finds what every testbed needs: see [`Binaries::ensure_all`].
     ///
     /// # Errors
     /// When a program is nowhere and cannot be built.
     pub fn ensure(given: Option<&Path>) -> Result<Self, BinariesError> {
+        Self::ensure_all(given, &Program::BASE)
+    }
+
+    /// Finds all of `programs`, building those that are nowhere. `given` is the folder the user named;
+    /// without one, the variable `BULKHEAD_BINARIES` counts. Blocks: for minutes when it builds.
+    ///
+    /// # Errors
+    /// When a program is nowhere and cannot be built.
+    pub fn ensure_all(given: Option<&Path>, programs: &[Program]) -> Result<Self, BinariesError> {
         let folders: Vec<PathBuf> = [
             given.map(Path::to_owned).or_else(|| std::env::var_os(BINARIES_VARIABLE).map(PathBuf::from)),
             std::env::var_os(ASSETS_VARIABLE).map(PathBuf::from),
@@ -184,19 +258,19 @@ impl Binaries {
         .collect();
         let cache = cache_folder()?.join("bin");
         let mut paths = BTreeMap::new();
-        for program in Program::ALL {
-            let path = match find_given(program, &folders) {
+        for program in programs {
+            let path = match find_given(*program, &folders) {
                 Some(path) => path,
-                None => ensure_cached(program, &cache)?,
+                None => ensure_cached(*program, programs, &cache)?,
             };
-            paths.insert(program, path);
+            paths.insert(*program, path);
         }
         Ok(Self { paths })
     }
 
     /// The program's file.
     pub fn path(&self, program: Program) -> PathBuf {
-        // `ensure` put every program in; the PATH is what is left to a program that is not.
+        // Every program that was asked for is in; the PATH is what is left to a program that is not.
         self.paths.get(&program).cloned().unwrap_or_else(|| program.name().into())
     }
 }
@@ -227,6 +301,7 @@ fn find_given(program: Program, folders: &[PathBuf]) -> Option<PathBuf> {
 fn version_fits(program: Program, path: &Path) -> bool {
     let arguments: &[&str] = match program {
         Program::Kubectl => &["version", "--client"],
+        Program::ContainerdShim => &["-v"],
         _ => &["--version"],
     };
     let wanted = minor_version(program.version());
@@ -246,10 +321,12 @@ fn minor_version(word: &str) -> Option<(u32, u32)> {
 }
 
 fn cached(program: Program, cache: &Path) -> PathBuf {
-    cache.join(format!("{}-{}", program.name(), program.version())).join(program.name())
+    let linked = if program.is_static() { "-static" } else { "" };
+    cache.join(format!("{}-{}{linked}", program.name(), program.version())).join(program.name())
 }
 
-fn ensure_cached(program: Program, cache: &Path) -> Result<PathBuf, BinariesError> {
+/// Builds `program`, and with it what else of `wanted` is missing of its module.
+fn ensure_cached(program: Program, wanted: &[Program], cache: &Path) -> Result<PathBuf, BinariesError> {
     let path = cached(program, cache);
     if !path.is_file() {
         let module = program.module();
@@ -259,17 +336,18 @@ fn ensure_cached(program: Program, cache: &Path) -> Result<PathBuf, BinariesErro
         lock.lock().map_err(file_error("lock", &lock_path))?;
         // Another process may have built it while this one waited for the lock.
         if !path.is_file() {
-            build(module, cache)?;
+            build(module, wanted, cache)?;
         }
     }
     Ok(path)
 }
 
-/// Builds what is missing of one module. One call of `go build` for all of them shares the work.
-fn build(module: &Module, cache: &Path) -> Result<(), BinariesError> {
+/// Builds what is missing of one module among `wanted`. One call of `go build` for all of them shares the work.
+fn build(module: &Module, wanted: &[Program], cache: &Path) -> Result<(), BinariesError> {
     check_go()?;
-    let missing: Vec<Program> = Program::ALL
-        .into_iter()
+    let missing: Vec<Program> = wanted
+        .iter()
+        .copied()
         .filter(|program| program.module() == module && !cached(*program, cache).is_file())
         .collect();
     let names: Vec<&str> = missing.iter().map(|program| program.name()).collect();
@@ -289,7 +367,8 @@ fn build(module: &Module, cache: &Path) -> Result<(), BinariesError> {
         .current_dir(&folder)
         .env("GOTOOLCHAIN", "local")
         .env("GOFLAGS", "-mod=readonly")
-        .args(["build", "-trimpath", "-ldflags"])
+        .envs(missing.iter().any(|program| program.is_static()).then_some(("CGO_ENABLED", "0")))
+        .args(["build", "-trimpath", "-tags", module.tags, "-ldflags"])
         .arg(format!("-s -w {}", module.linker_flags))
         .arg("-o")
         .arg(scratch.join(""))

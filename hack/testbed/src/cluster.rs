@@ -1,14 +1,17 @@
 //! A whole cluster in one value: control plane, test array with its attacher, simulated nodes, and the operator as it is
 //! shipped (its real programs, under its real identities, with its real RBAC and admission policies).
 
+pub mod real;
 mod tapped;
+mod wait;
+pub mod watched;
 mod workload;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bulkhead::api::node_fence::NodeFence;
 use k8s_openapi::api::core::v1::Pod;
@@ -19,8 +22,10 @@ pub use self::tapped::Tapped;
 pub use self::workload::{Workload, merge};
 
 use crate::array::{Array, ArrayOptions, ClaimError};
+use crate::images::ImagesError;
 use crate::nodes::{KwokHeartbeat, NodeError, NodeOptions, SimulatedNode, SimulatedNodes};
 use crate::process::{Launch, Process, ProcessError};
+use crate::real_nodes::RealNodeError;
 use crate::{AttacherOptions, Identity, KwokOptions, Testbed, TestbedError, TestbedOptions, oracle};
 
 /// How a cluster is set up. The defaults notice a dead node after 8 s instead of 50.
@@ -92,6 +97,20 @@ pub enum ClusterError {
     /// The machine.
     #[error("proxy before one of our programs: {0}")]
     Proxy(std::io::Error),
+    /// A real node.
+    #[error(transparent)]
+    RealNode(#[from] RealNodeError),
+    /// An image.
+    #[error(transparent)]
+    Images(#[from] ImagesError),
+    /// A file of this machine.
+    #[error("cannot use {path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
     /// Waiting ended.
     #[error("{what}: not within {limit:?}; last seen: {last}")]
     Timeout {
@@ -102,6 +121,10 @@ pub enum ClusterError {
         /// What was there instead.
         last: String,
     },
+}
+
+fn no_node(name: &str) -> ClusterError {
+    ClusterError::Timeout { what: format!("node {name}"), limit: Duration::ZERO, last: "no such node was added".into() }
 }
 
 /// A running cluster. Nothing of it outlives the value.
@@ -169,7 +192,7 @@ impl Cluster {
     async fn install_operator(&mut self) -> Result<(), ClusterError> {
         let root = root();
         self.testbed.apply_file(&root.join("config/default/namespace.yaml")).await?;
-        for folder in ["crds", "config/rbac", "config/policies"] {
+        for folder in ["crds", "config/rbac", "config/policies", "config/gates"] {
             self.testbed.apply_dir(&root.join(folder)).await?;
         }
         let drivers: Vec<_> = self.arrays.iter().map(|array| array.driver_name().to_owned()).collect();
@@ -270,12 +293,7 @@ impl Cluster {
 
     /// The node of that number, from 1.
     pub fn node(&self, name: &str) -> Result<SimulatedNode, ClusterError> {
-        let missing = || ClusterError::Timeout {
-            what: format!("node {name}"),
-            limit: Duration::ZERO,
-            last: "no such node was added".into(),
-        };
-        self.nodes.node(name).ok_or_else(missing)
+        self.nodes.node(name).ok_or_else(|| no_node(name))
     }
 
     /// Waits until every pod of the set is Ready, and returns the node of each.
@@ -300,19 +318,9 @@ impl Cluster {
         &self,
         what: &str,
         limit: Duration,
-        mut look: impl AsyncFnMut() -> Result<Result<T, String>, ClusterError>,
+        look: impl AsyncFnMut() -> Result<Result<T, String>, ClusterError>,
     ) -> Result<T, ClusterError> {
-        let deadline = Instant::now() + limit;
-        loop {
-            match look().await? {
-                Ok(found) => return Ok(found),
-                Err(last) if Instant::now() >= deadline => {
-                    return Err(ClusterError::Timeout { what: what.to_owned(), limit, last });
-                }
-                // A poll with a deadline: what is looked at changes without telling.
-                Err(_) => tokio::time::sleep(Duration::from_millis(25)).await,
-            }
-        }
+        wait::until(what, limit, look).await
     }
 
     /// Waits until the NodeFence of a node is as `holds` wants it.
@@ -323,15 +331,7 @@ impl Cluster {
         limit: Duration,
         holds: impl Fn(&NodeFence) -> bool,
     ) -> Result<NodeFence, ClusterError> {
-        let api: Api<NodeFence> = Api::all(self.client.clone());
-        self.wait(&format!("NodeFence {node}: {what}"), limit, async || {
-            let fence = api.get_opt(node).await?;
-            Ok(match fence {
-                Some(fence) if holds(&fence) => Ok(fence),
-                other => Err(described(other)?),
-            })
-        })
-        .await
+        wait::fence(&self.client, node, what, limit, holds).await
     }
 
     /// The verdict of every array's oracle; an error text when one found two writers.
@@ -348,7 +348,8 @@ impl Cluster {
     /// Waits until these nodes are Ready and have no taint.
     pub async fn nodes_usable(&self, names: &[String]) -> Result<(), ClusterError> {
         let api: Api<k8s_openapi::api::core::v1::Node> = Api::all(self.client.clone());
-        self.wait("all nodes Ready", Duration::from_secs(60), async || {
+        // After an outage of the API server Kubernetes' own informers take up to a minute to look again.
+        self.wait("all nodes Ready", Duration::from_secs(180), async || {
             let nodes = api.list(&kube::api::ListParams::default()).await?.items;
             let wanted = nodes.iter().filter(|node| names.contains(&node.name_any()));
             let ready = wanted.filter(|node| is_usable(node)).count();
@@ -356,15 +357,6 @@ impl Cluster {
         })
         .await
     }
-}
-
-/// For messages: without field ownership, which is most of an object.
-fn described(fence: Option<NodeFence>) -> Result<String, serde_json::Error> {
-    let fence = fence.map(|mut fence| {
-        fence.metadata.managed_fields = None;
-        fence
-    });
-    serde_json::to_string(&fence)
 }
 
 fn common_args(kubeconfig: &Path, identity: &str) -> Vec<OsString> {

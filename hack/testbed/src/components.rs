@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use crate::binaries::Program;
 use crate::options::{AttacherOptions, Component, KwokNodes, KwokOptions, TestbedOptions};
-use crate::pki::Pki;
+use crate::pki::{CertificateFiles, Pki};
 use crate::ports::Ports;
+
+/// The first address of the Services' range, which is the apiserver's own.
+pub(crate) const SERVICE_ADDRESS: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 0, 1);
 
 /// What the command lines are made from.
 pub(crate) struct Layout<'a> {
@@ -18,6 +21,8 @@ pub(crate) struct Layout<'a> {
     /// Kubeconfig files of the controller-manager and the scheduler.
     pub controller_manager: &'a Path,
     pub scheduler: &'a Path,
+    /// By which kubelets know the apiserver, if it is to reach any.
+    pub kubelet_client: Option<CertificateFiles>,
 }
 
 /// Arguments of a program, collected flag by flag.
@@ -90,16 +95,22 @@ fn etcd(layout: &Layout<'_>) -> Args {
 
 /// TLS and the address, which all servers of Kubernetes take alike.
 fn secure_server(layout: &Layout<'_>, port: u16) -> Args {
+    secure_server_on("127.0.0.1", layout, port)
+}
+
+fn secure_server_on(address: &str, layout: &Layout<'_>, port: u16) -> Args {
     let serving = layout.pki.serving();
     Args::default()
-        .flag("bind-address", "127.0.0.1")
+        .flag("bind-address", address)
         .number("secure-port", port)
         .flag("tls-cert-file", serving.certificate)
         .flag("tls-private-key-file", serving.key)
 }
 
 fn apiserver(layout: &Layout<'_>) -> Args {
-    let mut args = secure_server(layout, layout.ports.apiserver)
+    let advertised = layout.options.advertise_address;
+    let address = if advertised.is_some() { "0.0.0.0" } else { "127.0.0.1" };
+    let mut args = secure_server_on(address, layout, layout.ports.apiserver)
         .flag("etcd-servers", format!("http://127.0.0.1:{}", layout.ports.etcd))
         .flag("client-ca-file", layout.pki.authority_file())
         .flag("authorization-mode", "Node,RBAC")
@@ -107,9 +118,18 @@ fn apiserver(layout: &Layout<'_>) -> Args {
         .flag("service-account-signing-key-file", layout.pki.service_account_key())
         .flag("service-account-key-file", layout.pki.service_account_public_key())
         .flag("service-cluster-ip-range", "10.0.0.0/16")
-        // A loopback address may not stand in the endpoints of the Service `kubernetes`.
-        .flag("endpoint-reconciler-type", "none")
         .flag("allow-privileged", "true");
+    args = match advertised {
+        // A loopback address may not stand in the endpoints of the Service `kubernetes`.
+        None => args.flag("endpoint-reconciler-type", "none"),
+        Some(address) => args
+            .flag("advertise-address", address.to_string())
+            .flag("enable-admission-plugins", "NodeRestriction")
+            .flag("kubelet-preferred-address-types", "InternalIP"),
+    };
+    if let Some(files) = &layout.kubelet_client {
+        args = args.flag("kubelet-client-certificate", &files.certificate).flag("kubelet-client-key", &files.key);
+    }
     if !layout.options.controller_manager {
         args = args.flag("disable-admission-plugins", "ServiceAccount");
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use crate::error::TestbedError;
 use crate::folder::Folder;
 use crate::kubeconfig;
 use crate::options::{AttacherOptions, Component, KwokNodes, KwokOptions, TestbedOptions};
-use crate::pki::{Identity, Pki};
+use crate::pki::{CertificateFiles, Identity, Pki};
 use crate::ports::Ports;
 use crate::process::{Launch, Process, ProcessError, Signal};
 
@@ -45,6 +46,8 @@ pub struct Testbed {
     pki: Pki,
     /// Held while an identity's files are written.
     issuing: Mutex<()>,
+    /// See [`TestbedOptions::advertise_address`].
+    advertised: Option<Ipv4Addr>,
     folder: Folder,
 }
 
@@ -78,13 +81,17 @@ impl Testbed {
         fs::write(path.join("audit-policy.yaml"), include_str!("audit-policy.yaml"))
             .and_then(|()| fs::write(path.join("kwok.yaml"), include_str!("../kwok/nodes.yaml")))
             .map_err(folder_error(path))?;
+        let advertised = options.advertise_address;
+        let addresses: Vec<Ipv4Addr> =
+            advertised.into_iter().flat_map(|address| [address, components::SERVICE_ADDRESS]).collect();
         let mut testbed = Self {
             processes: Mutex::default(),
             launches: BTreeMap::new(),
             binaries: binaries.clone(),
             ports: Ports::find_free().map_err(TestbedError::Ports)?,
-            pki: Pki::create(path)?,
+            pki: Pki::create(path, &addresses)?,
             issuing: Mutex::default(),
+            advertised,
             folder,
         };
         testbed.launches = testbed.plan(options)?;
@@ -101,6 +108,8 @@ impl Testbed {
     }
 
     fn plan(&self, options: &TestbedOptions) -> Result<BTreeMap<Component, Launch>, TestbedError> {
+        let kubelet_client =
+            Identity::User { name: "kube-apiserver-kubelet-client".into(), groups: vec!["system:masters".into()] };
         let layout = Layout {
             folder: self.folder(),
             ports: self.ports,
@@ -108,6 +117,7 @@ impl Testbed {
             options,
             controller_manager: &self.kubeconfig(&Identity::ControllerManager)?,
             scheduler: &self.kubeconfig(&Identity::Scheduler)?,
+            kubelet_client: options.advertise_address.map(|_| self.pki.client(&kubelet_client)).transpose()?,
         };
         Ok(START_ORDER
             .into_iter()
@@ -166,6 +176,22 @@ impl Testbed {
             kubeconfig::write(&path, self.ports.apiserver, &self.pki.authority_file(), &identity.user(), &files)?;
         }
         Ok(path)
+    }
+
+    /// The server's address for real nodes and what they run, if it has one.
+    pub fn advertised_server(&self) -> Option<String> {
+        self.advertised.map(|address| format!("https://{address}:{}", self.ports.apiserver))
+    }
+
+    /// The authority's certificate.
+    pub(crate) fn authority_file(&self) -> PathBuf {
+        self.pki.authority_file()
+    }
+
+    /// A certificate of an identity, for a program that cannot see this testbed's folder.
+    pub(crate) fn certificate(&self, identity: &Identity) -> Result<CertificateFiles, TestbedError> {
+        let _issuing = self.issuing.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(self.pki.client(identity)?)
     }
 
     /// A client that acts as an identity; each request is limited to 30 seconds.

@@ -3,6 +3,8 @@
 //! A running testbed is a process that holds the lock of `bulkhead/run/NAME.json` in the user's
 //! cache folder. The file says how to reach it; the lock alone says that it lives.
 
+mod node_commands;
+
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
@@ -10,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use bulkhead_testbed::binaries::{Binaries, BinariesError, cache_folder};
+use bulkhead_testbed::binaries::{Binaries, BinariesError, Program, cache_folder};
 use bulkhead_testbed::process::log_tail;
+use bulkhead_testbed::real_nodes::{NodeNetwork, RealNodeError, remote};
 use bulkhead_testbed::{Identity, Testbed, TestbedError, TestbedOptions};
 use clap::{Args, Parser, Subcommand};
 use serde::{Deserialize, Serialize};
@@ -41,6 +44,38 @@ enum Action {
     },
     /// List the testbeds that run
     Status,
+    /// Break or mend a real node: `testbed node node-1 cut-control`
+    Node {
+        #[command(flatten)]
+        of: Of,
+        /// The node's name
+        node: String,
+        /// cut-control, cut-storage, freeze PROGRAM, kill PROGRAM, reboot, heal FAULT, or heal for all; PROGRAM is kubelet,
+        /// containerd, kube-proxy or everything
+        #[arg(required = true)]
+        action: Vec<String>,
+    },
+    /// Play a script of lines such as `5s node-1 cut-control`, timed from its start
+    Play {
+        #[command(flatten)]
+        of: Of,
+        /// The script; `-` is the standard input
+        script: PathBuf,
+    },
+    /// Put a container image into every real node
+    Import {
+        #[command(flatten)]
+        of: Of,
+        /// An archive as `docker save` and `cargo xtask images` write it
+        archive: PathBuf,
+    },
+}
+
+#[derive(Args)]
+struct Of {
+    /// The testbed's name
+    #[arg(long = "testbed", value_name = "NAME", default_value = "default", value_parser = name)]
+    testbed: String,
 }
 
 #[derive(Args)]
@@ -60,6 +95,9 @@ struct Up {
     /// Seconds until a silent node becomes Ready=Unknown
     #[arg(long, value_name = "SECONDS", default_value_t = 50)]
     node_monitor_grace_period: u64,
+    /// How many real nodes run in it, named node-1 and so on; needs Linux and root
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    real_nodes: u8,
     /// Leave the terminal; for the process that `up` starts itself
     #[arg(long, hide = true)]
     detached: bool,
@@ -71,6 +109,8 @@ enum Error {
     Testbed(#[from] TestbedError),
     #[error(transparent)]
     Binaries(#[from] BinariesError),
+    #[error(transparent)]
+    RealNodes(#[from] RealNodeError),
     #[error("{path}: {source}")]
     File { path: PathBuf, source: io::Error },
     #[error("testbed {0} runs already: see `testbed status`, or end it with `testbed down {0}`")]
@@ -165,6 +205,9 @@ async fn main() -> ExitCode {
         Action::Up(up) => background(&up).await,
         Action::Down { name } => down(&name).await,
         Action::Status => status(),
+        Action::Node { of, node, action } => node_commands::ask(&of, &format!("{node} {}", action.join(" "))).await,
+        Action::Play { of, script } => node_commands::play(&of, &script).await,
+        Action::Import { of, archive } => node_commands::import(&of, &archive).await,
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -187,19 +230,29 @@ async fn foreground(up: &Up) -> Result<(), Error> {
     let mut hang_up = signal(SignalKind::hangup()).map_err(Error::Start)?;
     let pid = rustix::process::getpid().as_raw_nonzero().get();
     state_file.write(&State { pid, kubeconfig: None })?;
-    let options = TestbedOptions {
+    let mut options = TestbedOptions {
         binaries: up.binaries.clone(),
         feature_gates: up.feature_gates.iter().cloned().collect(),
         node_monitor_grace_period: Duration::from_secs(up.node_monitor_grace_period),
         ..TestbedOptions::default()
     };
+    let socket = path.with_extension("socket");
     let run = async {
+        let network = if up.real_nodes > 0 { Some(NodeNetwork::create().await?) } else { None };
+        options.advertise_address = network.as_ref().map(NodeNetwork::host_control_address);
         let testbed = Testbed::start(options).await?;
+        let nodes = match network {
+            Some(network) => Some(node_commands::start(up, &testbed, network).await?),
+            None => None,
+        };
         let kubeconfig = testbed.kubeconfig(&Identity::Admin)?;
         println!("export KUBECONFIG={}", kubeconfig.display());
         state_file.write(&State { pid, kubeconfig: Some(kubeconfig) })?;
         // Until a signal drops this future and the testbed in it.
-        std::future::pending::<Result<(), Error>>().await
+        match &nodes {
+            Some(nodes) => Ok(remote::serve(nodes, &socket).await?),
+            None => std::future::pending::<Result<(), Error>>().await,
+        }
     };
     let done = tokio::select! {
         done = run => done,
@@ -207,6 +260,8 @@ async fn foreground(up: &Up) -> Result<(), Error> {
         _ = terminate.recv() => Ok(()),
         _ = hang_up.recv() => Ok(()),
     };
+    // There is none without real nodes.
+    let _ = fs::remove_file(&socket);
     fs::remove_file(&path).map_err(file_error(&path))?;
     done
 }
@@ -219,11 +274,16 @@ async fn background(up: &Up) -> Result<(), Error> {
     }
     // Here and not there, so that the person who waits sees what is built.
     Binaries::ensure(up.binaries.as_deref())?;
+    if up.real_nodes > 0 {
+        bulkhead_testbed::real_nodes::check()?;
+        Binaries::ensure_all(up.binaries.as_deref(), &Program::REAL_NODES)?;
+    }
     let log_path = state_file.path.with_extension("log");
     let log = File::create(&log_path).map_err(file_error(&log_path))?;
     let mut command = Command::new(std::env::current_exe().map_err(Error::Start)?);
     command.args(["up", &up.name, "--foreground", "--detached"]);
     command.arg(format!("--node-monitor-grace-period={}", up.node_monitor_grace_period));
+    command.arg(format!("--real-nodes={}", up.real_nodes));
     for (gate, on) in &up.feature_gates {
         command.arg(format!("--feature-gates={gate}={on}"));
     }

@@ -2,6 +2,7 @@
 //! seconds: see [`TestbedOptions::controller_manager_qps`].
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -37,6 +38,9 @@ pub struct TestbedOptions {
     pub controller_manager_qps: u32,
     /// Requests that the controller-manager may send at once.
     pub controller_manager_burst: u32,
+    /// The address of this machine by which real nodes and their pods find the apiserver, which then listens on every
+    /// address, asks node certificates for no more than nodes may (NodeRestriction), and reaches kubelets for logs and exec.
+    pub advertise_address: Option<Ipv4Addr>,
     /// Whether the apiserver writes the audit log that [`crate::audit`] reads.
     pub audit: bool,
     /// Further arguments, behind the testbed's own.
@@ -54,6 +58,7 @@ impl Default for TestbedOptions {
             node_monitor_grace_period: Duration::from_secs(50),
             controller_manager_qps: 200,
             controller_manager_burst: 300,
+            advertise_address: None,
             audit: true,
             extra_args: BTreeMap::new(),
         }

@@ -139,14 +139,15 @@ impl Pki {
     ///
     /// # Errors
     /// When a key cannot be generated or a file cannot be written.
-    pub fn create(folder: &Path) -> Result<Self, PkiError> {
+    pub fn create(folder: &Path, addresses: &[Ipv4Addr]) -> Result<Self, PkiError> {
         let authority = authority().map_err(generate_error("the authority"))?;
         let pki = Self { folder: folder.to_owned(), authority };
         write(&pki.authority_file(), &pki.authority.pem())?;
 
         let mut serving = CertificateParams::new(vec!["localhost".to_owned(), "kubernetes.default.svc".to_owned()])
             .map_err(generate_error("the servers"))?;
-        serving.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        let addresses = [Ipv4Addr::LOCALHOST].iter().chain(addresses);
+        serving.subject_alt_names.extend(addresses.map(|address| SanType::IpAddress(IpAddr::V4(*address))));
         serving.distinguished_name.push(DnType::CommonName, "testbed-servers");
         serving.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         pki.sign("serving", serving)?;
@@ -162,7 +163,7 @@ impl Pki {
         self.folder.join("ca.crt")
     }
 
-    /// The serving certificate, valid for 127.0.0.1 and localhost.
+    /// The serving certificate, valid for 127.0.0.1, localhost and the addresses given.
     pub fn serving(&self) -> CertificateFiles {
         self.files("serving")
     }

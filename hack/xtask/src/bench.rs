@@ -3,6 +3,7 @@
 
 mod exhaustive;
 mod failover;
+mod health;
 mod report;
 mod simulate;
 mod timeline;
@@ -26,6 +27,8 @@ use self::report::Measure;
 pub enum Benchmark {
     /// Nodes die with their pods: from the taint unreachable:NoSchedule to the running replacements
     Failover(Options),
+    /// Volumes break, alone and by the thousand: how soon they are tainted, and what it costs when nothing happens
+    Health(health::Options),
     /// Many schedules of the simulated cluster, each with its faults; every invariant is judged
     Simulate(simulate::Options),
     /// Every schedule of a small simulated cluster, within bounds; then every mutant, and what notices it
@@ -80,6 +83,7 @@ pub struct Options {
 pub async fn run(root: &Path, benchmark: &Benchmark) -> Result<()> {
     match benchmark {
         Benchmark::Failover(options) => fail_over(root, options).await,
+        Benchmark::Health(options) => health::run(root, options).await,
         Benchmark::Simulate(options) => {
             let (root, options) = (root.to_owned(), *options);
             tokio::task::spawn_blocking(move || simulate::run(&root, options).map_err(|error| error.to_string()))
@@ -114,7 +118,7 @@ async fn fail_over(root: &Path, options: &Options) -> Result<()> {
         runs.push(measured);
     }
     let measures = measures(&runs, size);
-    report::print(&measures, options.runs, profile);
+    report::print(&measures, options.runs, profile, "clocks start at the taint unreachable:NoSchedule");
     if let Some(file) = &options.json {
         let text = serde_json::to_string_pretty(&report::json(&measures, options.runs, &params(options, profile)))?;
         std::fs::write(file, text + "\n").map_err(|error| format!("cannot write {}: {error}", file.display()))?;

@@ -1,7 +1,9 @@
 //! `xtask demo`: a pod with a volume on a node that dies, with Bulkhead and, beside it, without. Everything is made from
-//! nothing and gone afterwards; the exit status says whether the promise held.
+//! nothing and gone afterwards; the exit status says whether the promise held. `xtask demo health` shows a volume that breaks.
 
+mod health;
 mod live;
+mod real;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -12,8 +14,8 @@ use bulkhead_testbed::binaries::Binaries;
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions, Workload};
 use bulkhead_testbed::ledger::Stamp;
 use bulkhead_testbed::oracle::{self, Verdict};
-use bulkhead_testbed::{KwokOptions, TestbedOptions};
-use clap::Args;
+use bulkhead_testbed::{KwokOptions, TestbedOptions, real_nodes};
+use clap::{Args, Subcommand};
 use kube::Api;
 use tokio::sync::Barrier;
 
@@ -32,16 +34,32 @@ const POD: &str = "db-0";
 
 /// What to show.
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Options {
-    /// Simulated nodes, the only kind there is so far: real control plane, pods without containers
+    #[command(subcommand)]
+    what: Option<What>,
+    /// Simulated nodes: real control plane, pods without containers. Without this, real nodes where the machine can have them
     #[arg(long)]
     simulated: bool,
-    /// How many seconds to watch the same failure without Bulkhead; 0 leaves it out
+    /// Real nodes: the same failure also without Bulkhead, and on an array that says OK and does nothing. Takes minutes more
+    #[arg(long)]
+    compare: bool,
+    /// When, after the node became unreachable, the person of --compare sets the out-of-service taint
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    person_after: bulkhead::api::time::Duration,
+    /// Simulated nodes: how many seconds to watch the same failure without Bulkhead; 0 leaves it out
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     without: u64,
     /// How long a node may be silent until Kubernetes calls it unreachable; clusters have 50s or 40s
     #[arg(long, value_name = "DURATION", default_value = "8s")]
     grace: bulkhead::api::time::Duration,
+}
+
+/// What else there is to show.
+#[derive(Subcommand)]
+enum What {
+    /// A disk is gone under a running pod: its volumes are tainted, new users kept off, until it is back
+    Health(health::Options),
 }
 
 /// How it went with Bulkhead.
@@ -77,13 +95,19 @@ struct Scene {
 
 /// Shows it all.
 pub async fn run(root: &Path, options: &Options) -> Result<()> {
-    if !options.simulated {
-        println!("Nodes are simulated here: everything else is the real thing.");
+    if let Some(What::Health(options)) = &options.what {
+        return health::run(root, options).await;
     }
     let grace = options.grace.get();
     if grace < Duration::from_secs(4) {
         return Err("--grace must be 4s or more: the nodes give a sign of life each second".into());
     }
+    match real_nodes::check() {
+        Ok(()) if !options.simulated => return real::run(root, options).await,
+        Err(error) if !options.simulated => println!("{error}"),
+        _ => {}
+    }
+    println!("Nodes are simulated: pods have no containers. Everything else is the real thing.");
     println!("Preparing: our programs, and the control plane's (built once, then cached).");
     let programs = programs::build(root, Profile::Dev)?;
     tokio::task::spawn_blocking(|| Binaries::ensure(None)).await??;

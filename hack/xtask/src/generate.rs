@@ -65,7 +65,8 @@ fn generate(root: &Path, out: &Path) -> Result<()> {
 
 /// Compiles the vendored `.proto` files, without protoc.
 fn protos(root: &Path, out: &Path) -> Result<()> {
-    let descriptors = protox::compile(["csi.proto", "podmon.proto"], [root.join("src/csi/proto")])?;
+    let descriptors =
+        protox::compile(["csi.proto", "podmon.proto", "pluginregistration.proto"], [root.join("src/csi/proto")])?;
     tonic_prost_build::configure()
         .out_dir(out)
         // A service implements the calls it has; the others answer Unimplemented.

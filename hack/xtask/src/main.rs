@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod demo;
 mod generate;
+mod images;
 mod incident;
 mod programs;
 mod steps;
@@ -43,6 +44,8 @@ enum Command {
     },
     /// A pod fails over from a dead node, with a timeline: everything from nothing, and gone afterwards.
     Demo(demo::Options),
+    /// The images of all programs, as archives that `ctr images import` and `docker load` read.
+    Images(images::Options),
     /// Measurements.
     Bench {
         #[command(subcommand)]
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Generate { check: true } => generate::check(&root),
         Command::Check => check::run(&mut steps::Steps::new(&root)),
         Command::Test { wide } => test::run(&root, wide),
+        Command::Images(options) => images::run(&root, &options),
         Command::Bench { benchmark } => until_interrupted(bench::run(&root, &benchmark)),
         Command::Demo(options) => until_interrupted(demo::run(&root, &options)),
     };

@@ -5,17 +5,18 @@ use std::path::{Path, PathBuf};
 use crate::Result;
 use crate::steps::{Steps, cargo};
 
-/// Which build of our programs is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How our programs are built.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
     /// Quick to build, for a look.
+    #[default]
     Dev,
     /// What is shipped, for numbers.
     Release,
 }
 
 impl Profile {
-    /// How the profile is named in reports.
+    /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dev => "dev",
@@ -26,10 +27,12 @@ impl Profile {
 
 /// Builds our programs and returns their folder.
 pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
-    // With the same selection of packages as for the tests, so that as little as possible is built twice.
-    let mut command = cargo(&["build", "--workspace", "--bins"]);
+    // This program itself, which `cargo xtask` has just built, is among them: so nothing that it shares is built twice.
+    let packages = ["--package", "xtask", "--package", "bulkhead", "--package", "bulkhead-testbed"];
+    let mut command = cargo(&["build", "--bins"]);
+    command.args(packages);
     if profile == Profile::Release {
-        command = cargo(&["build", "--package", "bulkhead", "--bins", "--release"]);
+        command = cargo(&["build", "--package", "bulkhead", "--package", "bulkhead-testbed", "--bins", "--release"]);
     }
     Steps::new(root).run(&mut command, "the programs do not compile: see above")?;
     // This program is at TARGET/debug/xtask.

@@ -8,10 +8,6 @@ use std::time::Instant;
 
 use crate::Result;
 
-/// What cargo tells its children about the package it runs. Programs that cargo starts here must not see it: build
-/// scripts that look at these variables would run again, and all that depends on them would be built anew.
-const OF_THIS_PACKAGE: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
-
 /// How many tests ended how, over all runners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -96,13 +92,21 @@ impl Steps {
     }
 }
 
-fn prepare<'a>(command: &'a mut Command, root: &Path) -> &'a mut Command {
+/// What cargo tells its children about the package it runs. A cargo that is started below must not see it: build scripts
+/// that look at these variables would run again, and all that depends on them would be built anew.
+const OF_A_PACKAGE: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+
+fn without_package(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
-        if OF_THIS_PACKAGE.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+        if OF_A_PACKAGE.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
             command.env_remove(name);
         }
     }
-    command.current_dir(root).stdin(Stdio::null())
+    command
+}
+
+fn prepare<'a>(command: &'a mut Command, root: &Path) -> &'a mut Command {
+    without_package(command).current_dir(root).stdin(Stdio::null())
 }
 
 fn cannot_start(command: &Command, error: &std::io::Error) -> String {

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Instant;
 
-use bulkhead_testbed::binaries::Binaries;
+use bulkhead_testbed::binaries::{Binaries, Program};
+use bulkhead_testbed::real_nodes;
 
 use crate::steps::{Steps, cargo};
 use crate::{Result, check};
@@ -34,6 +35,13 @@ fn all(steps: &mut Steps, wide: bool) -> Result<()> {
     }
     steps.tests("unit and property tests", &mut unit, "a unit test failed: see above")?;
     steps.step("upstream programs", |_| Ok(Binaries::ensure(None).map(drop)?))?;
+    // Where the tests on real nodes say themselves what is lacking, nothing is built for them.
+    if real_nodes::check().is_ok() {
+        steps.step("upstream programs of real nodes", |_| {
+            let drivers = [Program::CsiAttacher, Program::CsiProvisioner];
+            Ok(Binaries::ensure_all(None, &[&Program::REAL_NODES[..], &drivers].concat()).map(drop)?)
+        })?;
+    }
     // One selection of packages for all runs of cargo: another would build the dependencies once more.
     let control_plane = &mut cargo(&["test", "--workspace", "--no-fail-fast", "--test", "*"]);
     if wide {

@@ -8,8 +8,10 @@ pub use status::*;
 
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::fencing::{NodeIdentity, PolicyMode};
+use super::names;
 
 /// Frozen identity and frozen plan. Written by the controller only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -73,4 +75,30 @@ pub struct PlannedPolicy {
     pub generation: i64,
     /// Its mode.
     pub mode: PolicyMode,
+}
+
+impl NodeFence {
+    /// The volumes that a fence call may have been sent for and that were not given back since: what the node must not
+    /// hold any more. A row stays here when it is Clean, so that who looks for them looks on.
+    pub fn volumes_to_clean(&self) -> impl Iterator<Item = &PlannedVolume> {
+        let rows = self.status.as_ref().map(|status| status.volumes.as_slice()).unwrap_or_default();
+        let cut_off = move |plan: &&PlannedVolume| {
+            let row = rows.iter().find(|row| row.episode == plan.episode && row.name == plan.name);
+            row.is_some_and(|row| row.committed_at.is_some() && row.state != VolumeStatusState::Undone)
+        };
+        self.spec.plan.volumes.iter().filter(cut_off)
+    }
+
+    /// Digest of these volumes, in any order.
+    pub fn cleanup_digest(&self) -> String {
+        let mut rows: Vec<_> = self.volumes_to_clean().map(|plan| (plan.episode, &plan.name)).collect();
+        rows.sort_unstable();
+        let mut hash = Sha256::new();
+        for (episode, name) in rows {
+            hash.update(episode.to_be_bytes());
+            hash.update(name);
+            hash.update([0]);
+        }
+        format!("sha256:{}", names::hex(&hash.finalize(), 16))
+    }
 }

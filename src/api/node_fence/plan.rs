@@ -32,6 +32,20 @@ pub struct Plan {
     pub volumes: Vec<PlannedVolume>,
 }
 
+/// Reason of a pod that is released because its node has failed.
+pub const NODE_FAILURE: &str = "NodeFailure";
+/// Reason of a pod that is released because its volume is tainted, on a node that is well.
+pub const VOLUME_TAINT: &str = "VolumeTaint";
+
+impl Plan {
+    /// Whether it moves pods for the sake of their volumes, off a node that is well. A plan that has grown by the pods of
+    /// the node, which failed meanwhile, is about the node.
+    pub fn is_by_volume(&self) -> bool {
+        let for_the_node = |pod: &PlannedPod| pod.action == PodAction::Release && pod.reason != VOLUME_TAINT;
+        self.evidence.iter().all(|evidence| evidence.channel == Channel::Volume) && !self.pods.iter().any(for_the_node)
+    }
+}
+
 /// One channel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -62,6 +76,8 @@ pub enum Channel {
     Kubelet,
     /// A taint that somebody else set.
     Taint,
+    /// VolumeHealth taints. They move pods off a node that is well, and declare no node failed.
+    Volume,
 }
 
 /// What the channel says about the node.
@@ -97,7 +113,7 @@ pub struct PlannedPod {
     pub policy: Option<String>,
     /// Release the pod or keep it.
     pub action: PodAction,
-    /// Why, such as NodeFailure, DaemonSet, NoPolicy.
+    /// Why, such as NodeFailure, VolumeTaint, DaemonSet, NoPolicy.
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
     pub reason: String,
     /// Pod priority; higher is released first.

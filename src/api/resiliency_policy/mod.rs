@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::fencing::PolicyMode;
 use super::schema::empty_default;
 use super::selector::LabelSelector;
+use super::time::Duration;
 
 /// What is protected, what counts as failure, which proof is required and what limits apply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -68,6 +69,10 @@ pub struct ResiliencyPolicySpec {
     #[serde(default)]
     #[schemars(transform = empty_default)]
     pub release: Release,
+    /// What happens when the node is back.
+    #[serde(default)]
+    #[schemars(transform = empty_default)]
+    pub recovery: Recovery,
     /// How much may be acted on at once, and when the observer must be wrong.
     #[serde(default)]
     #[schemars(transform = empty_default)]
@@ -104,6 +109,20 @@ pub struct Triggers {
     /// The node is declared failed by detection: Release moves its protected pods, Ignore leaves them.
     #[serde(default = "Triggers::default_node_failure")]
     pub node_failure: NodeFailureAction,
+    /// Keys of VolumeHealth taints that move the pods that use the volume on a node that the taint names, though the node is
+    /// well. Empty: taints inform, and move nobody. A taint that holds everywhere moves nobody either.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 16),
+        inner(
+            length(min = 1, max = 253),
+            regex(
+                pattern = r"^(VolumeNotAttached|VolumeNotMounted|VolumeNotUsable|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$"
+            )
+        )
+    )]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub volume_taints: Vec<String>,
 }
 
 impl Triggers {
@@ -114,7 +133,7 @@ impl Triggers {
 
 impl Default for Triggers {
     fn default() -> Self {
-        Self { node_failure: Self::default_node_failure() }
+        Self { node_failure: Self::default_node_failure(), volume_taints: Vec::new() }
     }
 }
 
@@ -156,4 +175,27 @@ pub enum DetachMode {
     Automatic,
     /// One by one; the out-of-service taint is never set.
     VolumeAttachments,
+}
+
+/// What happens when the node is back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Recovery {
+    /// How long a node that is back may keep our taint, not clean, before a Warning Event on the Node names what is left and
+    /// the remedy; a duration from 1m to 168h.
+    #[serde(default = "Recovery::default_warn_after")]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('1m') && duration(self) <= duration('168h')").message("must be between 1m and 168h"))]
+    pub warn_after: Duration,
+}
+
+impl Recovery {
+    fn default_warn_after() -> Duration {
+        Duration::minutes(15)
+    }
+}
+
+impl Default for Recovery {
+    fn default() -> Self {
+        Self { warn_after: Self::default_warn_after() }
+    }
 }

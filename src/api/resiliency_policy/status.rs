@@ -17,7 +17,7 @@ pub struct ResiliencyPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
-    /// Ready, FenceReady, Restrained.
+    /// Ready, FenceReady, Restrained; VolumesHeld while it is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -96,4 +96,7 @@ pub enum RestraintType {
     CorrelatedOutage,
     /// `limits.cooldown` since the last correlated outage is not over.
     Cooldown,
+    /// Volumes of more nodes are tainted than `limits.maxUnhealthy` allows, or `limits.cooldown` since then is not over: no
+    /// pod is moved for a taint of its volume.
+    ArrayOutage,
 }

@@ -2,8 +2,12 @@
 
 use crate::api::conditions::{self, State};
 use crate::api::node_fence::{NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
+use crate::api::node_volume_report::{CleanupState, Remnant};
+use crate::api::resiliency_policy::Recovery;
+use crate::api::text::printable;
 use crate::api::time::Now;
 
+use super::clean::{self, CleanBy};
 use super::decide::{NodeState, Seen, Step};
 use super::rows::{self, Rows};
 use super::status::Counts;
@@ -172,6 +176,7 @@ fn stalled(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
         .filter(|(reason, _)| matches!(reason.as_str(), "FencerMissing" | "Unimplemented" | "UnknownVolumeKind"));
     match (certain, since >= patience) {
         (Some(known), _) => Some(known),
+        (None, _) if rows.node == NodeState::Back => not_clean_for_long(seen, rows, now),
         (None, false) => None,
         (None, true) if silent => Some(("FencerSilent".into(), "the driver's sidecar has not answered".into())),
         (None, true) => waiting(rows).map(|(_, message)| ("ProofTooWeak".into(), message)).or_else(|| unproved(rows)),
@@ -187,18 +192,73 @@ fn unproved(rows: &Rows) -> Option<(String, String)> {
     Some((reason.into(), format!("volume {} is not proved: {answer}: {detail}; it is tried again", row.plan.name)))
 }
 
+/// The node is back and not clean for longer than the policies want to know of. The time that it was away does not count:
+/// its agent could do nothing then.
+fn not_clean_for_long(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
+    let patience = seen.policies.iter().map(|policy| policy.spec.recovery.warn_after.get()).min();
+    let patience = patience.unwrap_or_else(|| Recovery::default().warn_after.get());
+    seen.our_taint()?;
+    let timeline = seen.fence.status.as_ref().and_then(|status| status.timeline.as_ref());
+    let returned = timeline.and_then(|timeline| timeline.returned_at)?;
+    let held = now.wall.signed_duration_since(returned).to_std().unwrap_or_default();
+    let left = node_clean(seen, rows, false);
+    (left.state == State::False && held >= patience).then(|| ("CleanupBlocked".into(), left.message))
+}
+
 fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
     let committed = rows.volumes.iter().any(|row| row.is_committed());
     let back = rows.node == NodeState::Back;
-    match &seen.node {
-        _ if !committed => said("NodeClean", true, "NoVolumes", "nothing was cut off"),
-        None if done => said("NodeClean", true, "NodeDeleted", ""),
-        Some(_) if done || back && rows::is_clean(seen) => said("NodeClean", true, "Rebooted", ""),
-        Some(_) if back => {
-            let message =
-                "the node is back with the same boot id, and its processes may still hold the volumes: reboot it";
-            said("NodeClean", false, "AgentMissing", message)
+    if !committed {
+        return said("NodeClean", true, "NoVolumes", "nothing was cut off");
+    }
+    let recorded = rows.volumes.iter().find(|row| row.status.state == VolumeStatusState::Clean);
+    if let Some(row) = recorded.filter(|_| done) {
+        let by = row.status.reason.as_deref().unwrap_or(CleanBy::Rebooted.reason());
+        return said("NodeClean", true, by, "");
+    }
+    match clean::by(seen).filter(|_| back) {
+        Some(by) => said("NodeClean", true, by.reason(), ""),
+        None if back => still_unclean(seen),
+        None => said("NodeClean", State::Unknown, "NodeAway", ""),
+    }
+}
+
+/// What is left on a node that is back, in the agent's words.
+fn still_unclean(seen: &Seen) -> Said {
+    const REMEDY: &str = "rebooting the node clears it";
+    let Some(cleanup) = clean::cleanup(seen) else {
+        let message = format!(
+            "the node is back with the same boot id, and {}: see that bulkhead-node-agent runs on it; {REMEDY}",
+            why_unheard(seen)
+        );
+        return said("NodeClean", false, "AgentMissing", message);
+    };
+    let told = |left: &Remnant| format!("{} ({})", printable(&left.id), left.reason);
+    let left: Vec<_> = cleanup.remaining.iter().take(5).map(told).collect();
+    let more = cleanup.remaining.len().saturating_sub(left.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    if cleanup.state == CleanupState::Blocked {
+        let message = format!("left on the node: {}{more}; {REMEDY}", left.join(", "));
+        return said("NodeClean", false, "CleanupBlocked", message);
+    }
+    said("NodeClean", false, "Cleaning", format!("the agent cleans: {:?}", cleanup.state))
+}
+
+/// Why nothing that an agent says counts.
+fn why_unheard(seen: &Seen) -> String {
+    let report = seen.node_report.as_ref().and_then(|report| report.status.as_ref());
+    let Some(report) = report.filter(|report| report.node_uid.is_some()) else {
+        return "no agent has said what is left there".into();
+    };
+    let node = seen.node.as_ref();
+    let boot_id = node.map(|node| node.status.node_info.boot_id.as_str()).unwrap_or_default();
+    if report.node_uid.as_deref() != node.and_then(|node| node.metadata.uid.as_deref()) {
+        return "what its NodeVolumeReport says is of an earlier Node of that name".into();
+    }
+    match report.boot_id.as_deref() {
+        Some(reported) if reported != boot_id => {
+            format!("its agent reports boot id {}, the node {boot_id} (--boot-id-file)", printable(reported))
         }
-        _ => said("NodeClean", State::Unknown, "NodeAway", ""),
+        _ => "its agent has not spoken of this incident yet".into(),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use k8s_openapi::api::core::v1::Taint;
 
 use crate::api::conditions;
@@ -13,14 +13,16 @@ use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::{Desired, FenceRequest};
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
+use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::resiliency_policy::{DetachMode, ResiliencyPolicy};
 use crate::api::slim::{Node, VolumeAttachment};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
+use crate::api::volume_health::VolumeHealth;
 use crate::mutants::{self, Mutant};
 
 use super::rows::{Change, Rows};
-use super::{guard, pods, requests, rows, status};
+use super::{clean, guard, pods, requests, status};
 
 /// A row of the plan: episode and volume name.
 pub type RowKey = (i64, String);
@@ -32,6 +34,8 @@ pub struct Asked {
     pub round: i32,
     /// The moment before it was asked for.
     pub at: Instant,
+    /// The same by the wall clock, which goes on while the machine sleeps.
+    pub wall: DateTime<Utc>,
 }
 
 /// How long after the asking a proof counts.
@@ -64,6 +68,10 @@ pub struct Seen {
     pub requests: Vec<Arc<FenceRequest>>,
     /// What the drivers can answer.
     pub reports: BTreeMap<String, Arc<DriverReport>>,
+    /// What the agent of the node says.
+    pub node_report: Option<Arc<NodeVolumeReport>>,
+    /// Health of the volumes of the plan, by name; `None` while it is not known.
+    pub healths: Option<BTreeMap<String, Arc<VolumeHealth>>>,
     /// The policies that the plan names, where they still exist.
     pub policies: Vec<Arc<ResiliencyPolicy>>,
     /// Rounds that this process asked for.
@@ -315,12 +323,16 @@ fn after_recovery(seen: &Seen, now: Now) -> Option<Step> {
     let status = seen.fence.status.as_ref()?;
     let begun = seen.fence.spec.plan.decided_at;
     let current = status.timeline.as_ref().and_then(|timeline| timeline.decided_at) == Some(begun);
-    if status.phase != Some(Phase::Recovered) || !current || rows::is_back_uncleaned(seen) {
+    if status.phase != Some(Phase::Recovered) || !current || clean::is_back_uncleaned(seen) {
         return None;
     }
     // A request whose creation arrived long after its sender gave it up is taken back, and nothing else is done.
     if let Some(step) = requests::withdraw(seen) {
         return Some(step);
+    }
+    // So is a taint that arrived as late: nobody else would take it off.
+    if let (Some(node), Some(taint)) = (&seen.node, seen.our_taint()) {
+        return Step::new("Untainting", vec![Effect::RemoveTaint { taint: taint.clone(), node: node.clone() }]);
     }
     let guarded = seen.fence.metadata.finalizers.iter().flatten().any(|f| f == names::NODE_CLEAN_FINALIZER);
     if seen.fence.metadata.deletion_timestamp.is_some() {
@@ -385,7 +397,7 @@ fn taint(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
 /// Pods that are proved go. Where all that the node holds is proved, the out-of-service taint comes with the first
 /// deletion: attach/detach then detaches beside the deletions, not after the last.
 fn release(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    let mut step = pods::release(seen, rows)?;
+    let mut step = pods::release(seen, rows, now)?;
     step.effects.splice(0..0, add_out_of_service(seen, rows, now));
     Some(step)
 }

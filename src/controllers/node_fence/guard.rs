@@ -80,18 +80,29 @@ pub fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<St
     let free = node_names(proved_rows(rows).filter(|row| !pods::is_wanted(seen, &row.plan.name)));
     let listed = node.status.volumes_attached.iter().any(|volume| free.contains(&volume.name));
     let done = rows.attachments_to_remove(seen).is_empty() && !rows.is_releasing() && !listed;
-    let unproved = seen.pods.iter().any(|pod| pod_gc_would_act_unproved(seen, rows, pod));
+    let unproved = seen.pods.iter().any(|pod| would_go_unproved(seen, rows, pod)) || is_proof_lost(seen, rows);
     if !(spent || done || unproved || rows.node == NodeState::Back || !seen.lease_is_still) {
         return None;
     }
     Step::new("RemovingOutOfService", vec![Effect::RemoveTaint { taint: taint.clone(), node: node.clone() }])
 }
 
-/// The taint came with the deletions; one that is late, or was begun by somebody else, may outlive the proof.
-fn pod_gc_would_act_unproved(seen: &Seen, rows: &Rows, pod: &PodView) -> bool {
+/// The taint came with the deletions. One that is late, or was begun by somebody else, may outlive the proof; a deletion
+/// that we sent and gave up may still arrive.
+fn would_go_unproved(seen: &Seen, rows: &Rows, pod: &PodView) -> bool {
     let planned = seen.fence.spec.plan.pods.iter().find(|row| row.uid == pod.uid());
     let proved = planned.is_some_and(|planned| are_fresh(rows, &planned.volumes));
-    pod.pod.is_terminating() && !pod.pod.is_finished() && !proved && !mutants::is_on(Mutant::NoOutOfServiceGuard)
+    let may_go = pod.pod.is_terminating() || is_released(rows, pod.uid());
+    may_go && !pod.pod.is_finished() && !proved && !mutants::is_on(Mutant::NoOutOfServiceGuard)
+}
+
+/// Whether something is still attached that was cut off and is not proved to be any more: a later round said less, or it
+/// was attached again.
+fn is_proof_lost(seen: &Seen, rows: &Rows) -> bool {
+    let proved: BTreeSet<&str> = proved_rows(rows).map(|row| row.plan.name.as_str()).collect();
+    let lost = |row: &VolumeRow| row.is_committed() && !proved.contains(row.plan.name.as_str());
+    let lost = rows.current().filter(|row| lost(row)).any(|row| seen.attachments_of(&row.plan.name).next().is_some());
+    lost && !mutants::is_on(Mutant::NoOutOfServiceGuard)
 }
 
 /// The taint, as we set it.

@@ -11,10 +11,12 @@ use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::FenceRequest;
 use crate::api::names;
 use crate::api::node_fence::NodeFence;
+use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{Lease, Node, VolumeAttachment};
 use crate::api::time::Now;
 use crate::api::usage::PodView;
+use crate::api::volume_health::VolumeHealth;
 
 use super::decide::{Asked, Effect, RowKey, Seen, Settings};
 
@@ -52,6 +54,10 @@ pub struct Found {
     pub requests: Vec<Arc<FenceRequest>>,
     /// Reports of the drivers of the plan.
     pub reports: BTreeMap<String, Arc<DriverReport>>,
+    /// Report of the node's agent.
+    pub node_report: Option<Arc<NodeVolumeReport>>,
+    /// Health of the volumes of the plan; `None` while it is not known.
+    pub healths: Option<BTreeMap<String, Arc<VolumeHealth>>>,
     /// Policies of the plan.
     pub policies: Vec<Arc<ResiliencyPolicy>>,
 }
@@ -66,6 +72,8 @@ pub struct Live {
     pub pods: Vec<PodView>,
     /// Its VolumeAttachments.
     pub attachments: Vec<Arc<VolumeAttachment>>,
+    /// Report of its agent.
+    pub node_report: Option<Arc<NodeVolumeReport>>,
 }
 
 /// Rounds that a request asks for, with what was asked before it.
@@ -84,6 +92,8 @@ impl Incident {
             attachments: found.attachments,
             requests: found.requests,
             reports: found.reports,
+            node_report: found.node_report,
+            healths: found.healths,
             policies: found.policies,
             asked: self.asked.clone(),
             live: false,
@@ -103,6 +113,7 @@ impl Incident {
             pods: live.pods,
             attached_since: self.attached_since(&live.attachments, now),
             attachments: live.attachments,
+            node_report: live.node_report,
             live: true,
             ..seen
         }
@@ -162,7 +173,7 @@ impl Incident {
         let mut previous = Vec::new();
         for volume in request.spec.volumes.iter().filter(|volume| !known.contains(volume)) {
             let key = (volume.episode, volume.name.clone());
-            let asked = Asked { round: volume.round, at: now.mono };
+            let asked = Asked { round: volume.round, at: now.mono, wall: now.wall };
             previous.push((key.clone(), self.asked.insert(key, asked)));
         }
         previous

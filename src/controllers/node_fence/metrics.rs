@@ -29,6 +29,7 @@ struct StepLabel {
 pub struct Metrics {
     steps: Family<StepLabel, Histogram>,
     pods: Counter,
+    reports_failed: Counter,
 }
 
 impl Metrics {
@@ -44,8 +45,18 @@ impl Metrics {
                 "Time from the decision to each step of an incident",
                 steps,
             ),
+            reports_failed: telemetry.register(
+                "node_reports_not_created",
+                "NodeVolumeReports that could not be created: their agents cannot report",
+                Counter::default(),
+            ),
             pods: telemetry.register("released_pods", "Pods deleted by us, fenced", pods),
         }
+    }
+
+    /// The report of a node could not be created.
+    pub fn report_failed(&self) {
+        self.reports_failed.inc();
     }
 
     /// A pod was released.

@@ -1,6 +1,7 @@
 //! Carries one node's incident through: taint, fence, read back, release, detach, clean. Keyed by node name.
 
 pub mod act;
+pub mod clean;
 mod conditions;
 pub mod decide;
 pub mod guard;
@@ -8,12 +9,14 @@ pub mod memory;
 pub(crate) mod metrics;
 pub mod observe;
 pub mod pods;
+pub mod report;
 pub mod requests;
 pub mod rows;
 pub mod status;
 mod tell;
 #[cfg(test)]
 mod tests;
+pub mod volumes;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,8 +28,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::fence_request::FenceRequest;
 use crate::api::node_fence::NodeFence;
+use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::slim::{Node, Pod, VolumeAttachment};
-use crate::controllers::Context;
+use crate::controllers::{Context, Stores};
 use crate::error::Result;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
 use crate::runtime::store::{Change, ObjectKey};
@@ -35,6 +39,8 @@ use decide::Settings;
 use memory::Incident;
 use metrics::Metrics;
 
+/// How soon the creation of a report is tried again.
+const REPORT_RETRY: Duration = Duration::from_secs(30);
 /// Incidents worked on at once.
 const CONCURRENCY: usize = 16;
 /// Pods and attachments go by the dozen; their changes are gathered for this long.
@@ -67,6 +73,9 @@ fn feed(cx: &Context, queue: &Queue<String>) {
     let stores = &cx.stores;
     on_change(cx, stores.fences.subscribe(), queue, None, |change| vec![change.key.name.clone()]);
     on_change(cx, stores.nodes.subscribe(), queue, None, |change: &Change<Node>| vec![change.key.name.clone()]);
+    on_change(cx, stores.node_reports.subscribe(), queue, None, |change: &Change<NodeVolumeReport>| {
+        vec![change.key.name.clone()]
+    });
     on_change(cx, stores.requests.subscribe(), queue, None, |change: &Change<FenceRequest>| {
         both(change).map(|request| request.spec.node_name.clone()).collect()
     });
@@ -82,7 +91,7 @@ fn both<K>(change: &Change<K>) -> impl Iterator<Item = &Arc<K>> {
     change.old.iter().chain(&change.new)
 }
 
-/// Only nodes with a NodeFence are queued: the others are none of this controller's business.
+/// Only nodes with a NodeFence, or without a report, are queued: the others are none of this controller's business.
 fn on_change<K: Send + Sync + 'static>(
     cx: &Context,
     mut changes: mpsc::UnboundedReceiver<Change<K>>,
@@ -90,11 +99,12 @@ fn on_change<K: Send + Sync + 'static>(
     pace: Option<Duration>,
     nodes: impl Fn(&Change<K>) -> Vec<String> + Send + 'static,
 ) {
-    let (queue, fences) = (queue.clone(), cx.stores.fences.clone());
+    let (queue, stores) = (queue.clone(), cx.stores.clone());
     tokio::spawn(async move {
         while let Some(change) = changes.recv().await {
             for node in nodes(&change) {
-                if fences.get(&ObjectKey::cluster(&node)).is_none() {
+                let key = ObjectKey::cluster(&node);
+                if stores.fences.get(&key).is_none() && missing_report(&stores, &key).is_none() {
                     continue;
                 }
                 match pace {
@@ -106,15 +116,48 @@ fn on_change<K: Send + Sync + 'static>(
     });
 }
 
+fn missing_report(stores: &Stores, node: &ObjectKey) -> Option<NodeVolumeReport> {
+    report::missing(stores.nodes.get(node).as_deref(), stores.node_reports.get(node).as_deref())
+}
+
 impl Controller {
     async fn reconcile(&self, node: &str) -> Result<Next> {
         self.cx.stores.wait_synced().await;
+        let next = self.incident_of(node).await?;
+        // A fence waits for nothing that is only needed after it.
+        let report = self.create_report(node).await.unwrap_or_else(|error| {
+            tracing::warn!(node, %error, "the NodeVolumeReport is not created; its agent cannot report");
+            self.metrics.report_failed();
+            Some(REPORT_RETRY)
+        });
+        Ok(match (next, report) {
+            (Next::After(next), Some(report)) => Next::After(next.min(report)),
+            (Next::Await, Some(report)) => Next::After(report),
+            (next, None) => next,
+        })
+    }
+
+    async fn incident_of(&self, node: &str) -> Result<Next> {
         let incident = self.incident(node);
         let mut incident = incident.lock().await;
         match self.step(node, &mut incident).await {
             // Somebody wrote in between: what was decided on is gone, so decide anew.
             Err(error) if error.is_conflict() => Ok(Next::After(Duration::from_millis(100))),
             other => other,
+        }
+    }
+
+    /// Creates the node's report if it has none. Returns when to look again, where that cannot be told yet.
+    async fn create_report(&self, node: &str) -> Result<Option<Duration>> {
+        let stores = &self.cx.stores;
+        let Some(report) = missing_report(stores, &ObjectKey::cluster(node)) else { return Ok(None) };
+        if !stores.node_reports.synced() {
+            return Ok(Some(Duration::from_secs(1)));
+        }
+        match self.cx.writer.create(&report).await {
+            // The store has not seen it yet.
+            Err(error) if error.is_conflict() => Ok(None),
+            created => created.map(|_| None),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
+use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::slim::{Lease, Node, Pod, VolumeAttachment};
 use crate::api::usage::PodView;
 use crate::controllers::{BY_NODE, Context, NODE_LEASES};
@@ -21,6 +22,8 @@ pub fn stored(cx: &Context, name: &str, incident: &mut Incident, settings: Setti
     let fence = stores.fences.get(&ObjectKey::cluster(name))?;
     let drivers = fence.spec.plan.volumes.iter().filter_map(|volume| volume.driver.clone());
     let reports = drivers.filter_map(|driver| Some((driver.clone(), stores.reports.get(&ObjectKey::cluster(driver))?)));
+    let volumes = fence.spec.plan.volumes.iter().map(|volume| &volume.name);
+    let healths = volumes.filter_map(|name| Some((name.clone(), stores.healths.get(&ObjectKey::cluster(name))?)));
     let policies =
         fence.spec.policies.iter().filter_map(|policy| stores.policies.get(&ObjectKey::cluster(&policy.name)));
     let found = Found {
@@ -30,13 +33,15 @@ pub fn stored(cx: &Context, name: &str, incident: &mut Incident, settings: Setti
         attachments: stores.attachments.by_index(BY_NODE, name),
         requests: stores.requests.by_index(BY_NODE, name),
         reports: reports.collect(),
+        node_report: stores.node_reports.get(&ObjectKey::cluster(name)),
+        healths: stores.healths.synced().then(|| healths.collect()),
         policies: policies.collect(),
         fence,
     };
     Some(incident.look(found, settings, now))
 }
 
-/// The same with node, Lease, pods and attachments as the API has them now.
+/// The same with node, Lease, pods, attachments and the agent's report as the API has them now.
 pub async fn live(cx: &Context, incident: &mut Incident, seen: Seen, now: Now) -> Result<Seen> {
     let name = seen.fence.name_any();
     let reads = &cx.clients.reads;
@@ -44,10 +49,16 @@ pub async fn live(cx: &Context, incident: &mut Incident, seen: Seen, now: Now) -
     let leases: Api<Lease> = Api::namespaced(reads.clone(), NODE_LEASES);
     let pods: Api<Pod> = Api::all(reads.clone());
     let attachments: Api<VolumeAttachment> = Api::all(reads.clone());
+    let reports: Api<NodeVolumeReport> = Api::all(reads.clone());
     let of_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
     let all = ListParams::default();
-    let (node, lease, pods, attachments) =
-        tokio::try_join!(nodes.get_opt(&name), leases.get_opt(&name), pods.list(&of_node), attachments.list(&all),)?;
+    let (node, lease, pods, attachments, node_report) = tokio::try_join!(
+        nodes.get_opt(&name),
+        leases.get_opt(&name),
+        pods.list(&of_node),
+        attachments.list(&all),
+        reports.get_opt(&name),
+    )?;
     let attachments: Vec<_> =
         attachments.items.into_iter().filter(|attachment| attachment.spec.node_name == name).map(Arc::new).collect();
     let live = Live {
@@ -55,6 +66,7 @@ pub async fn live(cx: &Context, incident: &mut Incident, seen: Seen, now: Now) -
         lease,
         pods: pods.items.into_iter().map(|pod| PodView::new(Arc::new(pod), &cx.stores)).collect(),
         attachments,
+        node_report: node_report.map(Arc::new),
     };
     Ok(incident.look_live(seen, live, now))
 }

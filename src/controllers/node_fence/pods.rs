@@ -12,8 +12,8 @@ use crate::api::usage::{PodView, VolumeKind};
 use crate::mutants::{self, Mutant};
 
 use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_closed, is_settled};
-use super::requests;
 use super::rows::{Rows, VolumeRow};
+use super::{requests, volumes};
 
 /// Reasons of a pod that no proof of its own volumes can release.
 const BLOCKED: [&str; 3] = ["LocalVolume", "UnknownVolumeKind", "SharerHeld"];
@@ -56,9 +56,10 @@ fn may_run(seen: &Seen, pod: &PodView) -> bool {
     let planned = seen.fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid());
     let timeline = seen.fence.status.as_ref().and_then(|status| status.timeline.as_ref());
     let returned = timeline.is_some_and(|timeline| timeline.returned_at.is_some());
-    // The kubelet of a node that failed by a taint was never away.
-    let by_taint = seen.fence.spec.plan.evidence.iter().any(|evidence| evidence.channel == Channel::Taint);
-    let kubelet_may_start_it = returned || by_taint || !seen.lease_is_still;
+    // The kubelet of a node that failed by a taint, or whose volumes are in trouble, was never away.
+    let mut evidence = seen.fence.spec.plan.evidence.iter();
+    let never_away = evidence.any(|evidence| matches!(evidence.channel, Channel::Taint | Channel::Volume));
+    let kubelet_may_start_it = returned || never_away || !seen.lease_is_still;
     // The kubelet's first word about a pod; False while its init containers run.
     let told = pod.pod.condition("Initialized").is_some();
     !pod.pod.is_finished() && (planned || kubelet_may_start_it || told)
@@ -79,7 +80,7 @@ pub fn observe_departures(seen: &Seen, rows: &mut Rows, now: Now) {
         }
         row.state = PodStatusState::Released;
         row.released_at = Some(time::stamp(now.wall));
-        row.reason = (!ours).then(|| "ReleasedByOthers".into());
+        row.reason = if ours { volumes::reason(seen, &row.uid, row.state) } else { Some("ReleasedByOthers".into()) };
         row.message = (!ours).then(|| "deleted by somebody else, without our proof".into());
     }
 }
@@ -158,7 +159,7 @@ pub fn advance(seen: &Seen, rows: &mut Rows, now: Now) {
         let next = match rows.node {
             NodeState::Back => when_back(seen, rows, planned, now),
             _ if undone || is_blocked(row) => None,
-            _ => when_away(rows, planned),
+            _ => when_away(seen, rows, planned),
         };
         if let (Some((state, reason, message)), Some(row)) = (next, rows.pods.get_mut(index)) {
             row.state = state;
@@ -182,13 +183,14 @@ fn when_back(seen: &Seen, rows: &Rows, planned: &PlannedPod, now: Now) -> Next {
     } else {
         PodStatusState::Undone
     };
-    Some((state, Some("NodeReturned".into()), None))
+    let reason = if seen.fence.spec.plan.is_by_volume() { "TaintGone" } else { "NodeReturned" };
+    Some((state, Some(reason.into()), None))
 }
 
-fn when_away(rows: &Rows, planned: &PlannedPod) -> Next {
+fn when_away(seen: &Seen, rows: &Rows, planned: &PlannedPod) -> Next {
     let volumes: Vec<_> = planned.volumes.iter().map(|name| (name, rows.volume(name))).collect();
     if planned.volumes.iter().all(|name| is_proved(rows, name)) {
-        return Some((PodStatusState::Releasing, None, None));
+        return Some((PodStatusState::Releasing, volumes::reason(seen, &planned.uid, PodStatusState::Releasing), None));
     }
     let failed: Vec<_> = volumes
         .iter()
@@ -204,16 +206,17 @@ fn when_away(rows: &Rows, planned: &PlannedPod) -> Next {
 }
 
 /// Deletes the pods that are recorded as Releasing, highest priority first, each only while its proof counts.
-pub fn release(seen: &Seen, rows: &Rows) -> Option<Step> {
-    let mut going: Vec<_> = going(seen, rows).collect();
+pub fn release(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
+    let mut going: Vec<_> = going(seen, rows, now).collect();
     if going.is_empty() {
         return None;
     }
     going.sort_by_key(|pod| std::cmp::Reverse(pod.pod.spec.priority.unwrap_or(0)));
-    let grace_seconds = if rows.node == NodeState::Back { None } else { Some(0) };
+    let back = rows.node == NodeState::Back;
     let mut effects = Vec::new();
     for pod in going {
-        let not_after = grace_seconds.and_then(|_| proved_until(seen, rows, pod));
+        let grace_seconds = if back || volumes::is_asked_to_end(seen, pod) { None } else { Some(0) };
+        let not_after = if back { None } else { proved_until(seen, rows, pod) };
         let has_finalizers = pod.pod.metadata.finalizers.as_ref().is_some_and(|finalizers| !finalizers.is_empty());
         if has_finalizers && !pod.pod.is_finished() && grace_seconds == Some(0) {
             effects.push(Effect::FailPod { pod: pod.clone(), not_after });
@@ -242,16 +245,19 @@ fn proved_until(seen: &Seen, rows: &Rows, pod: &PodView) -> Option<Instant> {
 
 /// Pods that may be deleted now. One that is being deleted already is deleted again only to take its grace period
 /// away: nobody is there to keep to it.
-fn going<'a>(seen: &'a Seen, rows: &'a Rows) -> impl Iterator<Item = &'a PodView> {
+fn going<'a>(seen: &'a Seen, rows: &'a Rows, now: Now) -> impl Iterator<Item = &'a PodView> {
     let plan = &seen.fence.spec.plan.pods;
-    rows.pods.iter().zip(plan).filter(|(row, _)| row.state == PodStatusState::Releasing).filter_map(|(row, planned)| {
-        let pod = seen.pods.iter().find(|pod| pod.uid() == row.uid)?;
-        let back = rows.node == NodeState::Back;
-        let proved = back || planned.volumes.iter().all(|name| is_proved(rows, name));
-        // One whose finalizers wait for its end is marked Failed even if somebody else has deleted it meanwhile.
-        let held = pod.pod.metadata.finalizers.as_ref().is_some_and(|them| !them.is_empty()) && !pod.pod.is_finished();
-        let forced = pod.pod.metadata.deletion_grace_period_seconds == Some(0) && !held;
-        let asked = pod.pod.is_terminating() && (back || forced);
-        (proved && !asked).then_some(pod)
-    })
+    rows.pods.iter().zip(plan).filter(|(row, _)| row.state == PodStatusState::Releasing).filter_map(
+        move |(row, planned)| {
+            let pod = seen.pods.iter().find(|pod| pod.uid() == row.uid)?;
+            let back = rows.node == NodeState::Back;
+            let proved = back || planned.volumes.iter().all(|name| is_proved(rows, name));
+            // One whose finalizers wait for its end is marked Failed even if somebody else has deleted it meanwhile.
+            let held =
+                pod.pod.metadata.finalizers.as_ref().is_some_and(|them| !them.is_empty()) && !pod.pod.is_finished();
+            let forced = pod.pod.metadata.deletion_grace_period_seconds == Some(0) && !held;
+            let asked = pod.pod.is_terminating() && (back || forced || volumes::is_ending(seen, pod, now));
+            (proved && !asked).then_some(pod)
+        },
+    )
 }

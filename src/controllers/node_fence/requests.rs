@@ -14,11 +14,12 @@ use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
 use crate::api::node_fence::{PodStatus, PodStatusState, VolumeStatusState};
 use crate::api::time::{self, Now};
+use crate::api::usage::PodView;
 use crate::mutants::{self, Mutant};
 
 use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_settled};
-use super::pods;
 use super::rows::{self, Rows, VolumeRow};
+use super::{pods, volumes};
 
 /// How long all others wait for the first answer to the first wave: a driver that hangs must not hold them up.
 const FIRST_WAVE_PATIENCE: Duration = Duration::from_secs(1);
@@ -166,11 +167,15 @@ fn needs_new_round(seen: &Seen, rows: &Rows, row: &VolumeRow, round: i32, now: N
     match result.result {
         FenceOutcome::Started => false,
         _ if strong => {
+            let ending = seen.pods.iter().filter(|pod| volumes::is_ending(seen, pod, now));
+            let ending: BTreeSet<_> = ending.map(PodView::uid).collect();
+            let is_ending = |uid: &str| ending.contains(uid);
             // The pods it was for may all be on their way, or wait for another volume that cannot be proved now: then
             // nobody is served by a new proof.
             let waited_for = !row.is_cut_off()
                 || rows.pods.iter().zip(&seen.fence.spec.plan.pods).any(|(pod, planned)| {
                     matches!(pod.state, PodStatusState::Pending | PodStatusState::Waiting | PodStatusState::Releasing)
+                        && !is_ending(&pod.uid)
                         && planned.volumes.contains(&row.plan.name)
                         && planned.volumes.iter().all(|name| rows.volume(name).is_some_and(|other| !is_failed(other)))
                 });

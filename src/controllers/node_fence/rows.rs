@@ -1,6 +1,6 @@
 //! Where every row of the plan stands, from what is recorded and what is seen now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +15,9 @@ use crate::api::slim::VolumeAttachment;
 use crate::api::time::{self, Now};
 use crate::mutants::{self, Mutant};
 
+use super::clean::{self, CleanBy};
 use super::decide::{Asked, NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
-use super::{pods, requests};
+use super::{pods, requests, volumes};
 
 /// All rows as they stand now.
 #[derive(Clone, Debug)]
@@ -148,9 +149,11 @@ impl Rows {
         self.volumes.iter().filter(move |row| !replaced(row))
     }
 
-    /// Whether the whole incident waits. An outage holds what has not begun; what was cut off is brought to its end.
+    /// Whether the whole incident waits. An outage holds what has not begun; what was cut off is brought to its end. Of a
+    /// node that is back nothing is fenced, so nothing is in doubt: what an earlier episode left is cleaned.
     pub fn is_held(&self) -> bool {
-        self.ambiguous.is_some() || self.outage.is_some() && !self.is_committed() && self.node != NodeState::Back
+        let waits = self.ambiguous.is_some() || self.outage.is_some() && !self.is_committed();
+        waits && self.node != NodeState::Back
     }
 
     /// Whether any fence call may have been sent.
@@ -218,7 +221,7 @@ impl Rows {
         }
     }
 
-    /// Closes volume rows: undone where nothing was sent, clean where the node has rebooted or is gone.
+    /// Closes volume rows: undone where nothing was sent, clean where nothing of it is left on the node.
     fn close(&mut self, seen: &Seen, now: Now) {
         let attached = |row: &VolumeRow| seen.attachments_of(&row.plan.name).next().is_some();
         let gone_but_attached = self.node == NodeState::Gone && self.volumes.iter().any(attached);
@@ -226,35 +229,36 @@ impl Rows {
         if self.node == NodeState::Away || !pods_done || gone_but_attached {
             return;
         }
-        let clean = is_clean(seen);
+        let cleaned = clean::by(seen);
+        let looked_for: BTreeSet<RowKey> =
+            seen.fence.volumes_to_clean().map(|plan| (plan.episode, plan.name.clone())).collect();
+        // A row that this pass finds committed was not looked for yet.
+        let is_clean = |by: CleanBy, row: &VolumeRow| by != CleanBy::TwoCleanPasses || looked_for.contains(&row.key());
         // A pod that came to the node during the incident has its volume attached: by now to a machine that is clean.
         let is_left = |name: &str| seen.attachments_of(name).next().is_some() && !pods::is_wanted(seen, name);
         for row in self.volumes.iter_mut().filter(|row| !is_closed(row.status.state)) {
             if !row.is_committed() && !requests::may_be_started(seen, row, now) {
                 row.status.state = VolumeStatusState::Undone;
-            } else if row.is_committed() && clean && !is_left(&row.plan.name) {
+            } else if let Some(by) =
+                cleaned.filter(|by| row.is_committed() && is_clean(*by, row)).filter(|_| !is_left(&row.plan.name))
+            {
                 row.status.state = VolumeStatusState::Clean;
+                row.status.reason = Some(by.reason().into());
             }
         }
     }
 }
 
 /// The outage brake that a policy of the plan reports. It comes to hold after the plan was written, where nodes fall
-/// silent one after the other.
-fn outage(seen: &Seen) -> Option<RestraintType> {
+/// silent one after the other. What taints of volumes say of an array holds no node that failed.
+pub fn outage(seen: &Seen) -> Option<RestraintType> {
     let restraints = seen.policies.iter().flat_map(|policy| &policy.status).flat_map(|status| &status.restraints);
-    let mut outages =
-        restraints.map(|restraint| restraint.type_).filter(|type_| *type_ != RestraintType::BudgetExhausted);
+    let mut outages = restraints.map(|restraint| restraint.type_).filter(|type_| match type_ {
+        RestraintType::CorrelatedOutage | RestraintType::Cooldown => true,
+        RestraintType::ArrayOutage => volumes::is_by_volume(seen),
+        RestraintType::BudgetExhausted => false,
+    });
     outages.next()
-}
-
-/// Whether a Node that was deleted, and its volumes with it held for clean, came back under the same boot id: what ran
-/// there may run still.
-pub fn is_back_uncleaned(seen: &Seen) -> bool {
-    let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str());
-    let same = boot_id.is_some_and(|id| Some(id) == seen.fence.spec.node.boot_id.as_deref());
-    let rows = seen.fence.status.iter().flat_map(|status| &status.volumes);
-    same && rows.into_iter().any(|row| row.state == VolumeStatusState::Clean)
 }
 
 fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus) -> VolumeRow {
@@ -272,7 +276,7 @@ fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus
         refences: None,
     };
     let mut status = known.cloned().unwrap_or_else(fresh);
-    if status.state == VolumeStatusState::Clean && is_back_uncleaned(seen) {
+    if status.state == VolumeStatusState::Clean && clean::is_back_uncleaned(seen) {
         let proved = status.proved_at.is_some();
         status.state = if proved { VolumeStatusState::Detached } else { VolumeStatusState::Fencing };
     }
@@ -308,19 +312,9 @@ pub fn node_state(seen: &Seen) -> NodeState {
             .taints()
             .iter()
             .any(|taint| seen.policies.iter().any(|policy| policy.spec.detection.counts_taint(taint)));
-    // A kubelet that renews its Lease and reports itself not ready (a slow network plugin) is back all the same: it can
-    // stop its pods itself.
-    let talks = node.ready() == "True" || node.ready() == "False" && !seen.lease_is_still;
-    if talks && !tainted { NodeState::Back } else { NodeState::Away }
-}
-
-/// A new, non-empty boot id proves that no process of the old one lives; so does a Node object that is gone with its
-/// pods and attachments.
-pub fn is_clean(seen: &Seen) -> bool {
-    let Some(node) = &seen.node else { return true };
-    let boot_id = node.status.node_info.boot_id.as_str();
-    let before = seen.fence.spec.node.boot_id.as_deref();
-    !boot_id.is_empty() && before.is_some_and(|before| before != boot_id)
+    // Of a node that was never away its incident says when it is over.
+    let wanted = tainted || volumes::is_by_volume(seen) && !volumes::is_over(seen);
+    if volumes::kubelet_talks(seen, node) && !wanted { NodeState::Back } else { NodeState::Away }
 }
 
 fn advance_volume(seen: &Seen, row: &mut VolumeRow, held: bool, now: Now) {
@@ -409,13 +403,16 @@ fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now
         status.state = VolumeStatusState::Fencing;
     }
     let asked = seen.asked.get(&(row.plan.episode, row.plan.name.clone())).copied();
-    let just_now = Asked { round: result.round, at: now.mono };
+    let just_now = Asked { round: result.round, at: now.mono, wall: now.wall };
     let asked = if mutants::is_on(Mutant::StaleProof) { Some(just_now) } else { asked };
     // Another process may have asked again since: a machine that was paused as a whole, its clock with it, learns of it
     // here, if of nothing else.
     let is_last = requested_round(seen, row).is_none_or(|round| round == result.round);
     let in_time = asked.filter(|_| is_last).is_some_and(|asked| {
-        asked.round == result.round && now.mono.saturating_duration_since(asked.at) <= PROOF_LIFETIME
+        // A machine that slept does not know it by its monotonic clock. A wall clock that was set back proves nothing.
+        let by_wall = now.wall.signed_duration_since(asked.wall).to_std().unwrap_or_default();
+        let passed = now.mono.saturating_duration_since(asked.at).max(by_wall);
+        asked.round == result.round && passed <= PROOF_LIFETIME
     });
     let settled = asked.is_some_and(|asked| {
         seen.attachments_of(&row.plan.name).all(|attachment| {

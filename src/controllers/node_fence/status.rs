@@ -4,7 +4,8 @@ use chrono::TimeDelta;
 
 use crate::api::fencing::Proof;
 use crate::api::node_fence::{
-    NodeFenceStatus, PastEpisode, Phase, PodAction, PodStatusState, Progress, Timeline, VolumeStatusState,
+    NODE_FAILURE, NodeFenceStatus, PastEpisode, Phase, PodAction, PodStatusState, Progress, Timeline, VOLUME_TAINT,
+    VolumeStatusState,
 };
 use crate::api::time::{self, Now};
 
@@ -40,11 +41,12 @@ fn begin_episode(seen: &Seen, status: &mut NodeFenceStatus) {
     let timeline = status.timeline.clone().unwrap_or_default();
     let Some(before) = timeline.decided_at.filter(|before| *before != decided_at) else { return };
     let progress = status.progress.clone().unwrap_or_default();
+    let for_volumes = status.pods.iter().any(|row| row.reason.as_deref() == Some(VOLUME_TAINT));
     let past = PastEpisode {
         episode: seen.fence.spec.episode - 1,
         decided_at: before,
         recovered_at: timeline.recovered_at,
-        reason: "NodeFailure".into(),
+        reason: if for_volumes { VOLUME_TAINT } else { NODE_FAILURE }.into(),
         pods: progress.pods,
         volumes: progress.volumes,
         weakest_proof: status.weakest_proof,

@@ -23,7 +23,8 @@ pub fn tainted(cx: &Context, fence: &NodeFence, node: &Node, taint: &Taint) {
 
 /// A pod was released.
 pub fn released(cx: &Context, fence: &NodeFence, pod: &PodView) {
-    let note = format!("node {} failed; every volume of the pod is fenced", fence.name_any());
+    let why = if fence.spec.plan.is_by_volume() { "has trouble with its volumes" } else { "failed" };
+    let note = format!("node {} {why}; every volume of the pod is fenced", fence.name_any());
     cx.events.publish(reference(pod.pod.as_ref()), EventType::Normal, "PodReleased", "Release", note);
 }
 
@@ -57,7 +58,9 @@ pub fn transitions(cx: &Context, before: &NodeFence, after: &NodeFence) {
         status.timeline.as_ref().is_some_and(|timeline| timeline.returned_at.is_some())
     };
     if returned(new) && !returned(&old) {
-        publish(EventType::Normal, "NodeReturned", "Watch", "the node is back".into());
+        let by_volume = after.spec.plan.is_by_volume();
+        let note = if by_volume { "its pods have gone, or their volumes are well again" } else { "the node is back" };
+        publish(EventType::Normal, "NodeReturned", "Watch", note.into());
     }
     tell_waiting(cx, after, &old);
     tell_ready(cx, after, &old);
@@ -99,6 +102,12 @@ fn tell_ready(cx: &Context, fence: &NodeFence, old: &crate::api::node_fence::Nod
         if let Some(condition) = now.filter(|now| was.is_none_or(|was| was.reason != now.reason)) {
             let note = format!("{}: {}", condition.reason, condition.message);
             tracing::warn!(node = fence.name_any(), note, "incident waits");
+            let event = if condition.reason == "CleanupBlocked" { "CleanupBlocked" } else { event };
+            if let Some(node) =
+                cx.stores.nodes.get(&ObjectKey::cluster(fence.name_any())).filter(|_| event == "CleanupBlocked")
+            {
+                cx.events.publish(reference(node.as_ref()), EventType::Warning, event, "Clean", note.clone());
+            }
             cx.events.publish(reference(fence), EventType::Warning, event, "Fence", note);
         }
     }

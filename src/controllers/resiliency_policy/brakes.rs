@@ -92,3 +92,28 @@ pub fn outage_restraint(
     }
     recorded(RestraintType::Cooldown).filter(|restraint| restraint.until.is_some_and(|until| now < until)).cloned()
 }
+
+/// The brake on moves for the sake of volumes: while volumes of so many nodes are tainted that the array or whoever looks
+/// at it must be at fault, and a cool-down after that. Kept in the policy's status like the other.
+pub fn array_restraint(
+    policy: &ResiliencyPolicy,
+    troubled: Option<Cluster>,
+    exceeded_for: Option<std::time::Duration>,
+    now: DateTime<Utc>,
+) -> Option<Restraint> {
+    let now = time::stamp(now);
+    let restraints = policy.status.iter().flat_map(|status| &status.restraints);
+    let recorded = restraints.into_iter().find(|restraint| restraint.type_ == RestraintType::ArrayOutage);
+    let restraint = |since, until| Restraint { type_: RestraintType::ArrayOutage, name: None, since, until };
+    if troubled.is_some_and(|cluster| is_outage(&policy.spec.limits, cluster)) {
+        return Some(restraint(recorded.map_or(now, |recorded| recorded.since), None));
+    }
+    let cooldown = policy.spec.limits.cooldown.get();
+    let length = TimeDelta::from_std(cooldown).unwrap_or(TimeDelta::MAX);
+    let until = now.checked_add_signed(length).unwrap_or(DateTime::<Utc>::MAX_UTC);
+    match recorded {
+        Some(Restraint { until: Some(until), .. }) => recorded.filter(|_| now < *until).cloned(),
+        Some(lasting) => (!cooldown.is_zero()).then(|| restraint(lasting.since, Some(until))),
+        None => exceeded_for.filter(|passed| *passed < cooldown).map(|_| restraint(now, Some(until))),
+    }
+}

@@ -6,19 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::driver_report::DriverReport;
-use crate::api::names;
-use crate::api::node_fence::{NodeFence, NodeFenceSpec, Phase, VolumeStatusState};
-use crate::api::resiliency_policy::{ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType};
+use crate::api::node_fence::{NodeFence, Phase};
+use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint, RestraintType};
 use crate::api::slim::Node;
-use crate::api::time::{self, Now};
+use crate::api::time::Now;
 use crate::api::usage::PodView;
+use crate::api::volume_health::VolumeHealth;
 use crate::mutants::{self, Mutant};
 
 use super::brakes::{self, Cluster};
 use super::evidence::{self, Silence};
 use super::plan::{self, LiveNode, NamespaceLabels};
 use super::select::Effective;
-use super::status;
+use super::volumes::{self, Troubles, Unmoved};
+use super::{episodes, policies};
 
 /// What a pass sees.
 #[derive(Default)]
@@ -39,8 +40,12 @@ pub struct Seen {
     pub silent_fencers: BTreeSet<String>,
     /// Nodes that were read from the API for this pass.
     pub live: BTreeMap<String, LiveNode>,
+    /// Health of the volumes, by PersistentVolume name; none before all of it is known.
+    pub healths: BTreeMap<String, Arc<VolumeHealth>>,
     /// Time since this process last saw more nodes suspected than a policy's `maxUnhealthy`, by policy.
     pub outage_seen: BTreeMap<String, Duration>,
+    /// The same of nodes with tainted volumes.
+    pub array_outage_seen: BTreeMap<String, Duration>,
     /// Whether counts of pods may be written in this pass.
     pub counts_due: bool,
 }
@@ -82,8 +87,12 @@ pub struct Decision {
     pub suspected: BTreeSet<String>,
     /// Policies for which more nodes are suspected than `maxUnhealthy`.
     pub outage: BTreeSet<String>,
+    /// Policies for which volumes of more nodes are tainted than `maxUnhealthy`.
+    pub array_outage: BTreeSet<String>,
     /// Nodes that a brake holds back.
     pub restrained: Vec<Restrained>,
+    /// Pods that stay though their volumes are tainted.
+    pub unmoved: Vec<Unmoved>,
     /// When to look again though nothing changed.
     pub look_again: Option<Duration>,
 }
@@ -92,6 +101,7 @@ pub struct Decision {
 pub fn decide(seen: &Seen, now: Now) -> Decision {
     let mut decision = Decision { suspected: suspected(seen), ..Decision::default() };
     let cluster = Cluster { nodes: seen.nodes.len(), suspected: decision.suspected.len() };
+    let troubles = Troubles::new(seen);
     let mut brakes: BTreeMap<&str, PolicyBrakes> = BTreeMap::new();
     for policy in &seen.policies {
         let name = policy.metadata.name.as_deref().unwrap_or_default();
@@ -99,28 +109,60 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         if brakes::is_outage(&policy.spec.limits, cluster) {
             decision.outage.insert(name.to_owned());
         }
-        brakes.insert(name, PolicyBrakes::new(policy, seen, outage, now));
+        let array = troubled(seen, &troubles, policy, &decision.suspected);
+        if array.is_some_and(|cluster| brakes::is_outage(&policy.spec.limits, cluster)) {
+            decision.array_outage.insert(name.to_owned());
+        }
+        let array = brakes::array_restraint(policy, array, seen.array_outage_seen.get(name).copied(), now.wall);
+        brakes.insert(name, PolicyBrakes::new(policy, seen, (outage, array), now));
     }
-    for (name, pods) in candidates(seen, now) {
-        consider(seen, &name, &pods, &mut brakes, &mut decision, now);
+    let candidates = candidates(seen, &troubles, &mut decision.unmoved, now);
+    for candidate in candidates {
+        consider(seen, &troubles, &candidate, &mut brakes, &mut decision, now);
     }
-    guard_policies(seen, &mut decision);
-    record_policies(seen, brakes, &mut decision, now);
+    policies::guard(seen, &mut decision);
+    policies::record_all(seen, &brakes, &mut decision, now);
     decision.look_again = look_again(seen, &decision, now);
     decision
 }
 
-struct PolicyBrakes {
-    outage: Option<Restraint>,
-    acted_on: usize,
-    limit: usize,
-    exhausted: bool,
+/// The nodes that a taint of a volume speaks of, as `maxUnhealthy` counts them: together with those that are suspected.
+fn troubled(
+    seen: &Seen,
+    troubles: &Troubles,
+    policy: &ResiliencyPolicy,
+    suspected: &BTreeSet<String>,
+) -> Option<Cluster> {
+    let troubled = troubles.nodes(policy);
+    let all = seen.nodes.iter().filter_map(|(node, _)| node.metadata.name.as_ref());
+    let counted = all.filter(|name| troubled.contains(*name) || suspected.contains(*name)).count();
+    (!troubled.is_empty()).then_some(Cluster { nodes: seen.nodes.len(), suspected: counted })
+}
+
+/// The brakes of a policy in a pass.
+pub(super) struct PolicyBrakes {
+    /// Too many nodes are suspected, or were lately.
+    pub(super) outage: Option<Restraint>,
+    /// Volumes of too many nodes are tainted, or were lately.
+    pub(super) array: Option<Restraint>,
+    /// Nodes that count.
+    pub(super) acted_on: usize,
+    /// How many may.
+    pub(super) limit: usize,
+    /// The budget has held a node back.
+    pub(super) exhausted: bool,
 }
 
 impl PolicyBrakes {
-    fn new(policy: &ResiliencyPolicy, seen: &Seen, outage: Option<Restraint>, now: Now) -> Self {
+    fn new(
+        policy: &ResiliencyPolicy,
+        seen: &Seen,
+        (outage, array): (Option<Restraint>, Option<Restraint>),
+        now: Now,
+    ) -> Self {
         Self {
             outage,
+            array,
             acted_on: if mutants::is_on(Mutant::BrakeCountedPerPass) {
                 0
             } else {
@@ -132,10 +174,11 @@ impl PolicyBrakes {
     }
 
     /// The brake that holds a node; one that counts already needs no further budget.
-    fn held_by(&self, is_counted: bool) -> Option<&'static str> {
+    fn held_by(&self, cause: Cause, is_counted: bool) -> Option<&'static str> {
         match &self.outage {
             Some(restraint) if restraint.type_ == RestraintType::CorrelatedOutage => Some("CorrelatedOutage"),
             Some(_) => Some("Cooldown"),
+            None if cause == Cause::VolumeTaint && self.array.is_some() => Some("ArrayOutage"),
             None if !is_counted && self.acted_on >= self.limit => Some("BudgetExhausted"),
             None => None,
         }
@@ -160,7 +203,8 @@ fn is_tainted_for_a_pod(seen: &Seen, node: &Node) -> bool {
     })
 }
 
-fn effective<'a>(seen: &'a Seen, pod: &PodView) -> Option<Effective<'a>> {
+/// The policies that protect a pod.
+pub(super) fn effective<'a>(seen: &'a Seen, pod: &PodView) -> Option<Effective<'a>> {
     let none = BTreeMap::new();
     let labels = seen.namespaces.get(pod.namespace()).unwrap_or(&none);
     Effective::of(pod, labels, live_policies(seen))
@@ -171,27 +215,57 @@ fn live_policies(seen: &Seen) -> impl Iterator<Item = &ResiliencyPolicy> + Clone
     seen.policies.iter().map(Arc::as_ref).filter(|policy| policy.metadata.deletion_timestamp.is_none())
 }
 
-/// Nodes that the stores show failed for a protected pod, the one with the highest pod priority first.
-fn candidates<'a>(seen: &'a Seen, now: Now) -> Vec<(String, Vec<(&'a PodView, Effective<'a>)>)> {
+/// Why pods of a node are to be released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Cause {
+    /// It has failed.
+    NodeFailure,
+    /// It is well, and their volumes are tainted there.
+    VolumeTaint,
+}
+
+/// A node, with the pods that are to be released.
+struct Candidate<'a> {
+    node: &'a str,
+    cause: Cause,
+    pods: Vec<(&'a PodView, Effective<'a>)>,
+}
+
+/// Nodes that the stores show failed for a protected pod, and then those where volumes of protected pods are tainted; of
+/// each the one with the highest pod priority first.
+fn candidates<'a>(seen: &'a Seen, troubles: &'a Troubles, unmoved: &mut Vec<Unmoved>, now: Now) -> Vec<Candidate<'a>> {
     let mut found = Vec::new();
     for (node, silence) in &seen.nodes {
-        let Some(name) = node.metadata.name.clone() else { continue };
-        let pods = seen.pods.get(&name).map(Vec::as_slice).unwrap_or_default();
+        let Some(name) = node.metadata.name.as_deref() else { continue };
+        let pods = seen.pods.get(name).map(Vec::as_slice).unwrap_or_default();
         let failing = pods.iter().filter(|pod| may_be_released(pod)).filter_map(|pod| {
             let policies = effective(seen, pod).filter(Effective::releases_on_node_failure)?;
             evidence::declares(node, *silence, &pod.pod, &policies, now).map(|_| (pod, policies))
         });
         let failing: Vec<_> = failing.collect();
-        let priority = failing.iter().filter_map(|(pod, _)| pod.pod.spec.priority).max().unwrap_or(0);
         if !failing.is_empty() {
-            found.push((priority, name, failing));
+            found.push(Candidate { node: name, cause: Cause::NodeFailure, pods: failing });
+            continue;
+        }
+        let running = volumes::running(fence_of(seen, name));
+        let troubled = troubles.on_node(node, pods, running, now);
+        unmoved.extend(troubled.unmoved);
+        let movers: Vec<_> = troubled.movers.into_iter().map(|mover| (mover.pod, mover.policies)).collect();
+        if !movers.is_empty() {
+            found.push(Candidate { node: name, cause: Cause::VolumeTaint, pods: movers });
         }
     }
-    found.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    found.into_iter().map(|(_, name, pods)| (name, pods)).collect()
+    let priority = |it: &Candidate| it.pods.iter().filter_map(|(pod, _)| pod.pod.spec.priority).max().unwrap_or(0);
+    found.sort_by_cached_key(|it| (it.cause, std::cmp::Reverse(priority(it)), it.node));
+    found
 }
 
-fn may_be_released(pod: &PodView) -> bool {
+fn fence_of<'a>(seen: &'a Seen, node: &str) -> Option<&'a NodeFence> {
+    seen.fences.iter().map(Arc::as_ref).find(|fence| fence.metadata.name.as_deref() == Some(node))
+}
+
+/// Whether a pod is of those that are released at all.
+pub(super) fn may_be_released(pod: &PodView) -> bool {
     let kind = pod.pod.controller_kind();
     !pod.volumes.is_empty()
         && kind.is_some_and(|kind| kind != "DaemonSet")
@@ -201,39 +275,52 @@ fn may_be_released(pod: &PodView) -> bool {
 
 fn consider(
     seen: &Seen,
-    name: &str,
-    pods: &[(&PodView, Effective)],
+    troubles: &Troubles,
+    candidate: &Candidate,
     brakes: &mut BTreeMap<&str, PolicyBrakes>,
     decision: &mut Decision,
     now: Now,
 ) {
-    let fence = seen.fences.iter().find(|fence| fence.metadata.name.as_deref() == Some(name));
-    let begins = fence.is_none_or(|fence| matches!(brakes::phase(fence), Phase::Recovered | Phase::Cleaning));
-    if fence.is_some() && !begins && !lacks(fence, pods) {
+    let (name, pods) = (candidate.node, &candidate.pods);
+    let fence = fence_of(seen, name);
+    let phase = fence.map(brakes::phase);
+    let begins = match candidate.cause {
+        Cause::NodeFailure => matches!(phase, None | Some(Phase::Recovered | Phase::Cleaning)),
+        // What an incident of the node has cut off is in trouble because of it: that must be over first.
+        Cause::VolumeTaint => matches!(phase, None | Some(Phase::Recovered)),
+    };
+    let is_other = candidate.cause == Cause::VolumeTaint && volumes::running(fence).is_none();
+    if fence.is_some() && !begins && (is_other || !lacks(fence, pods)) {
         return;
     }
     // A plan that grows by the pods of a further policy is that policy's doing, and in an outage nothing grows.
-    if let Some(held) = held(name, fence.map(Arc::as_ref), pods, brakes, now) {
+    if let Some(held) = held(candidate, fence, brakes, now) {
         decision.restrained.push(held);
         return;
     }
     let Some(live) = seen.live.get(name) else {
         decision.look_at.push(name.to_owned());
         // No more nodes are read than could be acted on.
-        count(pods, fence.map(Arc::as_ref), brakes, now);
+        count(pods, fence, brakes, now);
         return;
     };
     // The live Lease moved: the node is back, whatever the watch says (KEP-5647's lesson).
-    if !live.lease_is_still && !mutants::is_on(Mutant::NoLiveReread) {
+    let is_back = candidate.cause == Cause::NodeFailure && !live.lease_is_still;
+    if is_back && !mutants::is_on(Mutant::NoLiveReread) {
         return;
     }
-    let effect = match fence {
-        None => open(seen, name, live, now),
-        Some(fence) if begins => reopen(seen, fence, live, now),
-        Some(fence) => grow(seen, fence, live, now),
+    let episode = fence.map_or(1, |fence| if begins { fence.spec.episode + 1 } else { fence.spec.episode });
+    let draft = match candidate.cause {
+        Cause::NodeFailure => plan::draft(live, live_policies(seen), &seen.namespaces, episode, now),
+        Cause::VolumeTaint => troubles.draft(live, volumes::running(fence), episode, now),
     };
+    let effect = draft.and_then(|draft| match fence {
+        None => Some(episodes::open(name, live, draft)),
+        Some(fence) if begins => Some(episodes::reopen(fence, live, draft)),
+        Some(fence) => episodes::grow(fence, live, draft, now),
+    });
     if let Some(effect) = effect {
-        count(pods, fence.map(Arc::as_ref), brakes, now);
+        count(pods, fence, brakes, now);
         decision.effects.push(effect);
     }
 }
@@ -256,7 +343,7 @@ fn count(
 /// Whether the plan of an open NodeFence lacks one of these pods. One that came later and never started there is no
 /// victim of the failure: its owner put it back (by `nodeName`, or since it tolerates every taint), and would do so again
 /// each time it is released.
-fn lacks(fence: Option<&Arc<NodeFence>>, pods: &[(&PodView, Effective)]) -> bool {
+fn lacks(fence: Option<&NodeFence>, pods: &[(&PodView, Effective)]) -> bool {
     let Some(fence) = fence else { return true };
     let started = pods.iter().filter(|(pod, _)| pod.pod.is("Initialized"));
     started.into_iter().any(|(pod, _)| !fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid()))
@@ -269,148 +356,20 @@ fn acting<'a>(pods: &[(&PodView, Effective<'a>)]) -> BTreeMap<&'a str, &'a Resil
 }
 
 fn held(
-    name: &str,
+    candidate: &Candidate,
     fence: Option<&NodeFence>,
-    pods: &[(&PodView, Effective)],
     brakes: &mut BTreeMap<&str, PolicyBrakes>,
     now: Now,
 ) -> Option<Restrained> {
-    for (policy_name, policy) in acting(pods) {
+    for (policy_name, policy) in acting(&candidate.pods) {
         let Some(brake) = brakes.get_mut(policy_name) else { continue };
         let is_counted = fence.is_some_and(|fence| brakes::counts(policy, fence, now.wall));
-        if let Some(held_by) = brake.held_by(is_counted) {
+        if let Some(held_by) = brake.held_by(candidate.cause, is_counted) {
             brake.exhausted |= held_by == "BudgetExhausted";
-            return Some(Restrained { node: name.into(), policy: policy_name.into(), brake: held_by });
+            return Some(Restrained { node: candidate.node.into(), policy: policy_name.into(), brake: held_by });
         }
     }
     None
-}
-
-fn open(seen: &Seen, name: &str, live: &LiveNode, now: Now) -> Option<Effect> {
-    let draft = plan::draft(live, live_policies(seen), &seen.namespaces, 1, now)?;
-    let mut fence = NodeFence::new(
-        name,
-        NodeFenceSpec { episode: 1, node: plan::identity(&live.node), policies: draft.policies, plan: draft.plan },
-    );
-    fence.metadata.finalizers = Some(vec![names::NODE_CLEAN_FINALIZER.into()]);
-    // The label comes before the taint, and with the plan it costs no write. An incident that will be held for its
-    // identity is not active.
-    if fence.spec.plan.volumes.iter().all(|volume| volume.node_id.is_some() || volume.methods.is_empty()) {
-        fence.metadata.labels = Some(BTreeMap::from([(names::ACTIVE_LABEL.into(), "true".into())]));
-    }
-    Some(Effect::Open(Box::new(fence)))
-}
-
-/// The next episode of the same object; rows that are not clean are carried over under their own number.
-fn reopen(seen: &Seen, fence: &NodeFence, live: &LiveNode, now: Now) -> Option<Effect> {
-    let episode = fence.spec.episode + 1;
-    let mut draft = plan::draft(live, live_policies(seen), &seen.namespaces, episode, now)?;
-    let status = fence.status.clone().unwrap_or_default();
-    let unclean = |episode: i64, name: &str| {
-        let row = status.volumes.iter().find(|row| row.episode == episode && row.name == name);
-        row.is_some_and(|row| {
-            !matches!(row.state, VolumeStatusState::Clean | VolumeStatusState::Undone | VolumeStatusState::Pending)
-        })
-    };
-    let carried: Vec<_> =
-        fence.spec.plan.volumes.iter().filter(|row| unclean(row.episode, &row.name)).cloned().collect();
-    draft.plan.volumes.extend(carried);
-    draft.plan.digest = plan::digest(&draft.plan.pods, &draft.plan.volumes);
-    let mut next = fence.clone();
-    next.status = None;
-    next.spec = NodeFenceSpec { episode, node: plan::identity(&live.node), policies: draft.policies, plan: draft.plan };
-    Some(Effect::Replan(Box::new(next)))
-}
-
-fn grow(seen: &Seen, fence: &NodeFence, live: &LiveNode, now: Now) -> Option<Effect> {
-    let draft = plan::draft(live, live_policies(seen), &seen.namespaces, fence.spec.episode, now)?;
-    let wanted = plan::without_early_returns(draft.plan, &fence.spec.plan, live, now);
-    let grown = plan::grown(&fence.spec.plan, &wanted)?;
-    let mut next = fence.clone();
-    next.status = None;
-    next.spec.plan = grown;
-    for policy in draft.policies {
-        if !next.spec.policies.iter().any(|known| known.name == policy.name) {
-            next.spec.policies.push(policy);
-        }
-    }
-    Some(Effect::Replan(Box::new(next)))
-}
-
-fn guard_policies(seen: &Seen, decision: &mut Decision) {
-    for policy in &seen.policies {
-        let guarded = is_guarded(policy);
-        let deleted = policy.metadata.deletion_timestamp.is_some();
-        if !deleted && !guarded {
-            decision.effects.insert(0, Effect::Guard(policy.clone()));
-        } else if deleted && guarded && status::unfinished(policy, &seen.fences).is_empty() {
-            decision.effects.push(Effect::Unguard(policy.clone()));
-        }
-    }
-}
-
-fn is_guarded(policy: &ResiliencyPolicy) -> bool {
-    policy.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == names::POLICY_FINALIZER)
-}
-
-fn record_policies(seen: &Seen, brakes: BTreeMap<&str, PolicyBrakes>, decision: &mut Decision, now: Now) {
-    // A policy that gets its finalizer in this pass is another version afterwards: its status comes with the next.
-    for policy in seen.policies.iter().filter(|policy| is_guarded(policy)) {
-        let Some(brake) = policy.metadata.name.as_deref().and_then(|name| brakes.get(name)) else { continue };
-        let facts = status::Facts {
-            protected: protected(seen, policy),
-            max_nodes: brake.limit,
-            acted_on: brake.acted_on,
-            restraints: restraints(policy, brake, now),
-            fences: &seen.fences,
-            reports: &seen.reports,
-            silent_fencers: &seen.silent_fencers,
-            drivers: drivers(seen, policy),
-            counts_due: seen.counts_due,
-        };
-        let wanted = status::compute(policy, &facts, now);
-        if policy.status.as_ref() != Some(&wanted) {
-            decision.effects.push(record(policy, wanted));
-        }
-    }
-}
-
-fn record(policy: &ResiliencyPolicy, status: ResiliencyPolicyStatus) -> Effect {
-    let mut policy = policy.clone();
-    policy.status = Some(status);
-    Effect::Record(Box::new(policy))
-}
-
-fn restraints(policy: &ResiliencyPolicy, brake: &PolicyBrakes, now: Now) -> Vec<Restraint> {
-    let mut restraints: Vec<_> = brake.outage.iter().cloned().collect();
-    if brake.exhausted {
-        let recorded = policy.status.iter().flat_map(|status| &status.restraints);
-        let since = recorded.into_iter().find(|r| r.type_ == RestraintType::BudgetExhausted).map(|r| r.since);
-        let since = since.unwrap_or(time::stamp(now.wall));
-        restraints.push(Restraint { type_: RestraintType::BudgetExhausted, name: None, since, until: None });
-    }
-    restraints
-}
-
-fn protected<'a>(seen: &'a Seen, policy: &'a ResiliencyPolicy) -> usize {
-    selected(seen, policy).count()
-}
-
-fn drivers(seen: &Seen, policy: &ResiliencyPolicy) -> BTreeMap<String, usize> {
-    let mut drivers = BTreeMap::new();
-    for pod in selected(seen, policy) {
-        for driver in pod.drivers().collect::<BTreeSet<_>>() {
-            *drivers.entry(driver.to_owned()).or_default() += 1;
-        }
-    }
-    drivers
-}
-
-fn selected<'a>(seen: &'a Seen, policy: &'a ResiliencyPolicy) -> impl Iterator<Item = &'a PodView> {
-    seen.pods.values().flatten().filter(|pod| may_be_released(pod) && !pod.pod.is_static()).filter(move |pod| {
-        let none = BTreeMap::new();
-        super::select::selects(policy, pod, seen.namespaces.get(pod.namespace()).unwrap_or(&none))
-    })
 }
 
 /// Time alone changes a decision where a span must pass: then look again, never for nothing.

@@ -14,9 +14,11 @@ use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{Lease, Namespace, Node};
 use crate::api::time::Now;
 use crate::api::usage::PodView;
+use crate::api::volume_health::VolumeHealth;
 
 use super::decide::{Decision, Restrained, Seen};
 use super::silence::{FencerTracker, SilenceTracker};
+use super::volumes::Unmoved;
 
 /// Counts of pods are written at most this often.
 const COUNTS_PACE: Duration = Duration::from_secs(60);
@@ -27,10 +29,13 @@ pub struct Memory {
     silence: SilenceTracker,
     fencers: FencerTracker,
     outage_seen: BTreeMap<String, Instant>,
+    array_outage_seen: BTreeMap<String, Instant>,
     /// Nodes that were suspected in the last pass.
     pub suspected: BTreeSet<String>,
     /// Nodes that a brake held back in the last pass.
     pub restrained: BTreeSet<Restrained>,
+    /// Pods that stayed in the last pass though their volumes were tainted.
+    pub unmoved: BTreeSet<Unmoved>,
     /// NodeFences that exist but are not seen in the store yet, by generation.
     unseen: BTreeMap<String, i64>,
     /// The leadership term that `unseen` was begun in.
@@ -56,6 +61,8 @@ pub struct Found {
     pub fences: Vec<Arc<NodeFence>>,
     /// What the drivers can answer.
     pub reports: Vec<Arc<DriverReport>>,
+    /// Health of the volumes; none before all of it is known.
+    pub healths: Vec<Arc<VolumeHealth>>,
 }
 
 impl Memory {
@@ -92,7 +99,9 @@ impl Memory {
             silent_fencers: silent.cloned().collect(),
             reports,
             live: BTreeMap::new(),
+            healths: found.healths.into_iter().map(|health| (health.name_any(), health)).collect(),
             outage_seen: self.outage_seen.iter().map(|(policy, at)| (policy.clone(), passed(at))).collect(),
+            array_outage_seen: self.array_outage_seen.iter().map(|(policy, at)| (policy.clone(), passed(at))).collect(),
             counts_due,
         }
     }
@@ -138,7 +147,11 @@ impl Memory {
         for policy in &decision.outage {
             self.outage_seen.insert(policy.clone(), now.mono);
         }
+        for policy in &decision.array_outage {
+            self.array_outage_seen.insert(policy.clone(), now.mono);
+        }
         self.suspected.clone_from(&decision.suspected);
+        self.unmoved = decision.unmoved.iter().cloned().collect();
         self.restrained = decision.restrained.iter().cloned().collect();
     }
 }

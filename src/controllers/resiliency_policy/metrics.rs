@@ -37,6 +37,7 @@ pub struct Metrics {
     suspected: Gauge,
     held: Family<HeldBy, Gauge>,
     fences: Family<InPhase, Gauge>,
+    unmoved: Gauge,
 }
 
 impl Metrics {
@@ -44,7 +45,12 @@ impl Metrics {
     pub fn register(telemetry: &Telemetry) -> Self {
         Self {
             suspected: telemetry.register("suspected_nodes", "Nodes that give reason for suspicion", Gauge::default()),
-            held: telemetry.register("held_nodes", "Failed nodes that a brake holds back", Family::default()),
+            held: telemetry.register("held_nodes", "Nodes that a brake holds back", Family::default()),
+            unmoved: telemetry.register(
+                "unmoved_pods",
+                "Pods that stay though their volumes are tainted and their policies would move them",
+                Gauge::default(),
+            ),
             fences: telemetry.register("node_fences", "NodeFences by phase", Family::default()),
         }
     }
@@ -52,7 +58,8 @@ impl Metrics {
     /// Takes a pass in.
     pub fn pass(&self, decision: &Decision, fences: &[Arc<NodeFence>]) {
         self.suspected.set(i64::try_from(decision.suspected.len()).unwrap_or(i64::MAX));
-        for brake in ["BudgetExhausted", "CorrelatedOutage", "Cooldown"] {
+        self.unmoved.set(i64::try_from(decision.unmoved.len()).unwrap_or(i64::MAX));
+        for brake in ["BudgetExhausted", "CorrelatedOutage", "Cooldown", "ArrayOutage"] {
             let held = decision.restrained.iter().filter(|held| held.brake == brake).count();
             self.held.get_or_create(&HeldBy { brake }).set(i64::try_from(held).unwrap_or(i64::MAX));
         }

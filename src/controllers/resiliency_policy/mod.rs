@@ -4,16 +4,19 @@
 pub mod act;
 pub mod brakes;
 pub mod decide;
+pub mod episodes;
 pub mod evidence;
 pub mod memory;
 pub(crate) mod metrics;
 pub mod observe;
 pub mod plan;
+pub mod policies;
 pub mod select;
 pub mod silence;
 pub mod status;
 #[cfg(test)]
 mod tests;
+pub mod volumes;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,6 +40,7 @@ use crate::runtime::store::{Change, ObjectKey};
 use decide::Decision;
 use memory::Memory;
 use metrics::Metrics;
+use volumes::Unmoved;
 
 /// The only key: a pass is over the cluster.
 const CLUSTER: &str = "cluster";
@@ -73,6 +77,7 @@ fn feed(cx: &Context, queue: &Queue<&'static str>) {
     on_node_change(stores.nodes.subscribe(), queue);
     on_change(stores.fences.subscribe(), queue, None);
     on_change(stores.reports.subscribe(), queue, None);
+    on_change(stores.healths.subscribe(), queue, Some(POD_PACE));
     on_change(stores.namespaces.subscribe(), queue, Some(POD_PACE));
     on_change(stores.pods.subscribe(), queue, Some(POD_PACE));
     queue.add(CLUSTER);
@@ -192,7 +197,7 @@ impl Controller {
         }
         let restrained: BTreeSet<_> = decision.restrained.iter().cloned().collect();
         for held in restrained.difference(&memory.restrained) {
-            let note = format!("nothing is done for the failed node {}: {}", held.node, held.brake);
+            let note = format!("nothing is begun for node {}: {}", held.node, held.brake);
             tracing::warn!(node = held.node, policy = held.policy, brake = held.brake, "a brake holds");
             self.tell_node(
                 &held.node,
@@ -204,7 +209,18 @@ impl Controller {
                 self.cx.events.publish(reference(policy.as_ref()), EventType::Warning, held.brake, "Brake", note);
             }
         }
+        let unmoved: BTreeSet<_> = decision.unmoved.iter().cloned().collect();
+        unmoved.difference(&memory.unmoved).for_each(|held| self.tell_unmoved(held));
         memory.note(decision, now);
+    }
+
+    fn tell_unmoved(&self, held: &Unmoved) {
+        let (namespace, pod) = (held.namespace.as_str(), held.name.as_str());
+        tracing::warn!(namespace, pod, reason = held.reason, held.message, "a pod stays though its volume is tainted");
+        if let Some(pod) = self.cx.stores.pods.get(&ObjectKey::namespaced(namespace, pod)) {
+            let note = format!("{}: {}", held.reason, held.message);
+            self.cx.events.publish(reference(pod.as_ref()), EventType::Warning, "FenceHeld", "Release", note);
+        }
     }
 
     fn tell_node(&self, name: &str, kind: EventType, reason: &'static str, note: String) {

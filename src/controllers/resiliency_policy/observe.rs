@@ -31,6 +31,7 @@ pub fn cluster(cx: &Context, memory: &mut Memory, now: Now) -> Seen {
         namespaces: stores.namespaces.list(),
         fences: stores.fences.list(),
         reports: stores.reports.list(),
+        healths: if stores.healths.synced() { stores.healths.list() } else { Vec::new() },
     };
     memory.look(found, epoch, now)
 }

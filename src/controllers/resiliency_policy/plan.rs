@@ -10,7 +10,9 @@ use sha2::{Digest, Sha256};
 
 use crate::api::fencing::{NodeIdentity, Proof};
 use crate::api::names;
-use crate::api::node_fence::{Evidence, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction};
+use crate::api::node_fence::{
+    Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction, VOLUME_TAINT,
+};
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{CsiNode, Node, VolumeAttachment};
 use crate::api::time::{self, Now};
@@ -72,30 +74,25 @@ pub fn draft<'a>(
     episode: i64,
     now: Now,
 ) -> Option<Draft> {
-    let mut rows = Rows::new(live, episode);
+    let mut drafting = Drafting::new(live, episode);
     let mut evidence = Vec::new();
-    let mut named: BTreeMap<String, PlannedPolicy> = BTreeMap::new();
     for pod in &live.pods {
         let no_labels = BTreeMap::new();
         let labels = namespaces.get(pod.namespace()).unwrap_or(&no_labels);
         let effective = Effective::of(pod, labels, policies.clone());
         let decision = decide_pod(live, pod, effective.as_ref(), now);
-        if let (PodDecision::Release(found), Some(effective)) = (&decision, &effective) {
-            if evidence.is_empty() {
-                evidence.clone_from(found);
-            }
-            named.extend(effective.policies().iter().filter_map(|p| planned_policy(p)).map(|p| (p.name.clone(), p)));
+        if let PodDecision::Release(found) = &decision
+            && evidence.is_empty()
+        {
+            evidence.clone_from(found);
         }
-        rows.add_pod(pod, effective.as_ref(), &decision);
+        drafting.add_pod(pod, effective.as_ref(), &decision);
     }
     if evidence.is_empty() {
         return None;
     }
-    rows.add_attachments();
-    let (pods, volumes) = rows.finish();
-    let digest = digest(&pods, &volumes);
-    let plan = Plan { decided_at: time::stamp(now.wall), digest, evidence, pods, volumes };
-    Some(Draft { plan, policies: named.into_values().collect() })
+    drafting.add_attachments();
+    Some(drafting.finish(evidence, now))
 }
 
 /// Frozen identity of a node.
@@ -113,8 +110,13 @@ pub fn digest(pods: &[PlannedPod], volumes: &[PlannedVolume]) -> String {
     format!("sha256:{}", names::hex(&Sha256::digest(text), 16))
 }
 
-enum PodDecision {
+/// What is decided about a pod.
+pub enum PodDecision {
+    /// It goes, since its node has failed.
     Release(Vec<Evidence>),
+    /// It goes, since its volume is tainted on a node that is well.
+    Move,
+    /// It stays, for this reason.
     Keep(&'static str),
     /// Its policies do not hold the node for failed yet: no row, the plan may grow.
     NotYet,
@@ -160,27 +162,37 @@ fn is_spare(row: &PlannedPod) -> bool {
     row.reason == "Completed" && row.volumes.is_empty()
 }
 
-struct Rows<'a> {
+/// A plan that is being drawn up: rows of pods, and of the volumes that they bring.
+pub struct Drafting<'a> {
     live: &'a LiveNode,
     episode: i64,
     pods: Vec<PlannedPod>,
     volumes: BTreeMap<String, PlannedVolume>,
+    policies: BTreeMap<String, PlannedPolicy>,
 }
 
-impl<'a> Rows<'a> {
-    fn new(live: &'a LiveNode, episode: i64) -> Self {
-        Self { live, episode, pods: Vec::new(), volumes: BTreeMap::new() }
+impl<'a> Drafting<'a> {
+    /// An empty one.
+    pub fn new(live: &'a LiveNode, episode: i64) -> Self {
+        Self { live, episode, pods: Vec::new(), volumes: BTreeMap::new(), policies: BTreeMap::new() }
     }
 
-    fn add_pod(&mut self, pod: &PodView, effective: Option<&Effective>, decision: &PodDecision) {
+    /// Adds a pod as it was decided, with its volumes and, where it goes, its policies.
+    pub fn add_pod(&mut self, pod: &PodView, effective: Option<&Effective>, decision: &PodDecision) {
         // A pod that is not declared yet brings its volumes already: rows never change, so they must be right now.
-        if let (PodDecision::Release(_) | PodDecision::NotYet, Some(effective)) = (decision, effective) {
+        let goes = matches!(decision, PodDecision::Release(_) | PodDecision::Move);
+        if let Some(effective) = effective.filter(|_| goes) {
+            let planned = effective.policies().iter().filter_map(|policy| planned_policy(policy));
+            self.policies.extend(planned.map(|policy| (policy.name.clone(), policy)));
+        }
+        if let Some(effective) = effective.filter(|_| goes || matches!(decision, PodDecision::NotYet)) {
             for volume in &pod.volumes {
                 self.add_volume(volume, pod, effective);
             }
         }
         let (action, reason) = match decision {
-            PodDecision::Release(_) => (PodAction::Release, "NodeFailure"),
+            PodDecision::Release(_) => (PodAction::Release, NODE_FAILURE),
+            PodDecision::Move => (PodAction::Release, VOLUME_TAINT),
             PodDecision::Keep(reason) => (PodAction::Keep, *reason),
             PodDecision::NotYet => return,
         };
@@ -233,14 +245,18 @@ impl<'a> Rows<'a> {
         }
     }
 
-    fn finish(self) -> (Vec<PlannedPod>, Vec<PlannedVolume>) {
+    /// The plan.
+    pub fn finish(self, evidence: Vec<Evidence>, now: Now) -> Draft {
         let mut pods = self.pods;
         let order = |row: &PlannedPod| (is_spare(row), row.namespace.clone(), row.name.clone(), row.uid.clone());
         pods.sort_by_cached_key(order);
         while pods.len() > PODS_MAX && pods.last().is_some_and(is_spare) {
             pods.pop();
         }
-        (pods, self.volumes.into_values().collect())
+        let volumes: Vec<_> = self.volumes.into_values().collect();
+        let digest = digest(&pods, &volumes);
+        let plan = Plan { decided_at: time::stamp(now.wall), digest, evidence, pods, volumes };
+        Draft { plan, policies: self.policies.into_values().collect() }
     }
 }
 

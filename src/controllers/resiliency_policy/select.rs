@@ -44,6 +44,18 @@ impl<'a> Effective<'a> {
         self.specs().all(|spec| spec.triggers.node_failure == NodeFailureAction::Release)
     }
 
+    /// Keys of volume taints that release the pod: those that every policy lists.
+    pub fn volume_taints(&self) -> Vec<String> {
+        let mut lists = self.specs().map(|spec| &spec.triggers.volume_taints);
+        let first = lists.next().cloned().unwrap_or_default();
+        lists.fold(first, |common, list| common.into_iter().filter(|key| list.contains(key)).collect())
+    }
+
+    /// How long a pod that was moved for the sake of its volume is not moved again.
+    pub fn cooldown(&self) -> Duration {
+        self.specs().map(|spec| spec.limits.cooldown.get()).max().unwrap_or(Duration::MAX)
+    }
+
     /// Whether one channel alone may declare the node.
     pub fn is_decisive(&self, channel: DecisiveChannel) -> bool {
         self.specs().all(|spec| spec.detection.decisive_channels.contains(&channel))

@@ -12,6 +12,7 @@ use crate::api::resiliency_policy::{DriverProof, ResiliencyPolicy, ResiliencyPol
 use crate::api::time::Now;
 
 use super::brakes;
+use super::volumes::Unmoved;
 
 /// What the status is computed from.
 pub struct Facts<'a> {
@@ -31,6 +32,8 @@ pub struct Facts<'a> {
     pub silent_fencers: &'a BTreeSet<String>,
     /// Drivers of the selected pods, with the number of pods.
     pub drivers: BTreeMap<String, usize>,
+    /// Pods that stay though their volumes are tainted.
+    pub unmoved: &'a [Unmoved],
     /// Whether counts may be written now: they change with every pod, and are written at most once a minute.
     pub counts_due: bool,
 }
@@ -89,7 +92,25 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
         }
         None => set("Restrained", State::False, "Unrestrained", String::new()),
     }
+    match volumes_held(policy, facts.unmoved) {
+        Some((reason, message)) => set("VolumesHeld", State::True, reason, message),
+        None => conditions::remove(&mut status.conditions, "VolumesHeld"),
+    }
     status
+}
+
+/// Pods of the policy that stay though their volumes are tainted, by name: the reason of the first.
+fn volumes_held(policy: &ResiliencyPolicy, unmoved: &[Unmoved]) -> Option<(&'static str, String)> {
+    const TOLD: usize = 5;
+    let name = policy.metadata.name.as_deref().unwrap_or_default();
+    let mut ours: Vec<_> = unmoved.iter().filter(|held| held.policies.iter().any(|it| it == name)).collect();
+    ours.sort_by_key(|held| (&held.namespace, &held.name));
+    let first = ours.first()?;
+    let tell = |held: &&Unmoved| format!("{}/{} stays: {}", held.namespace, held.name, held.message);
+    let told: Vec<_> = ours.iter().take(TOLD).map(tell).collect();
+    let more = ours.len().saturating_sub(TOLD);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    Some((first.reason, format!("{}{more}", told.join("; "))))
 }
 
 /// How the API spells a brake.
@@ -98,6 +119,7 @@ pub fn reason_of(brake: RestraintType) -> &'static str {
         RestraintType::BudgetExhausted => "BudgetExhausted",
         RestraintType::CorrelatedOutage => "CorrelatedOutage",
         RestraintType::Cooldown => "Cooldown",
+        RestraintType::ArrayOutage => "ArrayOutage",
     }
 }
 

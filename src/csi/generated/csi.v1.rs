@@ -1042,6 +1042,10 @@ pub mod list_volumes_response {
         /// reported by the SP. The CO MUST be resilient to that.
         #[prost(string, repeated, tag = "1")]
         pub published_node_ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+        /// CSI 1.3 to 1.12. Of meaning only with the VOLUME_CONDITION controller
+        /// capability.
+        #[prost(message, optional, tag = "2")]
+        pub volume_condition: ::core::option::Option<super::VolumeCondition>,
     }
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Entry {
@@ -1054,6 +1058,16 @@ pub mod list_volumes_response {
         #[prost(message, optional, tag = "2")]
         pub status: ::core::option::Option<VolumeStatus>,
     }
+}
+/// CSI 1.3 to 1.12: whether a volume is abnormal.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct VolumeCondition {
+    /// Normal volumes are available for use and operating optimally.
+    #[prost(bool, tag = "1")]
+    pub abnormal: bool,
+    /// What is wrong, for people.
+    #[prost(string, tag = "2")]
+    pub message: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ControllerListVolumeHealthRequest {
@@ -1205,6 +1219,10 @@ pub mod controller_get_volume_response {
         /// reported by the SP. The CO MUST be resilient to that.
         #[prost(string, repeated, tag = "1")]
         pub published_node_ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+        /// CSI 1.3 to 1.12. Of meaning only with the VOLUME_CONDITION controller
+        /// capability.
+        #[prost(message, optional, tag = "2")]
+        pub volume_condition: ::core::option::Option<super::VolumeCondition>,
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1373,6 +1391,8 @@ pub mod controller_service_capability {
             /// ControllerGetVolumeResponse.published_node_ids field.
             /// The SP MUST also support PUBLISH_UNPUBLISH_VOLUME.
             ListVolumesPublishedNodes = 10,
+            /// CSI 1.3 to 1.12: tells the VolumeCondition of volumes.
+            VolumeCondition = 11,
             /// Indicates the SP supports the ControllerGetVolume RPC.
             /// This enables COs to, for example, fetch per volume
             /// information after a volume is provisioned.
@@ -1421,6 +1441,7 @@ pub mod controller_service_capability {
                     Self::PublishReadonly => "PUBLISH_READONLY",
                     Self::ExpandVolume => "EXPAND_VOLUME",
                     Self::ListVolumesPublishedNodes => "LIST_VOLUMES_PUBLISHED_NODES",
+                    Self::VolumeCondition => "VOLUME_CONDITION",
                     Self::GetVolume => "GET_VOLUME",
                     Self::SingleNodeMultiWriter => "SINGLE_NODE_MULTI_WRITER",
                     Self::ModifyVolume => "MODIFY_VOLUME",
@@ -1445,6 +1466,7 @@ pub mod controller_service_capability {
                     "LIST_VOLUMES_PUBLISHED_NODES" => {
                         Some(Self::ListVolumesPublishedNodes)
                     }
+                    "VOLUME_CONDITION" => Some(Self::VolumeCondition),
                     "GET_VOLUME" => Some(Self::GetVolume),
                     "SINGLE_NODE_MULTI_WRITER" => Some(Self::SingleNodeMultiWriter),
                     "MODIFY_VOLUME" => Some(Self::ModifyVolume),
@@ -1933,6 +1955,10 @@ pub struct NodeGetVolumeStatsResponse {
     /// This field is OPTIONAL.
     #[prost(message, repeated, tag = "1")]
     pub usage: ::prost::alloc::vec::Vec<VolumeUsage>,
+    /// CSI 1.3 to 1.12. Of meaning only with the VOLUME_CONDITION node
+    /// capability.
+    #[prost(message, optional, tag = "2")]
+    pub volume_condition: ::core::option::Option<VolumeCondition>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VolumeUsage {
@@ -2122,6 +2148,8 @@ pub mod node_service_capability {
             GetVolumeStats = 2,
             /// See VolumeExpansion for details.
             ExpandVolume = 3,
+            /// CSI 1.3 to 1.12: tells the VolumeCondition of volumes.
+            VolumeCondition = 4,
             /// Indicates the SP supports the SINGLE_NODE_SINGLE_WRITER and/or
             /// SINGLE_NODE_MULTI_WRITER access modes.
             /// These access modes are intended to replace the
@@ -2156,6 +2184,7 @@ pub mod node_service_capability {
                     Self::StageUnstageVolume => "STAGE_UNSTAGE_VOLUME",
                     Self::GetVolumeStats => "GET_VOLUME_STATS",
                     Self::ExpandVolume => "EXPAND_VOLUME",
+                    Self::VolumeCondition => "VOLUME_CONDITION",
                     Self::SingleNodeMultiWriter => "SINGLE_NODE_MULTI_WRITER",
                     Self::VolumeMountGroup => "VOLUME_MOUNT_GROUP",
                     Self::GetVolumeHealth => "GET_VOLUME_HEALTH",
@@ -2169,6 +2198,7 @@ pub mod node_service_capability {
                     "STAGE_UNSTAGE_VOLUME" => Some(Self::StageUnstageVolume),
                     "GET_VOLUME_STATS" => Some(Self::GetVolumeStats),
                     "EXPAND_VOLUME" => Some(Self::ExpandVolume),
+                    "VOLUME_CONDITION" => Some(Self::VolumeCondition),
                     "SINGLE_NODE_MULTI_WRITER" => Some(Self::SingleNodeMultiWriter),
                     "VOLUME_MOUNT_GROUP" => Some(Self::VolumeMountGroup),
                     "GET_VOLUME_HEALTH" => Some(Self::GetVolumeHealth),

@@ -12,15 +12,16 @@ use super::objects::{Changes, api, api_of, changed, dynamic, one};
 use super::rules::sample;
 use super::world::{DRIVER, World, eventually, root, samples};
 
-type Answer<T> = Result<T, kube::Error>;
+/// What the server says.
+pub type Answer<T> = Result<T, kube::Error>;
 
 /// Whether an answer is a refusal with this text by an admission policy.
-fn denied<T>(answer: &Answer<T>, text: &str) -> bool {
+pub fn denied<T>(answer: &Answer<T>, text: &str) -> bool {
     matches!(answer, Err(kube::Error::Api(status)) if status.code == 403 && status.message.contains(text))
 }
 
 /// Repeats a dry run until it is refused: a policy is in force some time after it is stored.
-async fn comes_to_deny<T>(text: &str, mut attempt: impl AsyncFnMut() -> Answer<T>) -> Outcome {
+pub async fn comes_to_deny<T>(text: &str, mut attempt: impl AsyncFnMut() -> Answer<T>) -> Outcome {
     eventually(text, async || denied(&attempt().await, text).then_some(())).await
 }
 

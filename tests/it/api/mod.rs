@@ -3,12 +3,14 @@
 #![allow(clippy::indexing_slicing, reason = "a test says what it expects by panicking")]
 
 mod admission;
-mod objects;
+pub mod agent;
+pub mod objects;
 mod rbac;
 mod rule_cases;
 mod rules;
 mod samples;
-mod world;
+mod volumes;
+pub mod world;
 
 use std::sync::Arc;
 
@@ -25,7 +27,7 @@ pub fn trials() -> Vec<Trial> {
         Ok(shared) => Arc::new(shared),
         Err(error) => return vec![Trial::test("api::runtime", move || Err(error.into()))],
     };
-    let alone = shared.clone();
+    let (alone, old) = (shared.clone(), shared.clone());
     vec![
         trial(&shared, "definitions_are_served_and_explained", samples::definitions_are_served_and_explained),
         trial(&shared, "the_first_policy_gets_every_default", samples::the_first_policy_gets_every_default),
@@ -35,6 +37,12 @@ pub fn trials() -> Vec<Trial> {
         trial(&shared, "an_incident_may_grow_and_recur", rules::an_incident_may_grow_and_recur),
         trial(&shared, "only_the_fencer_attests", admission::only_the_fencer_attests),
         trial(&shared, "only_the_driver_reports", admission::only_the_driver_reports),
+        trial(&shared, "only_the_agent_of_a_node_reports", agent::only_the_agent_of_a_node_reports),
+        trial(
+            &shared,
+            "a_report_leaves_the_rest_of_the_object_alone",
+            agent::a_report_leaves_the_rest_of_the_object_alone,
+        ),
         trial(&shared, "people_change_no_plan", admission::people_change_no_plan),
         trial(&shared, "only_the_controller_plans", admission::only_the_controller_plans),
         trial(&shared, "what_is_planned_and_asked_for_is_frozen", admission::what_is_planned_and_asked_for_is_frozen),
@@ -44,9 +52,27 @@ pub fn trials() -> Vec<Trial> {
             "a_fence_is_asked_for_in_an_open_incident_only",
             admission::a_fence_is_asked_for_in_an_open_incident_only,
         ),
+        trial(&shared, "a_tainted_volume_is_bound_to_no_claim", volumes::a_tainted_volume_is_bound_to_no_claim),
+        trial(
+            &shared,
+            "the_claim_that_volumes_are_reserved_for_is_never_made",
+            volumes::the_claim_that_volumes_are_reserved_for_is_never_made,
+        ),
+        trial(
+            &shared,
+            "a_tainted_volume_is_attached_to_no_further_node",
+            volumes::a_tainted_volume_is_attached_to_no_further_node,
+        ),
+        trial(&shared, "a_new_pod_of_a_tainted_volume_waits", volumes::a_new_pod_of_a_tainted_volume_waits),
+        trial(&shared, "a_pod_that_may_tolerate_the_taints_passes", volumes::a_pod_that_may_tolerate_the_taints_passes),
+        trial(&shared, "only_the_controller_projects", volumes::only_the_controller_projects),
+        trial(&shared, "only_the_controller_lets_a_pod_go", volumes::only_the_controller_lets_a_pod_go),
         trial(&shared, "identities_have_the_rights_they_need_and_no_more", rbac::rights),
         Trial::test("api::without_our_definitions_nodes_get_attachments", move || {
             alone.block_on(admission::without_our_definitions_nodes_get_attachments())
+        }),
+        Trial::test("api::without_the_gate_pods_are_refused_and_without_our_definitions_nothing_is", move || {
+            old.block_on(volumes::without_the_gate_pods_are_refused_and_without_our_definitions_nothing_is())
         }),
     ]
 }

@@ -14,9 +14,9 @@ type Right = (&'static [&'static str], &'static str, &'static str, &'static str)
 
 const CONTROLLER_MAY: &[Right] = &[
     (&["get", "list", "watch", "patch"], "/nodes", "", ""),
-    (&["get", "list", "watch", "delete"], "/pods", "", ""),
+    (&["get", "list", "watch", "patch", "delete"], "/pods", "", ""),
     (&["patch"], "/pods/status", "", ""),
-    (&["get", "list", "watch"], "/persistentvolumes", "", ""),
+    (&["get", "list", "watch", "patch"], "/persistentvolumes", "", ""),
     (&["get", "list", "watch"], "/persistentvolumeclaims", "", ""),
     (&["get", "list", "watch"], "/namespaces", "", ""),
     (&["get", "list", "watch", "delete"], "storage.k8s.io/volumeattachments", "", ""),
@@ -31,23 +31,37 @@ const CONTROLLER_MAY: &[Right] = &[
     (&["get", "list", "watch", "create", "update", "patch", "delete", "plan"], "bulkhead.dev/nodefences", "", ""),
     (&["update", "patch"], "bulkhead.dev/nodefences/status", "", ""),
     (&["get", "list", "watch", "create", "update", "patch", "delete"], "bulkhead.dev/fencerequests", "", ""),
+    (&["get", "list", "watch", "patch", "project"], "bulkhead.dev/volumehealths", "", ""),
+    (&["update"], "bulkhead.dev/volumehealths/status", "", ""),
+    (&["get", "list", "watch"], "admissionregistration.k8s.io/validatingadmissionpolicybindings", "", ""),
     (&["get", "list", "watch"], "bulkhead.dev/driverreports", "", ""),
+    (&["get", "list", "watch", "create"], "bulkhead.dev/nodevolumereports", "", ""),
+    (&["get", "list", "watch", "create", "patch", "delete"], "bulkhead.dev/volumehealths", "", ""),
+    (&["update"], "bulkhead.dev/volumehealths/status", "", ""),
+    (&["get", "list", "watch"], "bulkhead.dev/volumehealthpolicies", "", ""),
+    (&["update"], "bulkhead.dev/volumehealthpolicies/status", "", ""),
+    (&["get", "list", "watch"], "admissionregistration.k8s.io/validatingadmissionpolicybindings", "", ""),
 ];
 
 const CONTROLLER_MAY_NOT: &[Right] = &[
     (&["get", "list", "watch"], "/secrets", "", ""),
     (&["get"], "/secrets", "bulkhead-system", ""),
-    (&["create", "update", "patch"], "/pods", "", ""),
+    (&["create", "update"], "/pods", "", ""),
     (&["create"], "/pods/exec", "", ""),
+    (&["create"], "/pods/binding", "", ""),
     (&["update", "delete", "create"], "/nodes", "", ""),
-    (&["update", "patch", "delete"], "/persistentvolumes", "", ""),
+    (&["create", "update", "delete"], "/persistentvolumes", "", ""),
+    (&["create", "update", "patch", "delete"], "/persistentvolumeclaims", "", ""),
+    (&["tolerate"], "bulkhead.dev/volumehealths", "", ""),
     (&["create", "update", "patch"], "storage.k8s.io/volumeattachments", "", ""),
     (&["update", "patch", "delete"], "coordination.k8s.io/leases", "kube-node-lease", ""),
     (&["update"], "coordination.k8s.io/leases", "bulkhead-system", "bulkhead-fencer-189101be"),
     (&["create", "delete"], "bulkhead.dev/resiliencypolicies", "", ""),
+    (&["create", "update", "patch", "delete"], "bulkhead.dev/volumehealthpolicies", "", ""),
     (&["deletecollection"], "bulkhead.dev/nodefences", "", ""),
     (&["update", "patch"], "bulkhead.dev/fencerequests/status", "", ""),
     (&["update", "patch"], "bulkhead.dev/driverreports/status", "", ""),
+    (&["update", "patch"], "bulkhead.dev/nodevolumereports/status", "", ""),
     (&["attest"], "bulkhead.dev/fencers", "", DRIVER),
     (&["create", "update", "patch"], "rbac.authorization.k8s.io/clusterroles", "", ""),
 ];
@@ -59,7 +73,10 @@ const SIDECAR_MAY: &[Right] = &[
     (&["create", "get", "list", "watch"], "bulkhead.dev/driverreports", "", ""),
     (&["update", "patch"], "bulkhead.dev/driverreports/status", "", ""),
     (&["get"], "storage.k8s.io/csidrivers", "", ""),
-    (&["get"], "/persistentvolumes", "", ""),
+    (&["get", "list", "watch"], "/persistentvolumes", "", ""),
+    (&["list", "watch"], "storage.k8s.io/volumeattachments", "", ""),
+    (&["list", "watch"], "storage.k8s.io/csinodes", "", ""),
+    (&["list", "watch"], "bulkhead.dev/volumehealthpolicies", "", ""),
     (&["get"], "/secrets", "csi-test", ""),
     (&["create"], "coordination.k8s.io/leases", "bulkhead-system", ""),
     (&["create", "patch"], "events.k8s.io/events", "", ""),
@@ -72,11 +89,54 @@ const SIDECAR_MAY_NOT: &[Right] = &[
     (&["get", "update", "patch", "plan"], "bulkhead.dev/nodefences", "", ""),
     (&["get", "list", "delete"], "/pods", "", ""),
     (&["get", "patch"], "/nodes", "", ""),
-    (&["delete"], "storage.k8s.io/volumeattachments", "", ""),
+    (&["create", "update", "patch", "delete"], "storage.k8s.io/volumeattachments", "", ""),
+    (&["update", "patch", "delete"], "/persistentvolumes", "", ""),
+    (&["create", "update", "patch", "delete"], "bulkhead.dev/volumehealthpolicies", "", ""),
+    (&["get", "list", "create", "update", "patch"], "bulkhead.dev/volumehealths", "", ""),
     (&["get"], "/secrets", "", ""),
     (&["list", "watch"], "/secrets", "csi-test", ""),
     (&["get"], "/secrets", "bulkhead-system", ""),
     (&["update"], "coordination.k8s.io/leases", "bulkhead-system", "bulkhead-controller"),
+];
+
+const AGENT_MAY: &[Right] = &[
+    (&["get", "list", "watch"], "/nodes", "", ""),
+    (&["get", "list", "watch"], "/pods", "", ""),
+    (&["get", "list", "watch"], "/persistentvolumes", "", ""),
+    (&["get", "list", "watch"], "bulkhead.dev/volumehealthpolicies", "", ""),
+    (&["get", "list", "watch"], "bulkhead.dev/nodefences", "", ""),
+    (&["get", "list", "watch"], "bulkhead.dev/nodevolumereports", "", ""),
+    (&["update", "patch"], "bulkhead.dev/nodevolumereports/status", "", ""),
+    (&["create", "patch"], "events.k8s.io/events", "", ""),
+];
+
+/// Neither proof nor phase nor taints, nothing that releases or detaches, and no way to another identity.
+const AGENT_MAY_NOT: &[Right] = &[
+    (&["create", "update", "patch", "delete"], "bulkhead.dev/nodevolumereports", "", ""),
+    (&["create", "update", "patch", "delete", "plan"], "bulkhead.dev/nodefences", "", ""),
+    (&["update", "patch"], "bulkhead.dev/nodefences/status", "", ""),
+    (&["get", "create", "update", "patch", "delete"], "bulkhead.dev/fencerequests", "", ""),
+    (&["update", "patch"], "bulkhead.dev/fencerequests/status", "", ""),
+    (&["update", "patch"], "bulkhead.dev/driverreports/status", "", ""),
+    (&["attest"], "bulkhead.dev/fencers", "", DRIVER),
+    (&["create", "update", "patch", "delete"], "/nodes", "", ""),
+    (&["update", "patch"], "/nodes/status", "", ""),
+    (&["create", "update", "patch", "delete"], "/pods", "", ""),
+    (&["update", "patch"], "/pods/status", "", ""),
+    (&["create"], "/pods/eviction", "", ""),
+    (&["create"], "/pods/exec", "", ""),
+    // What it says of a volume taints none by itself, and no claim is its concern.
+    (&["create", "update", "patch", "delete"], "/persistentvolumes", "", ""),
+    (&["get", "list"], "/persistentvolumeclaims", "", ""),
+    (&["get", "create", "update", "patch", "delete"], "bulkhead.dev/volumehealths", "", ""),
+    (&["update", "patch"], "bulkhead.dev/volumehealths/status", "", ""),
+    (&["create", "update", "patch", "delete"], "bulkhead.dev/volumehealthpolicies", "", ""),
+    (&["create"], "/serviceaccounts/token", "bulkhead-node-agent", "bulkhead-node-agent"),
+    (&["delete"], "storage.k8s.io/volumeattachments", "", ""),
+    (&["get"], "/secrets", "", ""),
+    (&["get"], "/secrets", "bulkhead-node-agent", ""),
+    (&["update"], "coordination.k8s.io/leases", "kube-node-lease", ""),
+    (&["create", "update"], "coordination.k8s.io/leases", "bulkhead-system", ""),
 ];
 
 pub async fn rights(world: &World) -> Outcome {
@@ -86,6 +146,8 @@ pub async fn rights(world: &World) -> Outcome {
         ("controller", &world.controller, CONTROLLER_MAY_NOT, false),
         ("sidecar", &world.sidecar, SIDECAR_MAY, true),
         ("sidecar", &world.sidecar, SIDECAR_MAY_NOT, false),
+        ("agent", &world.agent, AGENT_MAY, true),
+        ("agent", &world.agent, AGENT_MAY_NOT, false),
     ] {
         for (verbs, resource, namespace, name) in rights {
             for verb in *verbs {

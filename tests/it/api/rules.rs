@@ -24,6 +24,10 @@ pub fn sample(kind: &str) -> Result<Value, Failed> {
         "ResiliencyPolicy" => one(&root().join("config/samples/resiliencypolicy-full.yaml")),
         "NodeFence" => one(&samples().join("nodefence.yaml")),
         "FenceRequest" => one(&samples().join("fencerequest.yaml")),
+        "VolumeHealth" => one(&root().join("config/samples/volumehealth.yaml")),
+        "VolumeHealthPolicy" => one(&root().join("config/samples/volumehealthpolicy-databases.yaml")),
+        "DriverReport" => one(&samples().join("driverreport.yaml")),
+        "NodeVolumeReport" => one(&samples().join("nodevolumereport.yaml")),
         other => Err(format!("no sample for {other}").into()),
     }
 }
@@ -128,6 +132,12 @@ pub async fn limits_and_enums_are_enforced(world: &World) -> Outcome {
         ("FenceRequest", vec![("/spec/volumes", json!([]))], "should have at least 1 items"),
         ("FenceRequest", vec![("/spec/nodeName", json!("Worker_3"))], "spec.nodeName: Invalid value"),
         ("FenceRequest", vec![("/spec/volumes/0/methods/0/type", json!("Detach"))], "Unsupported value"),
+        ("VolumeHealth", vec![("/spec/manualTaints/0/key", json!("NoSuchKey"))], "should match"),
+        ("VolumeHealth", vec![("/spec/manualTaints/0/effect", json!("NoExecute"))], "Unsupported value"),
+        ("VolumeHealth", vec![("/spec/suppressTaints/0/until", Value::Null)], "until: Required value"),
+        ("VolumeHealthPolicy", vec![("/spec/selector", Value::Null)], "spec.selector: Required value"),
+        ("VolumeHealthPolicy", vec![("/spec/thresholds/failure", json!(0))], "failure: Invalid value"),
+        ("VolumeHealthPolicy", vec![("/spec/checks/0/name", json!("Vibes"))], "Unsupported value"),
     ];
     for (kind, changes, expected) in cases {
         let object = changed(&sample(kind)?, "beyond-limits", &changes)?;

@@ -25,6 +25,8 @@ pub struct World {
     pub admin: Client,
     pub controller: Client,
     pub sidecar: Client,
+    /// The agent of one node.
+    pub agent: Client,
     /// Full rights on our kinds, but neither `attest` nor `plan`.
     pub person: Client,
 }
@@ -50,8 +52,10 @@ impl World {
         testbed.apply_dir(&root().join("config/rbac/fencer-test")).await?;
         testbed.apply_file(&samples().join("person.yaml")).await?;
         let person = Identity::User { name: "alice".into(), groups: vec!["storage-team".into()] };
+        let admin = testbed.client(&Identity::Admin).await?;
         Ok(Self {
-            admin: testbed.client(&Identity::Admin).await?,
+            agent: super::agent::client(&testbed, &admin).await?,
+            admin,
             controller: testbed.client(&Identity::OperatorController).await?,
             sidecar: testbed.client(&Identity::CsiSidecar).await?,
             person: testbed.client(&person).await?,

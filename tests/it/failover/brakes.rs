@@ -18,7 +18,7 @@ use super::fleet::{Lane, LaneOptions, SOON, create_policy, options};
 use super::look::{event, is_released, operator_records};
 
 /// Waits until a condition of a policy has this status and reason.
-async fn policy_says(cluster: &Cluster, name: &str, type_: &str, status: &str, reason: &str) -> Result<(), Failed> {
+pub async fn policy_says(cluster: &Cluster, name: &str, type_: &str, status: &str, reason: &str) -> Result<(), Failed> {
     let api: Api<ResiliencyPolicy> = Api::all(cluster.client.clone());
     let look = async || {
         let policy = api.get_opt(name).await?;

@@ -6,7 +6,7 @@ mod closed;
 mod finalizers;
 pub mod fleet;
 mod identity;
-mod kept;
+pub mod kept;
 mod kinds;
 pub mod look;
 mod methods;
@@ -18,6 +18,7 @@ mod policies;
 mod replacements;
 mod restarts;
 mod returns;
+mod volume_taints;
 mod volumes;
 
 use std::sync::Arc;
@@ -44,6 +45,10 @@ pub fn trials() -> Vec<Trial> {
         alone("every_trouble_of_every_call_at_every_stage", closed::every_trouble_of_every_call_at_every_stage),
         alone("what_was_begun_is_carried_through_by_others", restarts::what_was_begun_is_carried_through_by_others),
         alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
+        alone(
+            "a_storm_of_taints_moves_nobody_and_a_killed_controller_is_replaced",
+            volume_taints::a_storm_moves_nobody_and_a_killed_controller_is_replaced,
+        ),
         alone(
             "traps::an_api_server_that_was_down_leaves_no_suspicion",
             outages::an_api_server_that_was_down_leaves_no_suspicion,
@@ -87,6 +92,9 @@ pub fn trials() -> Vec<Trial> {
         returns::a_node_back_after_the_release_must_reboot,
         returns::a_node_back_before_the_first_call_is_undone,
         brakes::no_more_nodes_than_the_budget_are_acted_on,
+        volume_taints::its_pod_moves_and_nothing_else,
+        volume_taints::one_that_is_tainted_everywhere_moves_nobody,
+        volume_taints::no_more_nodes_than_the_budget_are_left,
         brakes::a_policy_with_an_open_fence_goes_when_it_is_finished,
         kinds::pods_that_no_proof_can_move_wait_by_name,
         kinds::a_pod_with_a_finalizer_is_failed_first,

@@ -18,6 +18,9 @@ use serde_json::json;
 use super::fleet::{Lane, LaneOptions, SOON, attacher, create_policy, options};
 use super::look::{answer, operator_records};
 
+/// Kubernetes' own informers try again every 30 to 60 s once an API server has been away for long.
+const AFTER_OUTAGE: Duration = Duration::from_secs(180);
+
 const UNPUBLISH: Method = Method::ControllerUnpublishVolume;
 
 /// A cluster of its own with a protected pod on `node-1`.
@@ -33,12 +36,12 @@ async fn alone(name: &str, nodes: usize) -> Result<(Cluster, Workload), Failed> 
 }
 
 /// Waits until the workload runs elsewhere.
-async fn moved(cluster: &Cluster, set: &Workload) -> Result<(), Failed> {
+async fn moved(cluster: &Cluster, set: &Workload, within: Duration) -> Result<(), Failed> {
     let elsewhere = async || {
-        let placed = cluster.pods_ready(set, SOON).await?;
+        let placed = cluster.pods_ready(set, within).await?;
         Ok(if placed.values().any(|node| node == "node-1") { Err(format!("{placed:?}")) } else { Ok(()) })
     };
-    Ok(cluster.wait("it runs elsewhere", SOON, elsewhere).await?)
+    Ok(cluster.wait("it runs elsewhere", within, elsewhere).await?)
 }
 
 pub async fn a_node_that_dies_while_no_controller_runs() -> Result<(), Failed> {
@@ -56,7 +59,7 @@ pub async fn a_node_that_dies_while_no_controller_runs() -> Result<(), Failed> {
     let before = operator_records(&cluster, |record| record.is_write() && destructive(record))?;
     assert_eq!(before, [], "nobody was there to do it");
     cluster.start_controller().await?;
-    moved(&cluster, &set).await?;
+    moved(&cluster, &set, SOON).await?;
     let fence = cluster.fence("node-1", "planned", SOON, |_| true).await?;
     let words = fence.spec.plan.evidence.first().and_then(|evidence| evidence.message.as_deref()).unwrap_or_default();
     assert!(words.contains("Ready=Unknown"), "{words}");
@@ -91,7 +94,7 @@ pub async fn an_api_server_that_was_down_leaves_no_suspicion() -> Result<(), Fai
     cluster.nodes_usable(&names).await?;
     // It looks, and acts on what is true: so it has looked at the others too.
     cluster.node("node-1")?.kill().await;
-    moved(&cluster, &set).await?;
+    moved(&cluster, &set, AFTER_OUTAGE).await?;
     let acted = operator_records(&cluster, |record| record.is_write() && destructive(record))?;
     let others: Vec<_> =
         acted.iter().filter(|record| names.iter().skip(1).any(|name| record.name.starts_with(name))).collect();

@@ -15,8 +15,10 @@ use bulkhead::api::driver_report::DriverReport;
 use bulkhead::api::fence_request::FenceRequest;
 use bulkhead::api::names;
 use bulkhead::api::node_fence::NodeFence;
+use bulkhead::api::node_volume_report::NodeVolumeReport;
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead::api::slim::{CsiNode, Lease, Node, Pod, VolumeAttachment};
+use bulkhead::api::volume_health::VolumeHealth;
 use kube::Resource;
 
 use crate::time::{Millis, stamp};
@@ -44,6 +46,10 @@ pub enum Kind {
     Requests,
     /// DriverReports.
     Reports,
+    /// NodeVolumeReports.
+    NodeReports,
+    /// VolumeHealths.
+    Healths,
 }
 
 /// Why a request is not served.
@@ -101,6 +107,8 @@ stored!(ResiliencyPolicy, Policies, policies);
 stored!(NodeFence, Fences, fences);
 stored!(FenceRequest, Requests, requests);
 stored!(DriverReport, Reports, reports);
+stored!(NodeVolumeReport, NodeReports, node_reports);
+stored!(VolumeHealth, Healths, healths);
 
 impl Stored for Pod {
     const KIND: Kind = Kind::Pods;
@@ -147,6 +155,10 @@ pub struct Api {
     pub requests: Table<FenceRequest>,
     /// DriverReports.
     pub reports: Table<DriverReport>,
+    /// NodeVolumeReports.
+    pub node_reports: Table<NodeVolumeReport>,
+    /// VolumeHealths.
+    pub healths: Table<VolumeHealth>,
     /// It answers nobody.
     pub down: bool,
     /// The shipped admission policy for attachments is missing.
@@ -188,6 +200,8 @@ impl Api {
             all(&self.fences),
             all(&self.requests),
             all(&self.reports),
+            all(&self.node_reports),
+            all(&self.healths),
         ]
         .concat()
     }
@@ -205,6 +219,8 @@ impl Api {
             Kind::Fences => self.fences.next(),
             Kind::Requests => self.requests.next(),
             Kind::Reports => self.reports.next(),
+            Kind::NodeReports => self.node_reports.next(),
+            Kind::Healths => self.healths.next(),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::process::sidecar::Sidecar;
 use crate::world::{Task, World};
 
 /// How many kinds of objects there are.
-const KINDS: usize = 10;
+const KINDS: usize = 12;
 
 /// The history of the API server, as far as it has been read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,8 +41,20 @@ impl History {
     pub(super) fn read(&mut self, api: &Api) {
         let mut text = Text(DefaultHasher::new());
         self.digest.hash(&mut text.0);
-        let [nodes, leases, leaders, pods, attachments, csi_nodes, policies, fences, requests, reports] =
-            &mut self.read;
+        let [
+            nodes,
+            leases,
+            leaders,
+            pods,
+            attachments,
+            csi_nodes,
+            policies,
+            fences,
+            requests,
+            reports,
+            node_reports,
+            healths,
+        ] = &mut self.read;
         read_table(&mut text, nodes, &api.nodes);
         read_table(&mut text, leases, &api.leases);
         read_table(&mut text, leaders, &api.leader_leases);
@@ -53,6 +65,8 @@ impl History {
         read_table(&mut text, fences, &api.fences);
         read_table(&mut text, requests, &api.requests);
         read_table(&mut text, reports, &api.reports);
+        read_table(&mut text, node_reports, &api.node_reports);
+        read_table(&mut text, healths, &api.healths);
         self.digest = text.0.finish();
     }
 }
@@ -116,5 +130,7 @@ fn read_so_far(views: &Views) -> [(u64, u64); KINDS] {
         position(&views.fences),
         position(&views.requests),
         position(&views.reports),
+        position(&views.node_reports),
+        position(&views.healths),
     ]
 }

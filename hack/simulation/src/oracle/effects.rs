@@ -15,16 +15,20 @@ use kube::ResourceExt;
 use crate::api::{Op, Refusal, Written};
 use crate::process::Pid;
 use crate::shape::{handle, volumes_of};
-use crate::time::{MINUTE, Millis, millis};
+use crate::time::{MINUTE, Millis, SECOND, millis};
 use crate::world::World;
 
 /// A node that has been heard of for this long without a pause is well beyond doubt.
 const WELL: Millis = MINUTE;
+/// Who sent a write has given it up by then; it may arrive all the same.
+const LATE: Millis = 5 * SECOND;
 
 impl World {
     /// A pass over the cluster has decided.
     pub(crate) fn notice_cluster(&mut self, pid: Pid, decision: &Decision) {
         self.counts.restrained += decision.restrained.len() as u64;
+        self.counts.unmoved += decision.unmoved.len() as u64;
+        self.counts.array_outages += decision.array_outage.len() as u64;
         self.notice_overlap(pid);
         self.judge_outage(pid, decision);
     }
@@ -41,6 +45,7 @@ impl World {
         let suspected = self.api.nodes.values().filter(|node| node.ready() != "True").count();
         for effect in &decision.effects {
             let Protecting::Open(fence) = effect else { continue };
+            self.judge_array_outage(pid, fence);
             let named = |name: &str| fence.spec.policies.iter().any(|it| it.name == name);
             let policies = self.api.policies.values().filter(|policy| named(&policy.name_any()));
             let outage =
@@ -91,12 +96,15 @@ impl World {
     pub(crate) fn notice_write(&mut self, id: u64) {
         let Some(write) = self.writes.get(&id) else { return };
         let (op, sent, pid) = (write.op.clone(), write.sent, write.pid);
-        if let Some(node) = self.destroys(&op) {
+        if let Some(node) = self.destroys(&op).filter(|_| !self.is_for_volumes(&op, sent)) {
             self.judge_health(pid, &node, sent, &name_of(&op));
         }
         match &op {
-            Op::RemoveTaint(node, taint) if taint.key == names::FENCED_TAINT => self.judge_untaint(node),
-            Op::CreateFence(fence) | Op::ReplaceFence(fence) => self.judge_budget(fence),
+            Op::RemoveTaint(node, taint) if taint.key == names::FENCED_TAINT => self.judge_untaint(node, taint),
+            Op::CreateFence(fence) | Op::ReplaceFence(fence) => {
+                self.judge_budget(fence);
+                self.judge_plan(pid, fence, sent);
+            }
             Op::DeletePod(pod, Some(0)) | Op::FailPod(pod) => self.judge_release(pod, sent),
             Op::DeleteAttachment(attachment) => {
                 let (volume, node) = (attachment.volume().to_owned(), attachment.spec.node_name.clone());
@@ -135,21 +143,6 @@ impl World {
             let text =
                 format!("{what} by process {pid} on {node}, which has been well since {:.3} s", since as f64 / 1000.0);
             self.oracle.break_("I3", self.now, text);
-        }
-    }
-
-    /// I5: no node is given back while something of before may still run there.
-    fn judge_untaint(&mut self, node: &Node) {
-        let name = node.name_any();
-        let Some(machine) = self.machines.get(&name) else { return };
-        let same = self.api.nodes.get(&name).is_some_and(|it| it.uid() == node.uid());
-        let boot = machine.boot_id();
-        if same && self.oracle.cut.get(&name).is_some_and(|boots| boots.contains(&boot)) {
-            self.oracle.break_(
-                "I5",
-                self.now,
-                format!("{name} is given back though it did not boot since it was cut off"),
-            );
         }
     }
 
@@ -230,9 +223,12 @@ impl World {
         // A write that was on its way may arrive when the row is closed, or when a policy has become stricter than the plan.
         let too_weak_since =
             row.state == VolumeStatusState::Failed && row.proof >= plan.minimum_proof && sent.is_none();
+        // One that its sender had given up is judged by what was proved when it was sent.
+        let is_late = sent.is_some_and(|sent| sent + LATE <= self.now);
         let closed_since = row.state == VolumeStatusState::Clean && sent.is_none();
         let cut_off = matches!(row.state, VolumeStatusState::Fenced | VolumeStatusState::Detached);
-        if !(cut_off || too_weak_since || closed_since) || row.proof < plan.minimum_proof {
+        let holds = (cut_off || too_weak_since || closed_since) && row.proof >= plan.minimum_proof;
+        if !holds && !is_late {
             return Err(format!("it is {:?} with proof {:?}", row.state, row.proof));
         }
         if row.method != Some(FenceMethodType::Unpublish) {
@@ -276,7 +272,10 @@ impl World {
     fn notice_done(&mut self, pid: Pid, op: &Op) {
         let counts = &mut self.counts;
         match op {
-            Op::CreateFence(_) => counts.opened += 1,
+            Op::CreateFence(fence) => {
+                counts.opened += 1;
+                counts.opened_for_volumes += u64::from(fence.spec.plan.is_by_volume());
+            }
             Op::ReplaceFence(fence) => {
                 let begun =
                     fence.status.is_none() && fence.spec.plan.pods.iter().all(|row| row.episode == fence.spec.episode);
@@ -286,7 +285,10 @@ impl World {
             Op::RecordFence(fence) => self.notice_record(fence),
             Op::RecordPolicy(policy) => self.tell(|| format!("    policy {:?}", policy.status)),
             Op::AnswerRequest(request) => self.notice_answer(request),
-            Op::DeletePod(_, Some(0)) => counts.released += 1,
+            Op::DeletePod(pod, Some(0)) => {
+                counts.released += 1;
+                counts.ended += u64::from(pod.is_terminating());
+            }
             Op::DeletePod(_, _) => counts.released_gracefully += 1,
             Op::FailPod(_) => counts.failed_pods += 1,
             Op::DeleteAttachment(_) => counts.detached += 1,
@@ -302,6 +304,7 @@ impl World {
         let Some(status) = &fence.status else { return };
         self.counts.recovered += u64::from(status.phase == Some(Phase::Recovered));
         self.counts.refenced += u64::from(status.volumes.iter().any(|row| row.refences.unwrap_or(0) > 0));
+        self.judge_cleaned(fence);
         let by_others = status.pods.iter().any(|row| row.reason.as_deref() == Some("ReleasedByOthers"));
         self.counts.released_by_others += u64::from(by_others);
         self.tell(|| {

@@ -3,6 +3,8 @@
 
 mod effects;
 mod incidents;
+mod recovery;
+mod volumes;
 mod writers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +49,10 @@ pub struct Oracle {
     by_others: BTreeSet<String>,
     /// Unpublish calls sent, by node name and boot id.
     cut: BTreeMap<String, BTreeSet<String>>,
+    /// Until when a volume was in trouble on a node, and not everywhere, by volume and node; `None` while it is.
+    troubles: BTreeMap<(String, String), Option<Millis>>,
+    /// Rows recorded as Clean: uid of the NodeFence, episode and volume.
+    cleaned: BTreeSet<(String, i64, String)>,
 }
 
 impl Oracle {

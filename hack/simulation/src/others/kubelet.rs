@@ -1,6 +1,8 @@
 //! Machines: kubelet and writers. A writer writes to every volume that it has mounted, all the time; whether that is
 //! accepted is the array's matter.
 
+use std::collections::BTreeSet;
+
 use bulkhead::api::slim::{Lease, Node, Pod, StatusCondition};
 use kube::ResourceExt;
 
@@ -40,6 +42,8 @@ pub struct Machine {
     pub is_connected: bool,
     /// What runs there.
     pub running: Vec<Incarnation>,
+    /// Volumes that do not answer there: what waits for them cannot be stopped.
+    pub hangs: BTreeSet<String>,
     /// Since when its kubelet has been heard of without a pause; for the oracle.
     pub well_since: Option<Millis>,
     /// When its Lease is due.
@@ -70,6 +74,7 @@ impl Machine {
             power: Power::Running,
             is_connected: true,
             running: Vec::new(),
+            hangs: BTreeSet::new(),
             well_since: None,
             renews_at: 0,
         }
@@ -128,6 +133,9 @@ impl World {
             }
             let takes = chance.between(Choice::Others, 50, 3000);
             let Some(machine) = self.machines.get_mut(name) else { return changed };
+            if incarnation.volumes.iter().any(|volume| machine.hangs.contains(volume)) {
+                continue;
+            }
             let Some(running) = machine.running.iter_mut().find(|it| it.number == incarnation.number) else { continue };
             let stops_at = *running.stops_at.get_or_insert(now + takes);
             if stops_at <= now {

@@ -1,12 +1,14 @@
 //! Kubernetes' own parts and the machines, each with its real rules and periods. They act when something they watch
 //! changed, or when their time has come.
 
+mod agent;
 mod attach_detach;
 mod attacher;
 mod kubelet;
 mod lifecycle;
 mod workloads;
 
+pub use agent::Agent;
 pub use attach_detach::{AttachDetach, attachment_name};
 pub use attacher::Attacher;
 pub use kubelet::{Incarnation, Machine, Power};
@@ -24,6 +26,8 @@ use crate::world::World;
 pub enum Actor {
     /// The kubelet of a node.
     Kubelet(String),
+    /// Our agent on a node.
+    Agent(String),
     /// The node lifecycle controller, with the taint eviction.
     Lifecycle,
     /// Attach/detach.
@@ -47,6 +51,8 @@ pub struct Others {
     pub lifecycle: Lifecycle,
     /// Attach/detach.
     pub attach_detach: AttachDetach,
+    /// Agents by node.
+    pub agents: BTreeMap<String, Agent>,
     /// Attachers by driver.
     pub attachers: BTreeMap<String, Attacher>,
     /// Pods made so far.
@@ -85,7 +91,11 @@ impl World {
                 self.wake(Actor::Scheduler, now + late);
                 self.wake_kubelets(&[name.to_owned()], chance);
             }
-            Kind::Fences => self.wake(Actor::AttachDetach, next_tick(now)),
+            Kind::Fences => {
+                self.wake(Actor::AttachDetach, next_tick(now));
+                let late = soon(chance, 300);
+                self.wake(Actor::Agent(name.to_owned()), now + late);
+            }
             _ => {}
         }
     }
@@ -93,7 +103,10 @@ impl World {
     pub(crate) fn wake_kubelets(&mut self, nodes: &[String], chance: &mut dyn Chance) {
         for node in nodes.iter().filter(|node| self.machines.contains_key(*node)).cloned().collect::<Vec<_>>() {
             let late = chance.between(Choice::Others, 20, 400);
-            self.wake(Actor::Kubelet(node), self.now + late);
+            self.wake(Actor::Kubelet(node.clone()), self.now + late);
+            if self.api.is_fenced(&node) {
+                self.wake(Actor::Agent(node), self.now + late);
+            }
         }
     }
 
@@ -101,6 +114,7 @@ impl World {
     pub(crate) fn act(&mut self, actor: &Actor, chance: &mut dyn Chance) {
         match actor {
             Actor::Kubelet(node) => self.kubelet(node, chance),
+            Actor::Agent(node) => self.agent(node, chance),
             Actor::Lifecycle => self.lifecycle(chance),
             Actor::AttachDetach => self.attach_detach(chance),
             Actor::Attacher(driver) => self.attacher(driver, chance),

@@ -9,9 +9,11 @@ use bulkhead::api::driver_report::DriverReport;
 use bulkhead::api::fence_request::FenceRequest;
 use bulkhead::api::names;
 use bulkhead::api::node_fence::NodeFence;
+use bulkhead::api::node_volume_report::NodeVolumeReport;
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead::api::slim::{CsiNode, Lease, Node, Pod, VolumeAttachment};
 use bulkhead::api::usage::PodView;
+use bulkhead::api::volume_health::VolumeHealth;
 use bulkhead::controllers::node_fence::decide as fencing;
 use bulkhead::controllers::node_fence::memory::{Found as NodeFound, Incident, Live};
 use bulkhead::controllers::resiliency_policy::decide as protecting;
@@ -65,6 +67,10 @@ pub struct Views {
     pub requests: View<FenceRequest>,
     /// DriverReports.
     pub reports: View<DriverReport>,
+    /// NodeVolumeReports.
+    pub node_reports: View<NodeVolumeReport>,
+    /// VolumeHealths.
+    pub healths: View<VolumeHealth>,
 }
 
 /// A pass that has decided and carries its effects out.
@@ -179,6 +185,14 @@ impl Views {
                 let changes = go(&mut self.reports, &api.reports, upto, first);
                 wanted.extend(changes.iter().map(|_| (Key::Cluster, 0)));
             }
+            Kind::NodeReports => {
+                let changes = go(&mut self.node_reports, &api.node_reports, upto, first);
+                wanted.extend(changes.iter().map(|change| node(&change.name, 0)));
+            }
+            Kind::Healths => {
+                let changes = go(&mut self.healths, &api.healths, upto, first);
+                wanted.extend(changes.iter().map(|_| (Key::Cluster, 500)));
+            }
         }
         // Only nodes with a NodeFence are queued.
         wanted.retain(|(key, _)| match key {
@@ -199,6 +213,7 @@ impl Views {
             namespaces: shape.namespaces(),
             fences: self.fences.list(),
             reports: self.reports.list(),
+            healths: self.healths.list(),
         }
     }
 
@@ -207,6 +222,7 @@ impl Views {
         let fence = self.fences.get(name)?;
         let bound = self.with_volumes().filter(|pod| pod.spec.node_name.as_deref() == Some(name));
         let drivers = fence.spec.plan.volumes.iter().filter_map(|volume| volume.driver.clone());
+        let volumes = fence.spec.plan.volumes.iter().map(|volume| &volume.name);
         Some(NodeFound {
             node: self.nodes.get(name),
             lease: self.leases.get(name),
@@ -214,6 +230,8 @@ impl Views {
             attachments: self.attachments.objects.values().filter(|it| it.spec.node_name == name).cloned().collect(),
             requests: self.requests.objects.values().filter(|it| it.spec.node_name == name).cloned().collect(),
             reports: drivers.filter_map(|driver| Some((driver.clone(), self.reports.get(&driver)?))).collect(),
+            node_report: self.node_reports.get(name),
+            healths: Some(volumes.filter_map(|it| Some((it.clone(), self.healths.get(it)?))).collect()),
             policies: fence.spec.policies.iter().filter_map(|policy| self.policies.get(&policy.name)).collect(),
             fence,
         })
@@ -343,6 +361,7 @@ impl World {
                 node: self.api.get(name),
                 lease: self.api.get::<Lease>(name).map(|lease| Lease::clone(&lease)),
                 pods: pods_of(self, name),
+                node_report: self.api.get(name),
                 attachments: self.api.attachments.values().filter(|it| it.spec.node_name == name).cloned().collect(),
             };
             let incident = self.controllers[pid].incidents.entry(name.to_owned()).or_default();

@@ -16,7 +16,7 @@ use super::sidecar::Sidecar;
 use super::{Pid, Role};
 
 /// Every kind that a controller watches.
-const WATCHED: [Kind; 10] = [
+const WATCHED: [Kind; 12] = [
     Kind::Nodes,
     Kind::Leases,
     Kind::LeaderLeases,
@@ -26,6 +26,8 @@ const WATCHED: [Kind; 10] = [
     Kind::Policies,
     Kind::Requests,
     Kind::Reports,
+    Kind::NodeReports,
+    Kind::Healths,
     Kind::Fences,
 ];
 

@@ -22,12 +22,15 @@ pub enum Method {
     ValidateVolumeCapabilities,
     ListVolumes,
     ControllerGetVolume,
+    ControllerListVolumeHealth,
+    ControllerGetVolumeHealth,
     NodeGetInfo,
     NodeGetCapabilities,
     NodeStageVolume,
     NodeUnstageVolume,
     NodePublishVolume,
     NodeUnpublishVolume,
+    NodeGetVolumeHealth,
     ValidateVolumeHostConnectivity,
 }
 
@@ -43,6 +46,8 @@ impl Method {
                 | Method::ValidateVolumeCapabilities
                 | Method::ListVolumes
                 | Method::ControllerGetVolume
+                | Method::ControllerListVolumeHealth
+                | Method::ControllerGetVolumeHealth
                 | Method::ValidateVolumeHostConnectivity
         )
     }

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 
 use super::calls::Method;
 use super::driver::{About, Driver};
-use super::listing;
+use super::{health, listing};
 use crate::ledger::Access;
 
 pub(super) struct ControllerService(pub Arc<Driver>);
@@ -39,6 +39,15 @@ impl Controller for ControllerService {
         }
         if options.gets_volume {
             has.push(rpc::Type::GetVolume);
+        }
+        if options.tells_condition {
+            has.push(rpc::Type::VolumeCondition);
+        }
+        if options.gets_health || options.lists_health {
+            has.push(rpc::Type::GetVolumeHealth);
+        }
+        if options.lists_health {
+            has.push(rpc::Type::ListVolumeHealth);
         }
         let about = About::new(Method::ControllerGetCapabilities, "", "");
         self.0
@@ -176,7 +185,43 @@ impl Controller for ControllerService {
                     return Err(Status::unimplemented("this driver does not get volumes"));
                 }
                 required("volume_id", &request.volume_id)?;
-                listing::one(state, effects, &request.volume_id)
+                listing::one(state, effects, &driver.options, &request.volume_id)
+            })
+            .await
+    }
+
+    async fn controller_list_volume_health(
+        &self,
+        request: Request<ControllerListVolumeHealthRequest>,
+    ) -> Answer<ControllerListVolumeHealthResponse> {
+        let request = request.into_inner();
+        let driver = self.0.clone();
+        self.0
+            .call(About::new(Method::ControllerListVolumeHealth, "", ""), move |state, _| {
+                if !driver.options.lists_health {
+                    return Err(Status::unimplemented("this driver does not list the health of volumes"));
+                }
+                health::page(state, &driver.options, &request)
+            })
+            .await
+    }
+
+    async fn controller_get_volume_health(
+        &self,
+        request: Request<ControllerGetVolumeHealthRequest>,
+    ) -> Answer<ControllerGetVolumeHealthResponse> {
+        let volume = request.into_inner().volume_id;
+        let about = About::new(Method::ControllerGetVolumeHealth, &volume, "");
+        let driver = self.0.clone();
+        self.0
+            .call(about, move |state, _| {
+                if !driver.options.gets_health && !driver.options.lists_health {
+                    return Err(Status::unimplemented("this driver does not tell the health of volumes"));
+                }
+                required("volume_id", &volume)?;
+                state.volume(&volume)?;
+                let health = health::health(&volume, state.health.of(&volume));
+                Ok(ControllerGetVolumeHealthResponse { volume_health: Some(health) })
             })
             .await
     }

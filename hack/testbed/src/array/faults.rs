@@ -35,10 +35,14 @@ pub enum Effect {
     StaleSince(Stamp),
     /// `ListVolumes` leaves these volumes out.
     OmitVolumes(BTreeSet<String>),
-    /// `ListVolumes` shows every volume without its published nodes.
+    /// `ListVolumes` and `ControllerGetVolume` show volumes without their published nodes.
     OmitNodes,
     /// `ListVolumes` leaves out the entries of its n-th page, counted from 0, but passes on to the next.
     OmitPage(usize),
+    /// `ListVolumes` shows one empty node id for a volume that is published nowhere, as does `ControllerGetVolume`.
+    EmptyNodeId,
+    /// `ListVolumes` cuts the list off at `max_entries` without a token, as if that were all.
+    NoToken,
     /// `ListVolumes` answers every page with the token that asked for it, so that the list never ends.
     RepeatToken,
 }

@@ -3,21 +3,26 @@
 use std::io;
 use std::sync::Arc;
 
-use tokio::net::UnixListener;
+use futures::{Stream, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 
 use super::driver::Driver;
-use super::io_protocol::{self, Disk, Reply, Written};
+use super::io_protocol::{self, Disk, FileRequest, Reply, Written};
 use super::state::{Link, Refusal};
 use crate::ledger::Reason;
 use crate::lock::lock;
 
 /// Serves I/O until it is dropped.
-pub(super) async fn serve(listener: UnixListener, driver: Arc<Driver>) {
+pub(super) async fn serve<S>(connections: impl Stream<Item = io::Result<S>>, driver: Arc<Driver>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut connections = std::pin::pin!(connections);
     let mut clients = JoinSet::new();
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+    while let Some(accepted) = connections.next().await {
+        let stream = match accepted {
+            Ok(stream) => stream,
             Err(error) => {
                 tracing::error!(%error, "the I/O socket failed");
                 return;
@@ -55,6 +60,38 @@ impl Disk for Driver {
                     tag: last.tag.to_string(),
                 }),
             },
+        }
+    }
+
+    async fn stage(&self, volume: &Arc<str>, node: &Arc<str>) -> Reply {
+        self.link_answers(node).await;
+        let staged = lock(&self.state).stage(volume, node);
+        staged.map_or_else(|status| Reply::Refused { reason: status.message().to_owned() }, |()| Reply::Done)
+    }
+
+    async fn unstage(&self, volume: &Arc<str>, node: &Arc<str>) -> Reply {
+        self.link_answers(node).await;
+        let unstaged = lock(&self.state).unstage(volume, node);
+        unstaged.map_or_else(|status| Reply::Refused { reason: status.message().to_owned() }, |()| Reply::Done)
+    }
+
+    async fn health(&self, volume: &Arc<str>, node: &Arc<str>) -> Reply {
+        self.link_answers(node).await;
+        let state = lock(&self.state);
+        if state.link(node).is_ok_and(|link| link != Link::Up) {
+            return refused(&Refusal(Reason::LinkDown));
+        }
+        let ailments = state.volume(volume).is_ok().then(|| state.health.on_node(volume, node).to_vec());
+        Reply::Health { ailments }
+    }
+
+    async fn file(&self, volume: &Arc<str>, node: &Arc<str>, asked: FileRequest) -> (Reply, Vec<u8>) {
+        self.link_answers(node).await;
+        let done = lock(&self.state).file(volume, node, asked);
+        match done {
+            Err(refusal) => (refused(&refusal), Vec::new()),
+            Ok(Err(error)) => (Reply::Failed { error }, Vec::new()),
+            Ok(Ok((answer, data))) => (Reply::File { answer }, data),
         }
     }
 }

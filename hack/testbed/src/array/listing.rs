@@ -6,6 +6,7 @@ use tonic::Status;
 
 use super::ArrayOptions;
 use super::faults::Effect;
+use super::health;
 use super::state::{Listed, State};
 use crate::ledger::Stamp;
 
@@ -37,38 +38,68 @@ pub(super) fn page(
         (Some(last), Some(_)) => token.next(&last.volume).to_string(),
         _ => String::new(),
     };
+    let next_token = if effects.contains(&Effect::NoToken) { String::new() } else { next_token };
     let omitted = effects.contains(&Effect::OmitPage(token.page));
-    let shows_nodes = options.lists_published_nodes && !effects.contains(&Effect::OmitNodes);
     let entries = listed.into_iter().filter(|_| !omitted).map(|listed| Entry {
-        status: options
-            .lists_published_nodes
-            .then(|| VolumeStatus { published_node_ids: if shows_nodes { listed.nodes.clone() } else { Vec::new() } }),
+        status: status(state, options, effects, &listed)
+            .map(|(published_node_ids, volume_condition)| VolumeStatus { published_node_ids, volume_condition }),
         volume: Some(volume(&listed)),
     });
     Ok(ListVolumesResponse { entries: entries.collect(), next_token })
 }
 
 /// One volume.
-pub(super) fn one(state: &State, effects: &[Effect], id: &str) -> Result<ControllerGetVolumeResponse, Status> {
-    let found = volumes(state, effects).into_iter().find(|listed| &*listed.volume == id);
+pub(super) fn one(
+    state: &State,
+    effects: &[Effect],
+    options: &ArrayOptions,
+    id: &str,
+) -> Result<ControllerGetVolumeResponse, Status> {
+    let found = match then(state, effects) {
+        Some(then) => state.list_at(then).into_iter().find(|listed| &*listed.volume == id),
+        None => state.list_one(id),
+    };
     let listed = found.ok_or_else(|| Status::not_found(format!("volume {id} does not exist")))?;
     let shown = volume(&listed);
-    Ok(ControllerGetVolumeResponse {
-        volume: Some(shown),
-        status: Some(controller_get_volume_response::VolumeStatus { published_node_ids: listed.nodes }),
-    })
+    let status = status(state, options, effects, &listed);
+    let status = status.map(|(published_node_ids, volume_condition)| controller_get_volume_response::VolumeStatus {
+        published_node_ids,
+        volume_condition,
+    });
+    // CSI wants a status here, whatever there is to say.
+    Ok(ControllerGetVolumeResponse { volume: Some(shown), status: Some(status.unwrap_or_default()) })
+}
+
+/// Published nodes and condition of a volume, as far as the driver tells either.
+fn status(
+    state: &State,
+    options: &ArrayOptions,
+    effects: &[Effect],
+    listed: &Listed,
+) -> Option<(Vec<String>, Option<VolumeCondition>)> {
+    let condition = options.tells_condition.then(|| health::condition(state.health.of(&listed.volume)));
+    let shows_nodes = options.lists_published_nodes && !effects.contains(&Effect::OmitNodes);
+    let mut nodes = if shows_nodes { listed.nodes.clone() } else { Vec::new() };
+    if nodes.is_empty() && effects.contains(&Effect::EmptyNodeId) {
+        nodes.push(String::new());
+    }
+    (options.lists_published_nodes || options.tells_condition).then_some((nodes, condition))
 }
 
 fn volumes(state: &State, effects: &[Effect]) -> Vec<Listed> {
-    let then = effects.iter().find_map(|effect| match effect {
+    then(state, effects).map_or_else(|| state.list(), |then| state.list_at(then))
+}
+
+/// The moment that is shown, unless it is now.
+fn then(state: &State, effects: &[Effect]) -> Option<Stamp> {
+    effects.iter().find_map(|effect| match effect {
         Effect::StaleSince(then) => Some(*then),
         Effect::StaleBy(age) => {
             let now = state.ledger.now().since_start();
             Some(Stamp::new(now.saturating_sub(*age)))
         }
         _ => None,
-    });
-    then.map_or_else(|| state.list(), |then| state.list_at(then))
+    })
 }
 
 fn is_omitted(effects: &[Effect], listed: &Listed) -> bool {
@@ -83,9 +114,9 @@ fn volume(listed: &Listed) -> Volume {
 }
 
 /// Where a page begins: `<page>:<the last volume of the page before>`. It holds while volumes come and go.
-struct Token {
+pub(super) struct Token {
     page: usize,
-    after: String,
+    pub after: String,
 }
 
 impl Token {
@@ -93,7 +124,7 @@ impl Token {
         Token { page: 0, after: String::new() }
     }
 
-    fn parse(text: &str) -> Result<Self, Status> {
+    pub fn parse(text: &str) -> Result<Self, Status> {
         if text.is_empty() {
             return Ok(Token::start());
         }
@@ -104,7 +135,7 @@ impl Token {
         parsed.ok_or_else(|| Status::aborted(format!("{text:?} is not a token of this list")))
     }
 
-    fn next(&self, last: &str) -> Self {
+    pub fn next(&self, last: &str) -> Self {
         Token { page: self.page + 1, after: last.to_owned() }
     }
 }

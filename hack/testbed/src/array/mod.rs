@@ -1,7 +1,8 @@
 //! The test array: a storage array with a CSI driver, for many nodes at once.
 //!
 //! Three Unix sockets: the driver's controller (Identity, Controller, podmon), the node plugins (Identity, Node; metadata
-//! says which node), and volume I/O. The array is honest about access: I/O passes only while the node is published. It
+//! says which node), and volume I/O. For nodes that are real, management and I/O are served over TCP, too; their CSI
+//! driver is a program of its own ([`csi_driver`](crate::csi_driver)). The array is honest about access: I/O passes only while the node is published. It
 //! is not careful: a second publish of a single-writer volume is accepted unless told otherwise, so that it can be
 //! misused. What happened is in the [`Ledger`]; what is to go wrong is in the [`FaultScript`].
 
@@ -9,7 +10,10 @@ mod calls;
 mod controller_service;
 mod driver;
 mod faults;
+pub mod file_protocol;
+mod files;
 mod front;
+pub(crate) mod health;
 mod identity_service;
 pub mod io_protocol;
 mod io_server;
@@ -20,6 +24,7 @@ mod podmon_service;
 mod state;
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -33,6 +38,7 @@ use tonic::{Code, Status};
 pub use self::calls::{Call, CallLog, Method};
 pub use self::faults::{Effect, Fault, FaultId, FaultScript};
 pub(crate) use self::front::accepted;
+pub use self::health::Ailment;
 pub use self::node_service::NODE_KEY;
 pub use self::objects::{Claim, ClaimError, SecretRef};
 pub use self::state::{Link, MultiAttach};
@@ -63,6 +69,12 @@ pub struct ArrayOptions {
     pub lists_published_nodes: bool,
     /// `ControllerGetVolume` is there.
     pub gets_volume: bool,
+    /// Both tell a `VolumeCondition`, as drivers of CSI 1.3 to 1.12 do; so does the node service.
+    pub tells_condition: bool,
+    /// `ControllerGetVolumeHealth` is there, as in drivers of CSI 1.13; so is `NodeGetVolumeHealth`.
+    pub gets_health: bool,
+    /// `ControllerListVolumeHealth` is there, and with it all of `gets_health`.
+    pub lists_health: bool,
     /// The podmon extension is there.
     pub has_podmon: bool,
     /// The secret (key, value) that publish and unpublish must bring; `Unauthenticated` without it.
@@ -79,6 +91,9 @@ impl Default for ArrayOptions {
             lists_volumes: true,
             lists_published_nodes: true,
             gets_volume: true,
+            tells_condition: false,
+            gets_health: false,
+            lists_health: false,
             has_podmon: true,
             required_secret: None,
         }
@@ -93,7 +108,7 @@ pub struct Array {
     node_socket: PathBuf,
     io_socket: PathBuf,
     /// The servers that a crash of the driver does not touch. Ended by being dropped.
-    _servers: JoinSet<()>,
+    servers: Mutex<JoinSet<()>>,
 }
 
 impl Array {
@@ -116,31 +131,32 @@ impl Array {
         });
         let front = Arc::new(Front::new(folder.join("csi.sock"), driver.clone()));
         front.start()?;
-        let mut array = Array {
+        let array = Array {
             node_socket: folder.join("node.sock"),
             io_socket: folder.join("io.sock"),
             driver,
             front,
-            _servers: JoinSet::new(),
+            servers: Mutex::default(),
         };
         array.serve(crashes)?;
         Ok(array)
     }
 
-    fn serve(&mut self, mut crashes: mpsc::UnboundedReceiver<()>) -> io::Result<()> {
+    fn serve(&self, mut crashes: mpsc::UnboundedReceiver<()>) -> io::Result<()> {
         let listener = UnixListener::bind(&self.node_socket)?;
         let plugins = tonic::transport::Server::builder()
             .add_service(IdentityServer::new(IdentityService(self.driver.clone())))
             .add_service(NodeServer::new(NodeService(self.driver.clone())));
-        self._servers.spawn(async move {
+        let mut servers = lock(&self.servers);
+        servers.spawn(async move {
             if let Err(error) = plugins.serve_with_incoming(accepted(listener)).await {
                 tracing::error!(%error, "the node plugins' socket failed");
             }
         });
         let listener = UnixListener::bind(&self.io_socket)?;
-        self._servers.spawn(io_server::serve(listener, self.driver.clone()));
+        servers.spawn(io_server::serve(accepted(listener), self.driver.clone()));
         let front = self.front.clone();
-        self._servers.spawn(async move {
+        servers.spawn(async move {
             while crashes.recv().await.is_some() {
                 front.stop().await;
             }
@@ -166,6 +182,29 @@ impl Array {
     /// The socket for volume I/O; see [`io_protocol`].
     pub fn io_socket(&self) -> &Path {
         &self.io_socket
+    }
+
+    /// Serves the array's management (Identity, Controller, podmon) over TCP, too. It is the driver's controller as far as
+    /// faults go: a crash ends it, a restart brings it back on the same address. Returns the address, with the port that
+    /// was chosen if `address` has port 0.
+    ///
+    /// # Errors
+    ///
+    /// When the address cannot be bound, or the management has crashed.
+    pub fn serve_management(&self, address: SocketAddr) -> io::Result<SocketAddr> {
+        self.front.serve_management(address)
+    }
+
+    /// Serves volume I/O over TCP, too. Returns the address, with the port that was chosen if `address` has port 0.
+    ///
+    /// # Errors
+    ///
+    /// When the address cannot be bound.
+    pub fn serve_io(&self, address: SocketAddr) -> io::Result<SocketAddr> {
+        let listener = front::listen(address)?;
+        let address = listener.local_addr()?;
+        lock(&self.servers).spawn(io_server::serve(front::accepted_tcp(listener), self.driver.clone()));
+        Ok(address)
     }
 
     /// What happened.
@@ -237,6 +276,39 @@ impl Array {
     pub fn create_volume(&self, name: &str, access: Access, bytes: i64) -> Result<String, Status> {
         let volume = lock(&self.driver.state).create(name, access, bytes)?;
         Ok(volume.to_string())
+    }
+
+    /// From now on the driver's controller says this of the volume; nothing: it is well.
+    pub fn set_health(&self, volume: &str, ailments: Vec<Ailment>) {
+        lock(&self.driver.state).health.set(volume, ailments);
+    }
+
+    /// From now on the driver's plugin on this node says this of the volume; nothing: it is well.
+    pub fn set_health_on_node(&self, volume: &str, node: &str, ailments: Vec<Ailment>) {
+        lock(&self.driver.state).health.set_on_node(volume, node, ailments);
+    }
+
+    /// Deletes the volume behind everyone's back, also while it is published.
+    pub fn lose_volume(&self, volume: &str) {
+        lock(&self.driver.state).lose(volume);
+    }
+
+    /// Brings a lost volume back as it was: files, and the nodes that have access.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if it was not lost.
+    pub fn find_volume(&self, volume: &str) -> Result<(), Status> {
+        lock(&self.driver.state).find(volume)
+    }
+
+    /// Takes the volume away from the node behind everyone's back.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if there is no such volume or node.
+    pub fn unpublish_unasked(&self, volume: &str, node: &str) -> Result<(), Status> {
+        lock(&self.driver.state).unpublish(volume, Some(node))
     }
 
     /// The CSI node ids that have access to the volume now, in truth.

@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status};
 use super::calls::Method;
 use super::controller_service::required;
 use super::driver::{About, Driver};
+use super::health;
 
 /// The gRPC metadata key with the CSI node id of the node whose plugin is meant.
 pub const NODE_KEY: &str = "bulkhead-csi-node-id";
@@ -36,12 +37,17 @@ impl Node for NodeService {
     ) -> Answer<NodeGetCapabilitiesResponse> {
         let node = node_of(&request)?;
         let about = About::new(Method::NodeGetCapabilities, "", &node);
+        let tells_health = self.tells_health();
         self.0
-            .call(about, |_, _| {
-                let stage = NodeServiceCapability {
-                    r#type: Some(Type::Rpc(Rpc { r#type: rpc::Type::StageUnstageVolume.into() })),
-                };
-                Ok(NodeGetCapabilitiesResponse { capabilities: vec![stage] })
+            .call(about, move |_, _| {
+                let mut has = vec![rpc::Type::StageUnstageVolume];
+                if tells_health {
+                    has.push(rpc::Type::GetVolumeHealth);
+                }
+                let capabilities = has
+                    .into_iter()
+                    .map(|kind| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })) });
+                Ok(NodeGetCapabilitiesResponse { capabilities: capabilities.collect() })
             })
             .await
     }
@@ -109,6 +115,33 @@ impl Node for NodeService {
                 Ok(NodeUnpublishVolumeResponse {})
             })
             .await
+    }
+
+    async fn node_get_volume_health(
+        &self,
+        request: Request<NodeGetVolumeHealthRequest>,
+    ) -> Answer<NodeGetVolumeHealthResponse> {
+        let node = node_of(&request)?;
+        let volume = request.into_inner().volume_id;
+        let tells_health = self.tells_health();
+        let about = About::new(Method::NodeGetVolumeHealth, &volume, &node);
+        self.0
+            .call(about, move |state, _| {
+                if !tells_health {
+                    return Err(Status::unimplemented("this driver does not tell the health of volumes"));
+                }
+                required("volume_id", &volume)?;
+                state.volume(&volume)?;
+                let health = health::health(&volume, state.health.on_node(&volume, &node));
+                Ok(NodeGetVolumeHealthResponse { volume_health: Some(health) })
+            })
+            .await
+    }
+}
+
+impl NodeService {
+    fn tells_health(&self) -> bool {
+        self.0.options.gets_health || self.0.options.lists_health
     }
 }
 

@@ -8,6 +8,10 @@ use std::sync::Arc;
 use tonic::Status;
 
 use super::ArrayOptions;
+use super::file_protocol::{FileAnswer, FileError};
+use super::files::Files;
+use super::health::Health;
+use super::io_protocol::FileRequest;
 use crate::ledger::{Access, Event, Ledger, Operation, Reason, Stamp};
 
 /// What the array does with a publish of a single-writer volume that another node has.
@@ -56,6 +60,7 @@ pub(super) struct Volume {
     /// Node → it may only read.
     pub published: BTreeMap<Arc<str>, bool>,
     pub last_write: Option<LastWrite>,
+    pub files: Files,
 }
 
 /// A node as the array and the driver's node plugin there know it.
@@ -74,6 +79,12 @@ pub(super) struct State {
     attaches: bool,
     volumes: BTreeMap<Arc<str>, Volume>,
     nodes: BTreeMap<Arc<str>, Node>,
+    /// Volumes that were: nobody has access to them.
+    deleted: BTreeSet<Arc<str>>,
+    /// Of these, those that were lost and may be found again.
+    lost: BTreeMap<Arc<str>, Volume>,
+    /// What the driver says of the volumes' health.
+    pub health: Health,
     /// Volumes with a controller operation under way.
     pub busy: BTreeSet<Arc<str>>,
 }
@@ -89,6 +100,9 @@ impl State {
             attaches: options.attaches,
             volumes: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            deleted: BTreeSet::new(),
+            lost: BTreeMap::new(),
+            health: Health::default(),
             busy: BTreeSet::new(),
         }
     }
@@ -131,8 +145,10 @@ impl State {
                 return Err(Status::already_exists(format!("volume {name} exists with another size or access")));
             }
             None => {
-                let created = Volume { access, capacity_bytes: bytes, published: BTreeMap::new(), last_write: None };
+                let (published, files) = (BTreeMap::new(), Files::new(bytes));
+                let created = Volume { access, capacity_bytes: bytes, published, last_write: None, files };
                 self.volumes.insert(volume.clone(), created);
+                self.deleted.remove(&volume);
                 self.record(&volume, "", Event::Created { access });
             }
         }
@@ -148,6 +164,7 @@ impl State {
         }
         let id = id.clone();
         self.volumes.remove(&id);
+        self.deleted.insert(id.clone());
         self.record(&id, "", Event::Deleted);
         Ok(())
     }
@@ -182,6 +199,9 @@ impl State {
     }
 
     pub fn unpublish(&mut self, volume: &str, node: Option<&str>) -> Result<(), Status> {
+        if self.deleted.contains(volume) {
+            return Ok(());
+        }
         let id = self.volume(volume)?.0.clone();
         let nodes: Vec<Arc<str>> = match node {
             Some(node) => vec![self.node(node)?.0.clone()],
@@ -196,13 +216,34 @@ impl State {
         Ok(())
     }
 
+    /// Takes the volume away from everyone, published or not, as somebody at the array's own console can.
+    pub fn lose(&mut self, volume: &str) {
+        if let Some((id, there)) = self.volumes.remove_entry(volume) {
+            self.deleted.insert(id.clone());
+            self.record(&id, "", Event::Deleted);
+            self.lost.insert(id, there);
+        }
+    }
+
+    /// A lost volume is there again, as it was.
+    pub fn find(&mut self, volume: &str) -> Result<(), Status> {
+        let lost = self.lost.remove_entry(volume);
+        let (id, there) = lost.ok_or_else(|| Status::not_found(format!("volume {volume} is not lost")))?;
+        self.deleted.remove(&id);
+        self.record(&id, "", Event::Created { access: there.access });
+        for (node, read_only) in &there.published {
+            self.ledger.record(&id, node, Event::Published { read_only: *read_only, repeated: false });
+        }
+        self.volumes.insert(id, there);
+        Ok(())
+    }
+
     pub fn list(&self) -> Vec<Listed> {
-        let listed = self.volumes.iter().map(|(volume, there)| Listed {
-            volume: volume.clone(),
-            capacity_bytes: there.capacity_bytes,
-            nodes: there.published.keys().map(|node| node.to_string()).collect(),
-        });
-        listed.collect()
+        self.volumes.iter().map(|(volume, there)| listed(volume, there)).collect()
+    }
+
+    pub fn list_one(&self, volume: &str) -> Option<Listed> {
+        self.volume(volume).ok().map(|(volume, there)| listed(volume, there))
     }
 
     /// The list as it was at `then`, from the ledger.
@@ -255,12 +296,35 @@ impl State {
 
     pub fn write(&mut self, volume: &Arc<str>, node: &Arc<str>, sequence: u64, tag: Arc<str>) -> Result<(), Refusal> {
         self.admit(volume, node, Operation::Write)?;
+        self.wrote(volume, node, sequence, tag);
+        Ok(())
+    }
+
+    fn wrote(&mut self, volume: &Arc<str>, node: &Arc<str>, sequence: u64, tag: Arc<str>) {
         let event = Event::Wrote { sequence, tag: tag.clone() };
         let at = self.ledger.record(volume, node, event);
         if let Some(there) = self.volumes.get_mut(volume) {
             there.last_write = Some(LastWrite { at, node: node.clone(), sequence, tag });
         }
-        Ok(())
+    }
+
+    /// Carries out an operation on the volume's files; one that changed something is a write.
+    pub fn file(
+        &mut self,
+        volume: &Arc<str>,
+        node: &Arc<str>,
+        asked: FileRequest,
+    ) -> Result<Result<(FileAnswer, Vec<u8>), FileError>, Refusal> {
+        let changes = asked.operation.changes();
+        self.admit(volume, node, if changes { Operation::Write } else { Operation::Read })?;
+        let Some(there) = self.volumes.get_mut(volume) else {
+            return Err(Refusal(Reason::NoVolume));
+        };
+        let done = there.files.carry_out(&asked.operation, &asked.data);
+        if changes && done.is_ok() {
+            self.wrote(volume, node, asked.sequence, asked.tag);
+        }
+        Ok(done)
     }
 
     pub fn read(&self, volume: &str, node: &str) -> Result<Option<LastWrite>, Refusal> {
@@ -328,5 +392,13 @@ impl State {
     fn refuse(&self, volume: &Arc<str>, node: &Arc<str>, operation: Operation, reason: Reason) {
         let event = Event::Refused { operation, reason };
         self.ledger.record(volume, node, event);
+    }
+}
+
+fn listed(volume: &Arc<str>, there: &Volume) -> Listed {
+    Listed {
+        volume: volume.clone(),
+        capacity_bytes: there.capacity_bytes,
+        nodes: there.published.keys().map(|node| node.to_string()).collect(),
     }
 }

@@ -147,6 +147,7 @@ async fn everything_can_be_repeated() {
     }
     for _ in 0..2 {
         bed.controller().delete_volume(delete.clone()).await.unwrap();
+        bed.unpublish(volume, "a").await.unwrap();
     }
     let changes = |event: &Event| {
         matches!(event, Event::Published { repeated: false, .. } | Event::Unpublished { repeated: false })

@@ -42,13 +42,9 @@ impl Measure {
     }
 }
 
-/// Prints the table.
-pub fn print(measures: &[Measure], runs: usize, profile: Profile) {
-    println!(
-        "\n{}, {} build, {runs} runs; clocks start at the taint unreachable:NoSchedule",
-        machine(),
-        profile.name()
-    );
+/// Prints the table. `about` says what the reader needs to know beside it.
+pub fn print(measures: &[Measure], runs: usize, profile: Profile, about: &str) {
+    println!("\n{}, {} build, {runs} runs; {about}", machine(), profile.name());
     println!("{:<36} {:>10} {:>10} {:>10}", "", "median", "max", "target");
     for measure in measures {
         let name = format!("{} {}", measure.name, measure.unit);

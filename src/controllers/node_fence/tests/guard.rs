@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use crate::api::fence_request::FenceOutcome;
 use crate::api::names;
 use crate::api::node_fence::{PodStatusState, VolumeStatusState};
 use crate::api::slim::{AttachedVolume, Node};
@@ -165,4 +166,49 @@ fn the_live_list_decides_not_the_store() {
     assert!(rows.pods.iter().all(|row| row.state == PodStatusState::Released));
     let decision = super::super::decide::decide(&world.seen, world.now);
     assert!(decision.look_live, "{}", decision.reason);
+}
+
+#[test]
+fn the_taint_goes_before_a_late_deletion_could_let_it_act_on_what_is_not_proved_any_more() {
+    type Case = (&'static str, fn(&mut World), bool);
+    let cases: [Case; 4] = [
+        ("the proof still counts", |_| {}, false),
+        ("it has grown too old", |world| world.wait(11.0), true),
+        (
+            "a later answer says less",
+            |world| {
+                for row in &mut Arc::make_mut(&mut world.seen.requests[0]).status.as_mut().unwrap().volumes {
+                    row.result = FenceOutcome::Failed;
+                }
+            },
+            true,
+        ),
+        (
+            "what was released is attached again",
+            |world| {
+                world.remove_pod("pg");
+                world.wait(1.0);
+                world.attach("v1", "va-again", true);
+            },
+            true,
+        ),
+    ];
+    for (name, happens, removed) in cases {
+        let pods = vec![pod("pg", "n1", &[csi("v1")]), pod("quick", "n1", &[csi("v2")])];
+        let mut world = World::new(pods, &json!({}));
+        while !world.did("taint out-of-service") {
+            assert!(world.pass() || world.others_act(), "{name}: {:#?}", world.log);
+        }
+        assert!(world.did("delete pg grace 0") && world.pod("pg").0 == PodStatusState::Releasing);
+        // That deletion is lost, or late.
+        world.seen.pods.push(pod("pg", "n1", &[csi("v1")]));
+        happens(&mut world);
+        let before = world.log.len();
+        world.pass();
+        let now = world.log[before..].iter().any(|entry| entry == "untaint out-of-service");
+        assert_eq!(now, removed, "{name}: {:#?}", world.log);
+        world.run();
+        let set = world.log.iter().filter(|entry| *entry == "taint out-of-service");
+        assert_eq!(set.count(), 1, "{name}: once it was taken off, attachments go one by one");
+    }
 }

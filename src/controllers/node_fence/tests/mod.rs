@@ -2,6 +2,7 @@
 
 mod build;
 mod checks;
+mod cleaning;
 mod fencer;
 mod guard;
 mod order;
@@ -9,6 +10,7 @@ mod outage;
 mod proof;
 mod property;
 mod returns;
+mod volumes;
 mod waits;
 mod waves;
 mod world;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::api::fencing::Proof;
-use crate::api::node_fence::{Phase, PodStatusState, VolumeStatusState};
+use crate::api::node_fence::{Phase, PlannedPod, PlannedVolume, PodStatusState, VolumeStatusState};
 use crate::controllers::testing::*;
 
+use super::build::planned;
 use super::world::{Fencer, World};
 
 fn silent(world: &mut World) {
@@ -249,6 +250,39 @@ fn so_it_is_when_the_incident_was_over_with_the_deletion() {
 }
 
 #[test]
+fn a_doubtful_identity_does_not_keep_what_an_earlier_episode_cut_off_once_the_node_is_back() {
+    for (name, comes_back, clean) in
+        [("the same boot", World::node_returns as fn(&mut World), false), ("rebooted", World::node_reboots, true)]
+    {
+        let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+        world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+        world.run();
+        assert_eq!(world.volume("v1").state, VolumeStatusState::Fencing, "{name}");
+        // It came back, its owner's next pod started there, and it fails again: whom that volume is published to is in doubt.
+        world.remove_pod("pg");
+        let again = pod("again", "n1", &[csi("v1")]);
+        let row = world.plan().volumes[0].clone();
+        let planned = PlannedPod { episode: 2, ..planned(&again) };
+        world.plan().volumes.push(PlannedVolume { episode: 2, node_id: None, ..row });
+        world.plan().pods.push(planned);
+        Arc::make_mut(&mut world.seen.fence).spec.episode = 2;
+        world.seen.pods.push(again);
+        world.run();
+        assert_eq!(world.condition("Held"), Some(("True".into(), "IdentityAmbiguous".into())), "{name}");
+        assert!(!world.did("delete again"), "{name}: {:#?}", world.log);
+        comes_back(&mut world);
+        world.run_controller();
+        assert_eq!(world.condition("Held"), Some(("False".into(), "NotHeld".into())), "{name}");
+        assert!(world.did("delete again graceful"), "{name}: {:#?}", world.log);
+        world.remove_pod("again");
+        world.fencers.clear();
+        world.run();
+        assert_eq!(world.seen.phase() == Some(Phase::Recovered), clean, "{name}: {:#?}", world.log);
+        assert_eq!(world.seen.our_taint().is_none(), clean, "{name}: {:#?}", world.log);
+    }
+}
+
+#[test]
 fn another_nodes_uid_never_gets_the_out_of_service_taint() {
     let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
     let mut other = unreachable("n1");
@@ -314,4 +348,16 @@ fn a_pod_that_came_meanwhile_keeps_its_attachment_on_a_node_that_has_booted_agai
     world.run();
     assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
     assert!(!world.did("detach") && !world.did("delete pg-again"), "{:#?}", world.log);
+}
+
+#[test]
+fn a_taint_that_arrives_when_all_is_over_is_taken_off() {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    world.run();
+    world.node_reboots();
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+    world.node_becomes(|node| with_taint(node, "bulkhead.dev/fenced", "1", "NoSchedule"));
+    world.run();
+    assert!(world.seen.our_taint().is_none(), "nobody else would take it off: {:#?}", world.log);
 }

@@ -55,6 +55,8 @@ impl World {
             attachments,
             requests: Vec::new(),
             reports: reports(drivers.map(|driver| able(&driver))),
+            node_report: None,
+            healths: Some(BTreeMap::new()),
             policies: vec![Arc::new(policy)],
             asked: BTreeMap::new(),
             live: false,
@@ -356,7 +358,7 @@ impl World {
         let known = before.map(|it| it.spec.volumes.clone()).unwrap_or_default();
         let new: Vec<_> = request.spec.volumes.iter().filter(|volume| !known.contains(volume)).collect();
         for volume in &new {
-            let asked = Asked { round: volume.round, at: self.now.mono };
+            let asked = Asked { round: volume.round, at: self.now.mono, wall: self.now.wall };
             self.seen.asked.insert((volume.episode, volume.name.clone()), asked);
         }
         let rounds: Vec<_> = new.iter().map(|volume| format!("{} round {}", volume.name, volume.round)).collect();

@@ -6,6 +6,7 @@ mod evidence;
 mod plan;
 mod select;
 mod silence;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,6 +92,9 @@ impl World {
         for policy in &decision.outage {
             self.seen.outage_seen.insert(policy.clone(), Duration::ZERO);
         }
+        for policy in &decision.array_outage {
+            self.seen.array_outage_seen.insert(policy.clone(), Duration::ZERO);
+        }
         for effect in decision.effects.clone() {
             self.apply(effect);
         }
@@ -161,7 +165,7 @@ impl World {
 
     fn wait(&mut self, seconds: f64) {
         self.now = later(self.now, seconds);
-        for passed in self.seen.outage_seen.values_mut() {
+        for passed in self.seen.outage_seen.values_mut().chain(self.seen.array_outage_seen.values_mut()) {
             *passed += Duration::from_secs_f64(seconds);
         }
     }

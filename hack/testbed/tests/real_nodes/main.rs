@@ -1,0 +1,439 @@
+//! Real nodes: they run pods, break as they are told, and leave nothing behind. Needs Linux and root; without them these
+//! tests fail where they are required (`CI` is set), and elsewhere say what is missing.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test says what it expects by panicking"
+)]
+
+mod traces;
+
+use std::fs;
+use std::future::Future;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use bulkhead_testbed::binaries::{Program, cache_folder};
+use bulkhead_testbed::image::{ImageFile, ImageSpec};
+use bulkhead_testbed::real_nodes::{
+    self, Fault, NodeNetwork, NodeProgram, RealNode, RealNodeOptions, RealNodes, busybox,
+};
+use bulkhead_testbed::{Identity, Testbed, TestbedOptions};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, Client};
+use serde_json::json;
+
+use self::traces::{Traces, lives, processes_of};
+
+const IMAGE: &str = "testbed-busybox:latest";
+const KUBECTL_IMAGE: &str = "testbed-kubectl:latest";
+/// Makes a block device of a file in a file system that only the node has.
+const LOOP_DEVICE: &str = "mount -t tmpfs volume /mnt && truncate -s 1M /mnt/block && losetup --find --show /mnt/block";
+/// Mounts a file system whose server answers nothing, and hangs in it.
+const HUNG_MOUNT: &str = "exec 5<>/dev/fuse && mkdir -p /var/hung && \
+    mount -i -t fuse -o fd=5,rootmode=40000,user_id=0,group_id=0 hung /var/hung && \
+    { setsid sh -c 'ls /var/hung & sleep infinity' >/dev/null 2>&1 & } && \
+    if timeout 1 ls /var/hung; then exit 1; else echo hangs; fi";
+/// A loaded machine needs more than the usual seconds.
+const LIMIT: u64 = 120;
+
+/// Whether real nodes can be tested here.
+///
+/// # Panics
+/// When they cannot, and must be.
+fn required() -> bool {
+    let Err(error) = real_nodes::check() else { return true };
+    assert!(std::env::var_os("CI").is_none(), "real nodes are required here: {error}");
+    eprintln!("NOT TESTED: {error}");
+    false
+}
+
+/// Polls until `check` says yes.
+async fn eventually<F: Future<Output = bool>>(what: &str, mut check: impl FnMut() -> F) {
+    let deadline = Instant::now() + Duration::from_secs(LIMIT);
+    while !check().await {
+        assert!(Instant::now() < deadline, "not within {LIMIT} s: {what}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A testbed with two real nodes.
+struct World {
+    // Dropped in this order.
+    nodes: RealNodes,
+    one: RealNode,
+    two: RealNode,
+    client: Client,
+    testbed: Testbed,
+}
+
+impl World {
+    async fn start() -> Self {
+        let network = NodeNetwork::create().await.unwrap();
+        let advertise_address = Some(network.host_control_address());
+        let options = TestbedOptions { advertise_address, ..TestbedOptions::fast_nodes() };
+        let testbed = Testbed::start(options).await.unwrap();
+        let nodes = RealNodes::start(&testbed, network, RealNodeOptions::fast()).await.unwrap();
+        let started = Instant::now();
+        let (one, two) = tokio::join!(nodes.add(&testbed, "node-1"), nodes.add(&testbed, "node-2"));
+        let (one, two) = (one.unwrap(), two.unwrap());
+        assert!(started.elapsed() < Duration::from_secs(20), "two nodes were Ready after {:?}", started.elapsed());
+        let plain = busybox(IMAGE, &["sleep", "infinity"]);
+        let mut kubectl = ImageSpec { name: KUBECTL_IMAGE.to_owned(), ..plain.clone() };
+        let program = testbed.binaries().path(Program::Kubectl);
+        kubectl.files.push(ImageFile { source: program, path: "/kubectl".into(), mode: 0o755 });
+        // The C library that kubectl needs is its node's.
+        kubectl.links.extend(["lib", "lib64"].map(|name| (format!("/{name}"), format!("usr/{name}"))));
+        for image in [plain, kubectl] {
+            let archive = testbed.folder().join("image.tar");
+            image.write(&archive).unwrap();
+            one.import_image(&archive).await.unwrap();
+            two.import_image(&archive).await.unwrap();
+        }
+        let client = testbed.client(&Identity::Admin).await.unwrap();
+        Self { nodes, one, two, client, testbed }
+    }
+
+    /// A pod on this node that counts in `/data/NAME` of the node's disk and serves its own name on port 8080.
+    async fn counting_pod(&self, node: &RealNode, name: &str) {
+        let script = format!(
+            "echo here is {name}; mkdir -p /www; echo {name} >/www/index.html; busybox httpd -p 8080 -h /www; \
+             i=0; while :; do i=$((i + 1)); echo $i >/data/{name}; sleep 0.1; done"
+        );
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "labels": {"app": name}},
+            "spec": {
+                "nodeName": node.name(),
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [{
+                    "name": "counter", "image": IMAGE, "imagePullPolicy": "Never",
+                    "command": ["/bin/sh", "-c", script],
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                }],
+                "volumes": [{"name": "data", "hostPath": {"path": "/data", "type": "DirectoryOrCreate"}}],
+            },
+        });
+        self.apply(&pod).await;
+        eventually(&format!("{name} counts"), || async { count(node, name) > 0 }).await;
+    }
+
+    /// A pod on this node that has kubectl and waits.
+    async fn asking_pod(&self, node: &RealNode, name: &str) {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "nodeName": node.name(),
+                "containers": [{
+                    "name": "kubectl", "image": KUBECTL_IMAGE, "imagePullPolicy": "Never",
+                    "volumeMounts": [{"name": "usr", "mountPath": "/usr", "readOnly": true}],
+                }],
+                "volumes": [{"name": "usr", "hostPath": {"path": "/usr"}}],
+            },
+        });
+        self.apply(&pod).await;
+    }
+
+    async fn apply(&self, object: &serde_json::Value) {
+        let path = self.testbed.folder().join("apply.json");
+        fs::write(&path, object.to_string()).unwrap();
+        self.testbed.kubectl(&["apply", "-f", path.to_str().unwrap()]).await.unwrap();
+    }
+
+    async fn node(&self, node: &RealNode) -> Node {
+        Api::all(self.client.clone()).get(node.name()).await.unwrap()
+    }
+
+    /// What a shell in a pod prints. While its kubelet is just starting, that is waited for.
+    async fn shell(&self, pod: &str, script: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(LIMIT);
+        loop {
+            match self.testbed.kubectl(&["exec", pod, "--", "/bin/sh", "-c", script]).await {
+                Ok(text) => return text,
+                Err(error) => assert!(Instant::now() < deadline, "not within {LIMIT} s: {error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    async fn ready_is(&self, node: &RealNode, status: &str) {
+        eventually(&format!("{} is Ready={status}", node.name()), || async {
+            let conditions = self.node(node).await.status.unwrap_or_default().conditions.unwrap_or_default();
+            conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == status)
+        })
+        .await;
+    }
+}
+
+/// How far the pod has counted on its node's disk.
+fn count(node: &RealNode, pod: &str) -> u64 {
+    let text = fs::read_to_string(node.disk().join("data").join(pod)).unwrap_or_default();
+    text.trim().parse().unwrap_or_default()
+}
+
+/// What a program that succeeded printed.
+fn printed(output: Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+async fn counts_on(node: &RealNode, pod: &str) {
+    let before = count(node, pod);
+    eventually(&format!("{pod} counts on"), || async { count(node, pod) > before }).await;
+}
+
+/// Whether the pod's count stands still for a second.
+async fn stands_still(node: &RealNode, pod: &str) -> bool {
+    let before = count(node, pod);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    count(node, pod) == before
+}
+
+async fn pings(node: &RealNode, address: std::net::Ipv4Addr) -> bool {
+    let address = address.to_string();
+    let argv = ["busybox", "ping", "-c", "1", "-W", "1", &address];
+    node.exec(&argv).await.unwrap().status.success()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn real_nodes_run_pods_and_break_as_they_are_told() {
+    if !required() {
+        return;
+    }
+    let world = World::start().await;
+    world.counting_pod(&world.one, "first").await;
+    world.counting_pod(&world.two, "second").await;
+    pods_have_an_identity_and_find_services(&world).await;
+    a_cut_control_link_leaves_a_zombie(&world).await;
+    links_are_cut_one_by_one(&world).await;
+    a_frozen_kubelet_runs_no_pods(&world).await;
+    a_killed_containerd_leaves_its_containers(&world).await;
+    everything_is_frozen_and_goes_on(&world).await;
+    a_reboot_leaves_only_the_disk(&world).await;
+    several_faults_are_healed_one_by_one(&world).await;
+    world.nodes.remove("node-2").await.unwrap();
+    assert!(Api::<Node>::all(world.client.clone()).get_opt("node-2").await.unwrap().is_none());
+
+    let loop_device = printed(world.one.exec(&["sh", "-c", LOOP_DEVICE]).await.unwrap());
+    assert_eq!(printed(world.one.exec(&["sh", "-c", HUNG_MOUNT]).await.unwrap()), "hangs\n");
+    world.one.fault(Fault::FreezeEverything).await.unwrap();
+    let traces = Traces::of(world.nodes.network().host_control_address().octets()[1], loop_device.trim());
+    assert_eq!(traces.left().len(), 4, "all are seen while the node runs: {:?}", traces.left());
+    drop(world.nodes);
+    traces.assert_gone().await;
+}
+
+async fn pods_have_an_identity_and_find_services(world: &World) {
+    let logs = world.testbed.kubectl(&["logs", "first"]).await.unwrap();
+    assert_eq!(logs.trim(), "here is first");
+    let binding =
+        ["create", "clusterrolebinding", "pods-look", "--clusterrole=view", "--serviceaccount=default:default"];
+    world.testbed.kubectl(&binding).await.unwrap();
+    for (node, pod) in [(&world.one, "asks-first"), (&world.two, "asks-second")] {
+        world.asking_pod(node, pod).await;
+        let seen = world.shell(pod, &format!("/kubectl get pod {pod} --output=json")).await;
+        let seen: Pod = serde_json::from_str(&seen).unwrap();
+        assert_eq!(seen.status.unwrap_or_default().host_ip, Some(node.control_address().to_string()));
+        // The token says on which node its pod runs, and policies rely on it.
+        let who = world.shell(pod, "/kubectl auth whoami --output=json").await;
+        let who: serde_json::Value = serde_json::from_str(&who).unwrap();
+        assert_eq!(who["status"]["userInfo"]["username"], "system:serviceaccount:default:default");
+        assert_eq!(who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/node-name"][0], node.name());
+        world.testbed.kubectl(&["delete", "pod", pod, "--now", "--wait=false"]).await.unwrap();
+    }
+
+    world.testbed.kubectl(&["expose", "pod", "second", "--port=80", "--target-port=8080"]).await.unwrap();
+    let address = ["get", "service", "second", "-o", "jsonpath={.spec.clusterIP}"];
+    let address = world.testbed.kubectl(&address).await.unwrap();
+    for from in ["first", "second"] {
+        // A static busybox's wget needs files of a C library that are not there; nc does not.
+        let request = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} 80");
+        let answer = world.shell(from, &request).await;
+        assert!(answer.ends_with("\nsecond\n"), "{answer}");
+    }
+}
+
+/// The node is taken for dead, and its container goes on, and still reaches what is on the storage network.
+async fn a_cut_control_link_leaves_a_zombie(world: &World) {
+    let array = world.nodes.network().host_storage_address();
+    world.one.fault(Fault::CutControl).await.unwrap();
+    world.ready_is(&world.one, "Unknown").await;
+    counts_on(&world.one, "first").await;
+    assert!(pings(&world.one, array).await);
+    assert!(!pings(&world.one, world.nodes.network().host_control_address()).await);
+    assert!(!pings(&world.one, world.two.control_address()).await);
+    assert!(pings(&world.one, world.two.storage_address()).await);
+    world.one.heal(Fault::CutControl).await.unwrap();
+    world.ready_is(&world.one, "True").await;
+    let pod: Pod = Api::default_namespaced(world.client.clone()).get("first").await.unwrap();
+    assert_eq!(pod.status.unwrap().container_statuses.unwrap()[0].restart_count, 0);
+}
+
+async fn links_are_cut_one_by_one(world: &World) {
+    let array = world.nodes.network().host_storage_address();
+    let from_pod = format!("busybox nc -w 1 {array} 1 </dev/null 2>&1; true");
+    // Refused by the host: so it was reached.
+    assert!(world.shell("first", &from_pod).await.contains("refused"));
+    world.one.fault(Fault::CutStorage).await.unwrap();
+    assert!(!pings(&world.one, array).await);
+    assert!(pings(&world.one, world.nodes.network().host_control_address()).await);
+    assert!(!world.shell("first", &from_pod).await.contains("refused"));
+    world.one.heal(Fault::CutStorage).await.unwrap();
+    eventually("the storage link is back", || async { pings(&world.one, array).await }).await;
+}
+
+async fn a_frozen_kubelet_runs_no_pods(world: &World) {
+    let frozen = Fault::Freeze(NodeProgram::Kubelet);
+    world.one.fault(frozen).await.unwrap();
+    world.ready_is(&world.one, "Unknown").await;
+    counts_on(&world.one, "first").await;
+    world.one.heal(frozen).await.unwrap();
+    world.ready_is(&world.one, "True").await;
+}
+
+async fn a_killed_containerd_leaves_its_containers(world: &World) {
+    let killed = Fault::Kill(NodeProgram::Containerd);
+    world.two.fault(killed).await.unwrap();
+    world.ready_is(&world.two, "False").await;
+    counts_on(&world.two, "second").await;
+    world.two.heal(killed).await.unwrap();
+    world.ready_is(&world.two, "True").await;
+    assert_eq!(world.shell("second", "cat /www/index.html").await, "second\n");
+}
+
+async fn everything_is_frozen_and_goes_on(world: &World) {
+    world.two.fault(Fault::FreezeEverything).await.unwrap();
+    assert!(stands_still(&world.two, "second").await);
+    world.ready_is(&world.two, "Unknown").await;
+    assert!(stands_still(&world.two, "second").await);
+    world.two.heal(Fault::FreezeEverything).await.unwrap();
+    counts_on(&world.two, "second").await;
+    world.ready_is(&world.two, "True").await;
+}
+
+async fn a_reboot_leaves_only_the_disk(world: &World) {
+    let node = &world.one;
+    let (boot_id, processes) = (node.boot_id().await, node.processes().await);
+    assert_eq!(world.node(node).await.status.unwrap().node_info.unwrap().boot_id, boot_id);
+    printed(node.exec(&["touch", "/run/gone", "/var/kept"]).await.unwrap());
+    let loop_device = printed(node.exec(&["sh", "-c", LOOP_DEVICE]).await.unwrap());
+    let backing = loop_device.trim().replace("/dev/", "/sys/block/") + "/loop/backing_file";
+    assert!(Path::new(&backing).exists());
+
+    node.reboot().await.unwrap();
+    assert!(!processes.is_empty() && !processes.iter().any(lives));
+    assert!(!Path::new(&backing).exists());
+    node.wait_ready().await.unwrap();
+    let new = node.boot_id().await;
+    assert_ne!(new, boot_id);
+    assert_eq!(world.node(node).await.status.unwrap().node_info.unwrap().boot_id, new);
+    let root = node.root().await.unwrap();
+    assert_eq!(fs::read_to_string(root.join("run/testbed/boot_id")).unwrap().trim(), new);
+    assert_eq!(fs::read_to_string(root.join("proc/sys/kernel/random/boot_id")).unwrap().trim(), new);
+    assert!(root.join("var/kept").exists() && !root.join("run/gone").exists());
+
+    // The pod comes up again, from the image on the disk.
+    eventually("the pod was started again", || async {
+        let pod: Pod = Api::default_namespaced(world.client.clone()).get("first").await.unwrap();
+        pod.status.unwrap().container_statuses.is_some_and(|all| all[0].restart_count == 1)
+    })
+    .await;
+    counts_on(node, "first").await;
+}
+
+async fn several_faults_are_healed_one_by_one(world: &World) {
+    let node = &world.one;
+    let kubelet = Fault::Freeze(NodeProgram::Kubelet);
+    for fault in [Fault::CutControl, Fault::CutStorage, kubelet, Fault::FreezeEverything] {
+        node.fault(fault).await.unwrap();
+    }
+    node.heal(Fault::CutStorage).await.unwrap();
+    node.heal(Fault::FreezeEverything).await.unwrap();
+    counts_on(node, "first").await;
+    assert!(pings(node, world.nodes.network().host_storage_address()).await);
+    assert!(!pings(node, world.nodes.network().host_control_address()).await);
+    world.ready_is(node, "Unknown").await;
+    node.heal(Fault::CutControl).await.unwrap();
+    // Its kubelet is still frozen.
+    assert_eq!(node.faults().await, [kubelet].into());
+    world.ready_is(node, "Unknown").await;
+    node.fault(Fault::KillEverything).await.unwrap();
+    assert!(node.processes().await.is_empty() && node.root().await.is_err());
+    node.heal_all().await.unwrap();
+    node.wait_ready().await.unwrap();
+}
+
+/// Is killed, as by SIGKILL, when it is dropped: at the end of the test or by its panic.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The program for people, one node, which it breaks by a script; then the program is killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_real_nodes_outlives_a_killed_parent() {
+    if !required() {
+        return;
+    }
+    let program = env!("CARGO_BIN_EXE_testbed");
+    let name = format!("real-{}", std::process::id());
+    let child = Command::new(program)
+        .args(["up", "--foreground", "--real-nodes=1", "--node-monitor-grace-period=8", &name])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut child = Killed(child);
+    let mut line = String::new();
+    BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let kubeconfig = line.trim().strip_prefix("export KUBECONFIG=").expect("the line to copy");
+    let client = bulkhead_testbed::kubeconfig::client(Path::new(kubeconfig), None).await.unwrap();
+    let nodes: Api<Node> = Api::all(client);
+
+    let script = tempfile::NamedTempFile::new().unwrap();
+    fs::write(script.path(), "node-1 kill containerd\n500ms node-1 freeze everything\n1s node-1 reboot\n").unwrap();
+    let boot_id = |node: Node| node.status.unwrap().node_info.unwrap().boot_id;
+    let before = boot_id(nodes.get("node-1").await.unwrap());
+    let of = format!("--testbed={name}");
+    let told = printed(Command::new(program).args(["play", &of]).arg(script.path()).output().unwrap());
+    assert_eq!(told.lines().count(), 3, "{told}");
+    assert!(told.contains("node-1 freeze everything"), "{told}");
+    eventually("the boot id is new", || async { boot_id(nodes.get("node-1").await.unwrap()) != before }).await;
+    let refused = Command::new(program).args(["node", &of, "node-2", "reboot"]).output().unwrap();
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && error.contains("no real node node-2"), "{error}");
+
+    let addresses = nodes.get("node-1").await.unwrap().status.unwrap().addresses.unwrap();
+    let address: std::net::Ipv4Addr =
+        addresses.iter().find(|address| address.type_ == "InternalIP").unwrap().address.parse().unwrap();
+    let init = node_init(address.octets()[1]);
+    let inside = [&format!("--target={init}"), "--mount", "--pid", "sh", "-c", LOOP_DEVICE];
+    let loop_device = printed(Command::new("nsenter").args(inside).output().unwrap());
+    let traces = Traces::of(address.octets()[1], loop_device.trim());
+    assert_eq!(traces.left().len(), 4, "all are seen while the node runs: {:?}", traces.left());
+    drop(child);
+    traces.assert_gone().await;
+    let run = cache_folder().unwrap().join("run");
+    for suffix in ["json", "socket"] {
+        fs::remove_file(run.join(format!("{name}.{suffix}"))).unwrap();
+    }
+}
+
+/// The host's number of the first process of this testbed's one node: it sees itself as the first.
+fn node_init(second_byte: u8) -> i32 {
+    let is_first = |process: &i32| {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+        // That of the boot before may still be a zombie.
+        lives(process) && numbers.split_whitespace().skip(1).eq(["1"])
+    };
+    processes_of(second_byte).into_iter().find(is_first).expect("the node has a first process")
+}

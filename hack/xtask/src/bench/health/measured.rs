@@ -1,0 +1,71 @@
+//! What was read in a run, and what it should have been.
+
+use std::time::Duration;
+
+use super::super::report::Measure;
+
+/// One number.
+#[derive(Clone, Debug)]
+struct Reading {
+    name: &'static str,
+    unit: &'static str,
+    value: f64,
+    target: Option<f64>,
+}
+
+/// All numbers of a run, in the order in which they were read.
+#[derive(Clone, Debug, Default)]
+pub struct Measured(Vec<Reading>);
+
+impl Measured {
+    /// Notes a number.
+    pub fn note(&mut self, name: &'static str, unit: &'static str, value: f64) {
+        self.0.push(Reading { name, unit, value, target: None });
+    }
+
+    /// Notes a number that should not be larger than `target`.
+    pub fn hold(&mut self, name: &'static str, unit: &'static str, value: f64, target: f64) {
+        self.0.push(Reading { name, unit, value, target: Some(target) });
+    }
+}
+
+/// The numbers of all runs.
+pub fn measures(runs: &[Measured]) -> Vec<Measure> {
+    let first = runs.iter().take(1).flat_map(|run| &run.0);
+    let of_all = |name: &'static str| {
+        let named = runs.iter().flat_map(|run| run.0.iter().filter(move |reading| reading.name == name));
+        named.map(|reading| reading.value).collect::<Vec<_>>()
+    };
+    first.map(|reading| Measure::new(reading.name, reading.unit, of_all(reading.name)).target(reading.target)).collect()
+}
+
+/// Times of many events.
+#[derive(Clone, Debug, Default)]
+pub struct Times(Vec<f64>);
+
+impl Times {
+    /// One more.
+    pub fn add(&mut self, time: Duration) {
+        self.0.push(time.as_secs_f64());
+        self.0.sort_by(f64::total_cmp);
+    }
+
+    /// The smallest time that so many percent do not exceed.
+    pub fn percentile(&self, percent: usize) -> f64 {
+        let rank = (self.0.len() * percent).div_ceil(100);
+        self.0.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_one_of_the_times() {
+        let mut times = Times::default();
+        assert!(times.percentile(50).is_nan());
+        (1..=200).rev().for_each(|second| times.add(Duration::from_secs(second)));
+        assert_eq!([50, 99, 100].map(|percent| times.percentile(percent)), [100.0, 198.0, 200.0]);
+    }
+}

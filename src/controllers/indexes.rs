@@ -1,0 +1,82 @@
+//! By what objects are found besides their name. Pure.
+
+use crate::api::affinity::{self, HOSTNAME_LABEL};
+use crate::api::node_volume_report::NodeVolumeReport;
+use crate::api::slim::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeSource};
+use crate::api::volume_health::VolumeHealth;
+
+/// Pods, attachments and requests by the name of their node.
+pub const BY_NODE: &str = "node";
+/// Pods, and VolumeHealths, by `namespace/name` of their claims.
+pub const BY_CLAIM: &str = "claim";
+/// Attachments, claims and reports by the name of the PersistentVolume.
+pub const BY_VOLUME: &str = "volume";
+/// Nodes, and the local volumes on them, by host name.
+pub const BY_HOST: &str = "host";
+/// Where local volumes are found that name no host: their affinity has to be asked.
+pub const ANY_HOST: &str = "*";
+/// Volumes by CSI driver.
+pub const BY_DRIVER: &str = "driver";
+/// Volumes by [`handle`].
+pub const BY_HANDLE: &str = "handle";
+
+/// What tells the volumes of all CSI drivers apart.
+pub fn handle(driver: &str, handle: &str) -> String {
+    format!("{driver}^{handle}")
+}
+
+pub(super) fn node_of_pod(pod: &Pod) -> Vec<String> {
+    pod.spec.node_name.iter().cloned().collect()
+}
+
+/// `namespace/name` of the claims that a pod uses.
+pub fn claims_of_pod(pod: &Pod) -> Vec<String> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let claims = pod.spec.volumes.iter().filter_map(|volume| match &volume.source {
+        VolumeSource::Claim(claim) => Some(format!("{namespace}/{claim}")),
+        VolumeSource::Ephemeral => Some(format!("{namespace}/{name}-{}", volume.name)),
+        _ => None,
+    });
+    claims.collect()
+}
+
+/// The host names by which a node may be named: its own and its label.
+pub fn hosts_of_node(node: &Node) -> Vec<String> {
+    let label = node.metadata.labels.as_ref().and_then(|labels| labels.get(HOSTNAME_LABEL));
+    let mut hosts: Vec<_> = node.metadata.name.iter().chain(label).cloned().collect();
+    hosts.dedup();
+    hosts
+}
+
+/// Only local volumes: the others are not lost with a node.
+pub(super) fn hosts_of_volume(volume: &PersistentVolume) -> Vec<String> {
+    if volume.spec.local.is_none() {
+        return Vec::new();
+    }
+    let hosts = affinity::hosts(volume);
+    if hosts.is_empty() { vec![ANY_HOST.to_owned()] } else { hosts }
+}
+
+pub(super) fn driver_of_volume(volume: &PersistentVolume) -> Vec<String> {
+    volume.spec.csi.iter().map(|csi| csi.driver.clone()).collect()
+}
+
+pub(super) fn handle_of_volume(volume: &PersistentVolume) -> Vec<String> {
+    volume.spec.csi.iter().map(|csi| handle(&csi.driver, &csi.volume_handle)).collect()
+}
+
+pub(super) fn volumes_of_report(report: &NodeVolumeReport) -> Vec<String> {
+    report.status.iter().flat_map(|status| &status.volumes).map(|volume| volume.name.clone()).collect()
+}
+
+/// `namespace/name` of the claim that a VolumeHealth says its volume is bound to.
+pub fn claims_of_health(health: &VolumeHealth) -> Vec<String> {
+    let volume = health.status.as_ref().and_then(|status| status.volume.as_ref());
+    volume.and_then(|volume| volume.claim.clone()).into_iter().collect()
+}
+
+/// The volume that a claim is bound to, or asks for.
+pub(super) fn volume_of_claim(claim: &PersistentVolumeClaim) -> Vec<String> {
+    claim.spec.volume_name.iter().cloned().collect()
+}

@@ -1,0 +1,58 @@
+//! Whether a node still holds something of its incident: what proves that it does not, and what only seems to.
+
+use crate::api::node_fence::{VolumeStatus, VolumeStatusState};
+use crate::api::node_volume_report::Cleanup;
+
+use super::decide::Seen;
+
+/// What shows that the node holds nothing of the incident any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CleanBy {
+    /// The Node object is gone, with its pods and attachments. It is believed until a node comes back under the boot id.
+    NodeDeleted,
+    /// A new, non-empty boot id: no process of the old one lives.
+    Rebooted,
+    /// The agent looked for every volume that was cut off, in this boot, and found nothing twice.
+    TwoCleanPasses,
+}
+
+impl CleanBy {
+    /// The reason in rows and conditions.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::NodeDeleted => "NodeDeleted",
+            Self::Rebooted => "Rebooted",
+            Self::TwoCleanPasses => "TwoCleanPasses",
+        }
+    }
+}
+
+/// Whether the node is clean, and what shows it.
+pub fn by(seen: &Seen) -> Option<CleanBy> {
+    let Some(node) = &seen.node else { return Some(CleanBy::NodeDeleted) };
+    let boot_id = node.status.node_info.boot_id.as_str();
+    let before = seen.fence.spec.node.boot_id.as_deref();
+    if !boot_id.is_empty() && before.is_some_and(|before| before != boot_id) {
+        return Some(CleanBy::Rebooted);
+    }
+    cleanup(seen).filter(|cleanup| cleanup.is_clean()).map(|_| CleanBy::TwoCleanPasses)
+}
+
+/// What the agent says of this episode, on this node and in this boot.
+pub fn cleanup(seen: &Seen) -> Option<&Cleanup> {
+    let node = seen.node.as_ref()?;
+    let uid = node.metadata.uid.as_deref()?;
+    seen.node_report.as_ref()?.cleanup_of(&seen.fence, uid, &node.status.node_info.boot_id)
+}
+
+/// Whether a Node that was deleted, and its volumes with it held for clean, came back under the same boot id: what ran
+/// there may run still.
+pub fn is_back_uncleaned(seen: &Seen) -> bool {
+    let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str());
+    let same = boot_id.is_some_and(|id| Some(id) == seen.fence.spec.node.boot_id.as_deref());
+    let rows = seen.fence.status.iter().flat_map(|status| &status.volumes);
+    let taken_for_clean = |row: &VolumeStatus| {
+        row.state == VolumeStatusState::Clean && row.reason.as_deref() == Some(CleanBy::NodeDeleted.reason())
+    };
+    same && rows.into_iter().any(taken_for_clean)
+}

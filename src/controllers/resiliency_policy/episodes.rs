@@ -1,0 +1,60 @@
+//! The NodeFences that a pass writes: the first episode of a node, the next one, and a plan that has grown.
+
+use std::collections::BTreeMap;
+
+use crate::api::names;
+use crate::api::node_fence::{NodeFence, NodeFenceSpec, VolumeStatusState};
+use crate::api::time::Now;
+
+use super::decide::Effect;
+use super::plan::{self, Draft, LiveNode};
+
+/// The first episode of a node.
+pub(super) fn open(name: &str, live: &LiveNode, draft: Draft) -> Effect {
+    let mut fence = NodeFence::new(
+        name,
+        NodeFenceSpec { episode: 1, node: plan::identity(&live.node), policies: draft.policies, plan: draft.plan },
+    );
+    fence.metadata.finalizers = Some(vec![names::NODE_CLEAN_FINALIZER.into()]);
+    // The label comes before the taint, and with the plan it costs no write. An incident that will be held for its
+    // identity is not active.
+    if fence.spec.plan.volumes.iter().all(|volume| volume.node_id.is_some() || volume.methods.is_empty()) {
+        fence.metadata.labels = Some(BTreeMap::from([(names::ACTIVE_LABEL.into(), "true".into())]));
+    }
+    Effect::Open(Box::new(fence))
+}
+
+/// The next episode of the same object; rows that are not clean are carried over under their own number.
+pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Effect {
+    let episode = fence.spec.episode + 1;
+    let status = fence.status.clone().unwrap_or_default();
+    let unclean = |episode: i64, name: &str| {
+        let row = status.volumes.iter().find(|row| row.episode == episode && row.name == name);
+        row.is_some_and(|row| {
+            !matches!(row.state, VolumeStatusState::Clean | VolumeStatusState::Undone | VolumeStatusState::Pending)
+        })
+    };
+    let carried: Vec<_> =
+        fence.spec.plan.volumes.iter().filter(|row| unclean(row.episode, &row.name)).cloned().collect();
+    draft.plan.volumes.extend(carried);
+    draft.plan.digest = plan::digest(&draft.plan.pods, &draft.plan.volumes);
+    let mut next = fence.clone();
+    next.status = None;
+    next.spec = NodeFenceSpec { episode, node: plan::identity(&live.node), policies: draft.policies, plan: draft.plan };
+    Effect::Replan(Box::new(next))
+}
+
+/// The plan grown by what the draft has more; `None` when it has nothing more.
+pub(super) fn grow(fence: &NodeFence, live: &LiveNode, draft: Draft, now: Now) -> Option<Effect> {
+    let wanted = plan::without_early_returns(draft.plan, &fence.spec.plan, live, now);
+    let grown = plan::grown(&fence.spec.plan, &wanted)?;
+    let mut next = fence.clone();
+    next.status = None;
+    next.spec.plan = grown;
+    for policy in draft.policies {
+        if !next.spec.policies.iter().any(|known| known.name == policy.name) {
+            next.spec.policies.push(policy);
+        }
+    }
+    Some(Effect::Replan(Box::new(next)))
+}

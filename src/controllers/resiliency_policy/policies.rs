@@ -1,0 +1,90 @@
+//! What a pass writes to the policies themselves: our finalizer, and their status.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::api::names;
+use crate::api::resiliency_policy::{ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType};
+use crate::api::time::{self, Now};
+use crate::api::usage::PodView;
+
+use super::decide::{self, Decision, Effect, PolicyBrakes, Seen};
+use super::{select, status};
+
+/// Puts our finalizer on policies, and takes it off those that are deleted and have nothing left to do.
+pub(super) fn guard(seen: &Seen, decision: &mut Decision) {
+    for policy in &seen.policies {
+        let guarded = is_guarded(policy);
+        let deleted = policy.metadata.deletion_timestamp.is_some();
+        if !deleted && !guarded {
+            decision.effects.insert(0, Effect::Guard(policy.clone()));
+        } else if deleted && guarded && status::unfinished(policy, &seen.fences).is_empty() {
+            decision.effects.push(Effect::Unguard(policy.clone()));
+        }
+    }
+}
+
+fn is_guarded(policy: &ResiliencyPolicy) -> bool {
+    policy.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == names::POLICY_FINALIZER)
+}
+
+/// Writes the status of every policy that has another than it should.
+pub(super) fn record_all(seen: &Seen, brakes: &BTreeMap<&str, PolicyBrakes>, decision: &mut Decision, now: Now) {
+    // A policy that gets its finalizer in this pass is another version afterwards: its status comes with the next.
+    for policy in seen.policies.iter().filter(|policy| is_guarded(policy)) {
+        let Some(brake) = policy.metadata.name.as_deref().and_then(|name| brakes.get(name)) else { continue };
+        let facts = status::Facts {
+            protected: protected(seen, policy),
+            max_nodes: brake.limit,
+            acted_on: brake.acted_on,
+            restraints: restraints(policy, brake, now),
+            fences: &seen.fences,
+            reports: &seen.reports,
+            silent_fencers: &seen.silent_fencers,
+            drivers: drivers(seen, policy),
+            unmoved: &decision.unmoved,
+            counts_due: seen.counts_due,
+        };
+        let wanted = status::compute(policy, &facts, now);
+        if policy.status.as_ref() != Some(&wanted) {
+            decision.effects.push(record(policy, wanted));
+        }
+    }
+}
+
+fn record(policy: &ResiliencyPolicy, status: ResiliencyPolicyStatus) -> Effect {
+    let mut policy = policy.clone();
+    policy.status = Some(status);
+    Effect::Record(Box::new(policy))
+}
+
+fn restraints(policy: &ResiliencyPolicy, brake: &PolicyBrakes, now: Now) -> Vec<Restraint> {
+    let mut restraints: Vec<_> = brake.outage.iter().chain(&brake.array).cloned().collect();
+    if brake.exhausted {
+        let recorded = policy.status.iter().flat_map(|status| &status.restraints);
+        let since = recorded.into_iter().find(|r| r.type_ == RestraintType::BudgetExhausted).map(|r| r.since);
+        let since = since.unwrap_or(time::stamp(now.wall));
+        restraints.push(Restraint { type_: RestraintType::BudgetExhausted, name: None, since, until: None });
+    }
+    restraints
+}
+
+fn protected<'a>(seen: &'a Seen, policy: &'a ResiliencyPolicy) -> usize {
+    selected(seen, policy).count()
+}
+
+fn drivers(seen: &Seen, policy: &ResiliencyPolicy) -> BTreeMap<String, usize> {
+    let mut drivers = BTreeMap::new();
+    for pod in selected(seen, policy) {
+        for driver in pod.drivers().collect::<BTreeSet<_>>() {
+            *drivers.entry(driver.to_owned()).or_default() += 1;
+        }
+    }
+    drivers
+}
+
+fn selected<'a>(seen: &'a Seen, policy: &'a ResiliencyPolicy) -> impl Iterator<Item = &'a PodView> {
+    seen.pods.values().flatten().filter(|pod| decide::may_be_released(pod) && !pod.pod.is_static()).filter(move |pod| {
+        let none = BTreeMap::new();
+        select::selects(policy, pod, seen.namespaces.get(pod.namespace()).unwrap_or(&none))
+    })
+}

@@ -1,0 +1,76 @@
+//! The node agent against the running kernel: real mounts, loop devices, a FUSE server that hangs, processes in other
+//! mount namespaces. Needs root, and works in a mount namespace of its own, where it can do no harm. One test at a time:
+//! a process in a mount namespace made for one would hold the mounts of all.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test says what it expects by panicking; clippy knows only those of the standard harness for tests"
+)]
+
+mod bench;
+mod cleaning;
+mod plugin;
+mod probes;
+mod probes_blocking;
+mod probes_hung;
+mod refusing;
+mod volumes;
+mod world;
+
+use std::process::{Command, ExitCode};
+
+use libtest_mimic::{Failed, Trial};
+
+/// Set in the process that runs in the mount namespace of its own.
+const INSIDE: &str = "BULKHEAD_TEST_MOUNT_NAMESPACE";
+
+fn main() -> ExitCode {
+    let mut arguments = libtest_mimic::Arguments::from_args();
+    arguments.test_threads = Some(1);
+    if let Some(path) = std::env::var_os(probes_hung::SERVE) {
+        return probes_hung::serve(path.as_ref());
+    }
+    let root = rustix::process::geteuid().is_root();
+    if root && !arguments.list && std::env::var_os(INSIDE).is_none() {
+        return inside();
+    }
+    let groups = [
+        cleaning::trials(),
+        refusing::trials(),
+        probes::trials(),
+        probes_blocking::trials(),
+        probes_hung::trials(),
+        volumes::trials(),
+    ];
+    let mut trials: Vec<_> = groups.into_iter().flatten().collect();
+    if !root {
+        let ci = std::env::var("CI").is_ok_and(|value| value == "true");
+        let lacks = |trial: Trial| match ci {
+            true => Trial::test(trial.name().to_owned(), || Err(Failed::from("needs root: run the tests as root"))),
+            false => trial.with_kind("needs root").with_ignored_flag(true),
+        };
+        trials = trials.into_iter().map(lacks).collect();
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Runs this program again, in namespaces of its own.
+fn inside() -> ExitCode {
+    let program = std::env::current_exe().expect("our own path");
+    let status = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
+        .arg(program)
+        .args(std::env::args().skip(1))
+        .env(INSIDE, "1")
+        .status();
+    match status {
+        Ok(status) => ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)),
+        Err(error) => {
+            eprintln!("error: unshare (util-linux): {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

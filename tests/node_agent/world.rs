@@ -1,0 +1,363 @@
+//! A node as its agent sees it: a kubelet's folder with real mounts, and an API that holds the objects of that node.
+
+use std::convert::Infallible;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use bulkhead::api::names;
+use bulkhead::api::node_fence::NodeFence;
+use bulkhead::api::node_volume_report::{CleanupState, NodeVolumeReport, NodeVolumeReportStatus};
+use bulkhead::api::slim::Node;
+use bulkhead::node_agent::children::Children;
+use bulkhead::node_agent::driver::Plugins;
+use bulkhead::node_agent::metrics::Metrics;
+use bulkhead::node_agent::mounts::mountinfo;
+use bulkhead::node_agent::{self, Context, Settings, Stores, VOLUMES_AT_ONCE};
+use bulkhead::runtime::apply::Writer;
+use bulkhead::runtime::client::Clients;
+use bulkhead::runtime::clock::Clock;
+use bulkhead::runtime::events::Events;
+use bulkhead::runtime::leader::Leadership;
+use bulkhead::runtime::store::{ObjectKey, Store};
+use bulkhead::runtime::telemetry::Telemetry;
+use http::{Method, Request, Response, StatusCode};
+use kube::Client;
+use rustix::mount::{MountFlags, UnmountFlags};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::plugin::{Behaviour, DRIVER, Plugin};
+
+pub const NODE: &str = "worker-1";
+/// How long anything may take on a machine that is busy with other things.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A node. Its mounts and its agent go with it.
+pub struct World {
+    pub root: PathBuf,
+    pub plugin: Plugin,
+    pub stores: Stores,
+    pub patience: Duration,
+    pub call_timeout: Duration,
+    pub inventory_timeout: Duration,
+    /// The process whose mounts are the node's.
+    pub host: String,
+    pub events: Arc<Mutex<Vec<String>>>,
+    pub history: Arc<Mutex<Vec<NodeVolumeReportStatus>>>,
+    /// Pods that the API has, beside those that the watch has told of.
+    pub untold: Arc<Mutex<Vec<Value>>>,
+    agent: Option<CancellationToken>,
+    _folder: tempfile::TempDir,
+}
+
+/// A volume of the incident.
+pub struct Volume {
+    pub name: String,
+    pub handle: String,
+    pub pod: String,
+}
+
+pub fn volume(number: usize) -> Volume {
+    Volume {
+        name: format!("pvc-{number}"),
+        handle: format!("handle-{number}"),
+        pod: format!("a1f0c1e2-0001-4000-8000-{number:012}"),
+    }
+}
+
+impl World {
+    pub fn new(behaviour: Behaviour) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap().join("kubelet");
+        fs::create_dir_all(root.join("pods")).unwrap();
+        fs::create_dir_all(root.join("plugins")).unwrap();
+        let stores = Stores {
+            nodes: Store::new_detached(Vec::new()),
+            fences: Store::new_detached(Vec::new()),
+            reports: Store::new_detached(Vec::new()),
+            pods: Store::new_detached(Vec::new()),
+            volumes: Store::new_detached(Vec::new()),
+            policies: Store::new_detached(Vec::new()),
+        };
+        stores.volumes.list_done();
+        stores.policies.list_done();
+        let node: Node = from(json!({
+            "metadata": { "name": NODE, "uid": "node-uid" },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+        }));
+        stores.nodes.insert(node);
+        stores.reports.insert(from(json!({
+            "apiVersion": "bulkhead.dev/v1alpha1", "kind": "NodeVolumeReport",
+            "metadata": { "name": NODE, "uid": "report-uid", "resourceVersion": "1" },
+        })));
+        Self {
+            plugin: Plugin::new(&root, behaviour),
+            root,
+            stores,
+            patience: Duration::from_millis(200),
+            call_timeout: Duration::from_secs(5),
+            inventory_timeout: Duration::from_secs(15),
+            host: "/proc/self".into(),
+            events: Arc::default(),
+            history: Arc::default(),
+            untold: Arc::default(),
+            agent: None,
+            _folder: folder,
+        }
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// The NodeFence, with these volumes cut off and proved.
+    pub fn fence(&self, episode: i64, volumes: &[Volume]) {
+        let plan = |volume: &Volume| {
+            json!({ "episode": episode, "name": volume.name, "driver": DRIVER, "volumeHandle": volume.handle,
+                    "minimumProof": "Verified" })
+        };
+        let row = |volume: &Volume| {
+            json!({ "episode": episode, "name": volume.name, "state": "Detached", "proof": "Verified", "method": "Unpublish",
+                    "committedAt": "2026-11-21T02:40:00Z", "provedAt": "2026-11-21T02:40:01Z" })
+        };
+        let pod = |volume: &Volume| {
+            json!({ "episode": episode, "uid": volume.pod, "namespace": "shop", "name": volume.name, "action": "Release",
+                    "reason": "NodeFailure", "volumes": [volume.name] })
+        };
+        let mut fence: NodeFence = from(json!({
+            "apiVersion": "bulkhead.dev/v1alpha1", "kind": "NodeFence",
+            "metadata": { "name": NODE, "uid": "fence-uid", "resourceVersion": episode.to_string() },
+            "spec": {
+                "episode": episode, "node": { "uid": "node-uid" },
+                "policies": [{ "name": "p", "uid": "u", "generation": 1, "mode": "Enforce" }],
+                "plan": {
+                    "decidedAt": "2026-11-21T02:39:00Z", "digest": "sha256:00000000", "evidence": [],
+                    "pods": volumes.iter().map(pod).collect::<Vec<_>>(),
+                    "volumes": volumes.iter().map(plan).collect::<Vec<_>>(),
+                },
+            },
+            "status": { "volumes": volumes.iter().map(row).collect::<Vec<_>>() },
+        }));
+        fence.metadata.labels = Some([(names::ACTIVE_LABEL.to_owned(), "true".to_owned())].into());
+        self.stores.fences.insert(fence);
+    }
+
+    /// A pod that the API has.
+    pub fn pod(&self, uid: &str) {
+        self.stores.pods.insert(from(running(uid)));
+    }
+
+    /// The pod is gone for the API.
+    pub fn pod_is_gone(&self, uid: &str) {
+        self.stores.pods.remove(&ObjectKey::namespaced("shop", uid));
+    }
+
+    /// A file system volume as driver and kubelet leave it: the driver's own mount, staged and bound into the pod.
+    pub fn publish(&self, volume: &Volume) {
+        let private = self.plugin.private(&volume.handle);
+        folder(&private);
+        tmpfs(&private);
+        let staging = self.path(&staging(volume)).join("globalmount");
+        folder(&staging);
+        bind(&private, &staging);
+        record(staging.parent().unwrap(), volume);
+        let target = self.path(&target(volume)).join("mount");
+        folder(&target);
+        bind(&staging, &target);
+        record(target.parent().unwrap(), volume);
+    }
+
+    /// Mount points below the node's folder.
+    pub fn mounts(&self) -> Vec<String> {
+        let mounts = mountinfo::parse(&fs::read("/proc/self/mountinfo").unwrap()).unwrap();
+        let within = |mount: &mountinfo::Mount| mountinfo::is_within(&mount.path, self.root.to_str().unwrap());
+        mounts.into_iter().filter(within).map(|mount| mount.path).collect()
+    }
+
+    /// Starts the agent; one that runs is killed.
+    pub fn start(&mut self) {
+        self.stop();
+        let telemetry = Telemetry::new();
+        let client = self.api();
+        let cancel = CancellationToken::new();
+        let settings = Settings {
+            node_name: NODE.into(),
+            kubelet_root: self.root.to_str().unwrap().to_owned(),
+            host: self.host.clone(),
+            boot_id_file: "/proc/sys/kernel/random/boot_id".into(),
+            kubelet_patience: self.patience,
+            check_interval: Duration::from_secs(1),
+            call_timeout: self.call_timeout,
+            inventory_timeout: self.inventory_timeout,
+        };
+        let children = Children::new(env!("CARGO_BIN_EXE_bulkhead-node-agent").into(), settings.host.clone());
+        let plugins =
+            Plugins { host: settings.host.clone(), kubelet_root: settings.kubelet_root.clone(), beside: None };
+        let always = Leadership::always();
+        let cx = Context {
+            settings: Arc::new(settings),
+            plugins,
+            metrics: Metrics::register(&telemetry, children.clone()),
+            children,
+            clients: Clients {
+                reads: client.clone(),
+                writes: client.clone(),
+                leases: client.clone(),
+                watches: client.clone(),
+            },
+            writer: Writer::new(client.clone(), always.clone(), "bulkhead-node-agent"),
+            events: Events::spawn(client, "agent", "pod", always, &telemetry, cancel.clone()),
+            clock: Clock::system(),
+            turns: Arc::new(Semaphore::new(VOLUMES_AT_ONCE)),
+            found: Arc::default(),
+            health: Arc::default(),
+        };
+        let (stores, token) = (self.stores.clone(), cancel.clone());
+        tokio::spawn(async move { node_agent::serve(cx, stores, &telemetry, token).await });
+        self.agent = Some(cancel);
+    }
+
+    pub fn stop(&mut self) {
+        if let Some(cancel) = self.agent.take() {
+            cancel.cancel();
+        }
+    }
+
+    /// An API that takes reports and Events.
+    fn api(&self) -> Client {
+        let (stores, history, events) = (self.stores.clone(), self.history.clone(), self.events.clone());
+        let untold = self.untold.clone();
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let (stores, history, events) = (stores.clone(), history.clone(), events.clone());
+            let untold = untold.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = axum::body::to_bytes(Body::new(body), usize::MAX).await.unwrap();
+                let key = ObjectKey::cluster(NODE);
+                let answer = match (&parts.method, parts.uri.path()) {
+                    (&Method::PUT, path) if path.ends_with("/nodevolumereports/worker-1/status") => {
+                        let mut report: NodeVolumeReport = serde_json::from_slice(&body).unwrap();
+                        let version: u64 = report.metadata.resource_version.as_deref().unwrap().parse().unwrap();
+                        report.metadata.resource_version = Some((version + 1).to_string());
+                        history.lock().unwrap().extend(report.status.clone());
+                        stores.reports.insert(report.clone());
+                        serde_json::to_value(report).unwrap()
+                    }
+                    (&Method::GET, path) if path.ends_with("/nodefences/worker-1") => {
+                        serde_json::to_value(stores.fences.get(&key).as_deref()).unwrap()
+                    }
+                    (&Method::GET, "/api/v1/pods") => {
+                        assert!(parts.uri.query().unwrap().contains("spec.nodeName%3Dworker-1"), "{}", parts.uri);
+                        let mut pods: Vec<_> = stores.pods.list().iter().map(|pod| json!(**pod)).collect();
+                        pods.extend(untold.lock().unwrap().clone());
+                        json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods })
+                    }
+                    (&Method::POST, path) if path.ends_with("/events") => {
+                        let event: Value = serde_json::from_slice(&body).unwrap();
+                        events.lock().unwrap().push(event["reason"].as_str().unwrap().to_owned());
+                        event
+                    }
+                    other => panic!("the agent asks for something that is not its own: {other:?}"),
+                };
+                let body = Body::from(answer.to_string());
+                Ok::<_, Infallible>(Response::builder().status(StatusCode::OK).body(body).unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    pub fn status(&self) -> NodeVolumeReportStatus {
+        self.stores.reports.get(&ObjectKey::cluster(NODE)).unwrap().status.clone().unwrap_or_default()
+    }
+
+    pub fn state(&self) -> Option<CleanupState> {
+        self.status().cleanup.map(|cleanup| cleanup.state)
+    }
+
+    /// Reasons of what is said to be left.
+    pub fn reasons(&self) -> Vec<String> {
+        self.status().cleanup.into_iter().flat_map(|cleanup| cleanup.remaining).map(|left| left.reason).collect()
+    }
+
+    /// Waits until it holds.
+    pub async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !holds(self) {
+            assert!(
+                Instant::now() < end,
+                "not within {PATIENCE:?}: {what}\nreport: {:#?}\nmounts: {:#?}\ncalls: {:#?}",
+                self.status(),
+                self.mounts(),
+                self.plugin.calls()
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub async fn until_clean(&self) {
+        self.until("the report says Clean", |world| world.state() == Some(CleanupState::Clean)).await;
+        assert_eq!(self.mounts(), [] as [&str; 0]);
+        assert_eq!(self.status().volumes, []);
+    }
+
+    pub async fn until_blocked_by(&self, reason: &str) {
+        self.until(&format!("blocked by {reason}"), |world| {
+            world.state() == Some(CleanupState::Blocked) && world.reasons().iter().any(|found| found == reason)
+        })
+        .await;
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stop();
+        for path in self.mounts().iter().rev() {
+            let _ = rustix::mount::unmount(path.as_str(), UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// A pod that runs, and has a claim.
+pub fn running(uid: &str) -> Value {
+    json!({
+        "metadata": { "name": uid, "namespace": "shop", "uid": uid },
+        "spec": { "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }] },
+        "status": { "phase": "Running" },
+    })
+}
+
+fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+pub fn staging(volume: &Volume) -> String {
+    let digest: String = Sha256::digest(&volume.handle).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("plugins/kubernetes.io/csi/{DRIVER}/{digest}")
+}
+
+pub fn target(volume: &Volume) -> String {
+    format!("pods/{}/volumes/kubernetes.io~csi/{}", volume.pod, volume.name)
+}
+
+pub fn record(folder: &Path, volume: &Volume) {
+    let text = json!({ "driverName": DRIVER, "volumeHandle": volume.handle, "specVolID": volume.name }).to_string();
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("vol_data.json"), text).unwrap();
+}
+
+pub fn folder(path: &Path) {
+    fs::create_dir_all(path).unwrap();
+}
+
+pub fn tmpfs(path: &Path) {
+    rustix::mount::mount("tmpfs", path, "tmpfs", MountFlags::empty(), None).unwrap();
+}
+
+pub fn bind(from: &Path, to: &Path) {
+    rustix::mount::mount_bind(from, to).unwrap();
+}

@@ -1,0 +1,254 @@
+//! What is played, and what is expected of it. The tests are made of this table; `docs/testbed.md` shows it.
+
+use std::fmt::Write;
+
+use bulkhead_testbed::cluster::real::Kind;
+use bulkhead_testbed::real_nodes::{Fault, NodeProgram};
+
+/// Clean by the agent: nothing left, seen twice.
+pub const BY_AGENT: &str = "TwoCleanPasses";
+/// Clean by a new boot id.
+pub const BY_REBOOT: &str = "Rebooted";
+
+/// A failure of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Failure {
+    pub name: &'static str,
+    pub faults: &'static [Fault],
+    pub ends: Ends,
+}
+
+/// How a failure ends, as long as nobody heals it before.
+#[derive(Clone, Copy, Debug)]
+pub enum Ends {
+    /// The pod is replaced on another node.
+    Moved {
+        /// The old container goes on writing, and is refused.
+        writes: bool,
+        /// Why the node is clean in the end.
+        clean: &'static str,
+    },
+    /// Nothing is done.
+    LeftAlone,
+}
+
+const ZOMBIE: Ends = Ends::Moved { writes: true, clean: BY_AGENT };
+const SILENT: Ends = Ends::Moved { writes: false, clean: BY_AGENT };
+
+/// Every failure.
+pub const FAILURES: [Failure; 8] = [
+    Failure { name: "cut_control", faults: &[Fault::CutControl], ends: ZOMBIE },
+    Failure { name: "freeze_kubelet", faults: &[Fault::Freeze(NodeProgram::Kubelet)], ends: ZOMBIE },
+    Failure { name: "kill_kubelet", faults: &[Fault::Kill(NodeProgram::Kubelet)], ends: ZOMBIE },
+    Failure { name: "freeze_everything", faults: &[Fault::FreezeEverything], ends: SILENT },
+    Failure { name: "cut_both", faults: &[Fault::CutControl, Fault::CutStorage], ends: SILENT },
+    Failure {
+        name: "kill_everything",
+        faults: &[Fault::KillEverything],
+        ends: Ends::Moved { writes: false, clean: BY_REBOOT },
+    },
+    Failure { name: "kill_containerd", faults: &[Fault::Kill(NodeProgram::Containerd)], ends: Ends::LeftAlone },
+    Failure { name: "freeze_containerd", faults: &[Fault::Freeze(NodeProgram::Containerd)], ends: Ends::LeftAlone },
+];
+
+/// Those that are played in every run, of each thing one.
+const ORDINARY: [(&str, Kind); 3] =
+    [("cut_control", Kind::StatefulSet), ("freeze_kubelet", Kind::Deployment), ("kill_everything", Kind::StatefulSet)];
+
+/// When the node is healed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Healed {
+    /// Before the first fence call.
+    BeforeRelease,
+    /// When the replacement writes.
+    AfterRelease,
+}
+
+/// A failure, of whose node, healed when.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    pub failure: Failure,
+    pub kind: Kind,
+    pub healed: Healed,
+}
+
+impl Cell {
+    pub fn name(&self) -> String {
+        let kind = match self.kind {
+            Kind::StatefulSet => "set",
+            Kind::Deployment => "deployment",
+        };
+        let healed = match (self.failure.ends, self.healed) {
+            (Ends::LeftAlone, _) => "",
+            (_, Healed::BeforeRelease) => "::healed_before",
+            (_, Healed::AfterRelease) => "::healed_after",
+        };
+        format!("{}::{kind}{healed}", self.failure.name)
+    }
+
+    /// Whether it is played in every run.
+    pub fn is_ordinary(&self) -> bool {
+        self.healed == Healed::AfterRelease && ORDINARY.contains(&(self.failure.name, self.kind))
+    }
+}
+
+/// All cells.
+pub fn cells() -> Vec<Cell> {
+    let healings = |ends: &Ends| match ends {
+        Ends::LeftAlone => &[Healed::AfterRelease][..],
+        Ends::Moved { .. } => &[Healed::BeforeRelease, Healed::AfterRelease],
+    };
+    let of = |failure: Failure| {
+        let kinds = [Kind::StatefulSet, Kind::Deployment].into_iter();
+        kinds.flat_map(move |kind| healings(&failure.ends).iter().map(move |&healed| Cell { failure, kind, healed }))
+    };
+    FAILURES.into_iter().flat_map(of).collect()
+}
+
+/// What else is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scene {
+    LeaderOnTheFailingNode,
+    StorageLinkAlone,
+    FiftyMounts,
+    AgentMissing,
+    ProcessHoldsMount,
+    RebootWhileCleaning,
+    AgentKilledInInventory,
+    AgentKilledWhileCleaning,
+    AgentKilledAfterOnePass,
+    AgentPodDeletedWhileCleaning,
+    ControllerKilledWhileCleaning,
+    BlockVolume,
+    NodeMadeAnew,
+    TwoOfThree,
+    TwoOfThreeWithBrakes,
+    DeadFileServer,
+    LocalFolderGone,
+    DeadFileServerMoves,
+    DeletedInTheBackend,
+    UnpublishedBehind,
+    SharedVolume,
+    NodeWithLocalVolumes,
+}
+
+/// A scene, its name, whether it is played in every run, and what is expected.
+pub struct Row {
+    pub scene: Scene,
+    pub name: &'static str,
+    pub ordinary: bool,
+    pub expected: &'static str,
+}
+
+const fn row(scene: Scene, name: &'static str, ordinary: bool, expected: &'static str) -> Row {
+    Row { scene, name, ordinary, expected }
+}
+
+/// All scenes.
+pub const SCENES: [Row; 22] = [
+    row(
+        Scene::LeaderOnTheFailingNode,
+        "leader_on_the_failing_node",
+        true,
+        "another replica leads; moved, refused, cleaned by the agent",
+    ),
+    row(Scene::StorageLinkAlone, "storage_link_alone", true, "kubelet Ready: 0 actions; writes again when healed"),
+    row(
+        Scene::FiftyMounts,
+        "fifty_mounts",
+        false,
+        "5 pods with 10 volumes each: clean-up starts 2 s after the node is Ready, and 10 s after it the taint is gone",
+    ),
+    row(
+        Scene::AgentMissing,
+        "agent_missing",
+        false,
+        "without an agent the taint stays, NodeClean says `AgentMissing`; the agent back: cleaned",
+    ),
+    row(
+        Scene::ProcessHoldsMount,
+        "process_holds_mount",
+        false,
+        "the API is back, the kubelet is frozen: `Blocked` with `ProcessHoldsMount`, the taint stays; thawed: cleaned",
+    ),
+    row(Scene::RebootWhileCleaning, "reboot_while_cleaning", false, "clean by the reboot"),
+    row(Scene::AgentKilledInInventory, "agent_killed_in_inventory", false, "the next agent cleans"),
+    row(Scene::AgentKilledWhileCleaning, "agent_killed_while_cleaning", false, "the next agent cleans"),
+    row(Scene::AgentKilledAfterOnePass, "agent_killed_after_one_pass", false, "the next agent makes two passes"),
+    row(Scene::AgentPodDeletedWhileCleaning, "agent_pod_deleted_while_cleaning", false, "the next agent cleans"),
+    row(Scene::ControllerKilledWhileCleaning, "controller_killed_while_cleaning", false, "the next leader untaints"),
+    row(Scene::BlockVolume, "block_volume", false, "moved, refused, cleaned by the agent: no loop device is left"),
+    row(
+        Scene::NodeMadeAnew,
+        "node_made_anew",
+        false,
+        "deleted and registered again with the old containers: tainted again, cleaned by the agent, given back",
+    ),
+    row(Scene::TwoOfThree, "two_of_three_nodes", false, "without brakes both move to the third, and both are cleaned"),
+    row(
+        Scene::TwoOfThreeWithBrakes,
+        "two_of_three_nodes_with_brakes",
+        false,
+        "default limits: no NodeFence, 0 deletes; healed: both write on",
+    ),
+    row(
+        Scene::DeadFileServer,
+        "dead_file_server",
+        true,
+        "`VolumeNotMounted`, Events on claim and pod; a new pod mounts anew, and the taint goes",
+    ),
+    row(
+        Scene::LocalFolderGone,
+        "local_folder_gone",
+        true,
+        "`VolumeNotUsable`: a second pod is held, a new claim is bound elsewhere, the first pod is left alone; back: all is undone",
+    ),
+    row(
+        Scene::DeadFileServerMoves,
+        "dead_file_server_moves_the_pod",
+        true,
+        "the policy's `triggers.volumeTaints`: the old node is cut off from the volume, the pod writes on another",
+    ),
+    row(
+        Scene::DeletedInTheBackend,
+        "deleted_in_the_backend",
+        false,
+        "`VolumeNotUsable` by the driver's sidecar; found again: writes on",
+    ),
+    row(
+        Scene::UnpublishedBehind,
+        "unpublished_behind",
+        false,
+        "`VolumeNotAttached`; the attacher publishes again unhindered, the same pod writes on",
+    ),
+    row(
+        Scene::SharedVolume,
+        "shared_volume",
+        false,
+        "broken on one node: a pod for another is held, the one that has it is left alone; that one gone: it runs",
+    ),
+    row(
+        Scene::NodeWithLocalVolumes,
+        "node_with_local_volumes",
+        false,
+        "node off: `NodeDown` on its local volumes; on again: the taint goes",
+    ),
+];
+
+/// Both tables as in `docs/testbed.md`.
+pub fn markdown() -> String {
+    let mut text = "| failure | as long as it lasts | healed after the release |\n|---|---|---|\n".to_owned();
+    for Failure { name, ends, .. } in FAILURES {
+        let (lasts, healed) = match ends {
+            Ends::Moved { writes: true, clean } => ("the old container goes on, and is refused; the pod moves", clean),
+            Ends::Moved { writes: false, clean } => ("no write of the old container; the pod moves", clean),
+            Ends::LeftAlone => ("the kubelet says NotReady: 0 actions, the container writes on", "–"),
+        };
+        let _ = writeln!(text, "| `{name}` | {lasts} | {healed} |");
+    }
+    text += "\n| trial | expected | runs |\n|---|---|---|\n";
+    for Row { name, expected, ordinary, .. } in SCENES {
+        let _ = writeln!(text, "| `{name}` | {expected} | {} |", if ordinary { "always" } else { "wide" });
+    }
+    text
+}
