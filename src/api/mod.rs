@@ -9,10 +9,12 @@ pub mod fence_request;
 pub mod fencing;
 pub mod hysteresis;
 pub mod limits;
+pub mod mountpoint_s3_pod_attachment;
 pub mod names;
 pub mod node_fence;
 pub mod node_volume_report;
 pub mod resiliency_policy;
+pub mod s3;
 mod schema;
 pub mod selector;
 pub mod slim;
@@ -30,6 +32,7 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
     vec![
         schema::definition::<driver_report::DriverReport>(),
         schema::definition::<fence_request::FenceRequest>(),
+        mountpoint_s3_pod_attachment::definition(),
         schema::definition::<node_fence::NodeFence>(),
         schema::definition::<node_volume_report::NodeVolumeReport>(),
         schema::definition::<resiliency_policy::ResiliencyPolicy>(),

@@ -1,5 +1,6 @@
 //! The project's own commands. `hack/test`, `hack/demo` and `hack/bench` call it.
 
+mod again;
 mod bench;
 mod check;
 mod demo;

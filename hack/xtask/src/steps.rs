@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::io::{BufRead, BufReader};
+use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::Result;
+use crate::again::{self, Failures};
 
 /// How many tests ended how, over all runners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +24,14 @@ pub struct Counts {
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, more: Self) {
+        self.passed += more.passed;
+        self.failed += more.failed;
+        self.skipped += more.skipped;
     }
 }
 
@@ -48,12 +58,14 @@ pub struct Steps {
     pub root: PathBuf,
     /// What the test runners said so far.
     pub counts: Counts,
+    /// Tests that failed beside others and passed by themselves.
+    pub unsteady: Vec<again::Test>,
 }
 
 impl Steps {
     /// No step done yet.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), counts: Counts::default() }
+        Self { root: root.to_owned(), counts: Counts::default(), unsteady: Vec::new() }
     }
 
     /// Does one step.
@@ -80,15 +92,56 @@ impl Steps {
     /// One step that is a test runner: what it prints is passed on, and its closing lines are added up.
     pub fn tests(&mut self, name: &str, command: &mut Command, remedy: &str) -> Result<()> {
         self.step(name, |steps| {
-            let spawned = prepare(command, &steps.root).stdout(Stdio::piped()).spawn();
-            let mut child = spawned.map_err(|error| cannot_start(command, &error))?;
-            let output = child.stdout.take().map(BufReader::new);
-            for line in output.into_iter().flat_map(BufRead::lines).map_while(std::result::Result::ok) {
-                println!("{line}");
-                steps.counts.add(&line);
-            }
-            if child.wait()?.success() { Ok(()) } else { Err(remedy.into()) }
+            let (passed, counts, _) = steps.runner(command)?;
+            steps.counts += counts;
+            if passed { Ok(()) } else { Err(remedy.into()) }
         })
+    }
+
+    /// The same; a few tests that failed are run again, each by itself, and pass if they pass each time. Which they
+    /// were is told, and kept for the last lines.
+    pub fn tests_with_repeats(&mut self, name: &str, command: &mut Command, remedy: &str) -> Result<()> {
+        self.step(name, |steps| {
+            let (passed, counts, failures) = steps.runner(command)?;
+            steps.counts += counts;
+            let again = failures.to_repeat();
+            if passed || again.is_empty() {
+                return if passed { Ok(()) } else { Err(remedy.into()) };
+            }
+            for test in again {
+                println!("==> again, by itself: {} {}", test.target, test.name);
+                for _ in 0..again::TIMES {
+                    let arguments = ["test", "--workspace", "--test", &test.target, "--", "--exact", &test.name];
+                    let (passed, counts, _) = steps.runner(&mut cargo(&arguments))?;
+                    // A run that found no such test has shown nothing.
+                    if !passed || counts.passed != 1 {
+                        return Err(remedy.into());
+                    }
+                }
+                steps.counts.failed -= 1;
+                steps.counts.passed += 1;
+                steps.unsteady.push(test);
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs tests, passes on what they print, and reads it: whether all passed, how many ended how, and which failed.
+    fn runner(&self, command: &mut Command) -> Result<(bool, Counts, Failures)> {
+        // One pipe for both: cargo names the target on stderr, the target its tests on stdout, and the order matters.
+        let (output, input) = std::io::pipe()?;
+        let spawned = prepare(command, &self.root).stdout(input.try_clone()?).stderr(input).spawn();
+        let spawned = spawned.map_err(|error| cannot_start(command, &error));
+        // The command holds the pipe's other end, without whose closing the output never ends.
+        command.stdout(Stdio::inherit()).stderr(Stdio::inherit());
+        let mut child = spawned?;
+        let (mut counts, mut failures) = (Counts::default(), Failures::default());
+        for line in BufReader::new(output).lines().map_while(std::result::Result::ok) {
+            println!("{line}");
+            counts.add(&line);
+            failures.line(&line);
+        }
+        Ok((child.wait()?.success(), counts, failures))
     }
 }
 

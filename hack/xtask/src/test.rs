@@ -7,7 +7,7 @@ use bulkhead_testbed::binaries::{Binaries, Program};
 use bulkhead_testbed::real_nodes;
 
 use crate::steps::{Steps, cargo};
-use crate::{Result, check};
+use crate::{Result, again, check};
 
 /// Tells the tests on the control plane that what takes long is to run too.
 const WIDE: &str = "BULKHEAD_WIDE";
@@ -22,6 +22,14 @@ pub fn run(root: &Path, wide: bool) -> Result<()> {
     println!("==> {:.0} s", started.elapsed().as_secs_f64());
     if let Err(error) = &done {
         println!("==> FAILED: {error}");
+    }
+    for test in &steps.unsteady {
+        println!(
+            "==> UNSTEADY: {} {} failed once and then passed {} times by itself",
+            test.target,
+            test.name,
+            again::TIMES
+        );
     }
     println!("{}", steps.counts);
     done
@@ -48,5 +56,5 @@ fn all(steps: &mut Steps, wide: bool) -> Result<()> {
         control_plane.env(WIDE, "1");
     }
     let remedy = "a test on the control plane failed: see above; BULKHEAD_KEEP=1 keeps the folder with its logs";
-    steps.tests("control-plane tests", control_plane, remedy)
+    steps.tests_with_repeats("control-plane tests", control_plane, remedy)
 }

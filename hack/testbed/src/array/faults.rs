@@ -150,9 +150,26 @@ impl FaultScript {
     /// Takes a fault back, and lets the calls go that hang in it.
     pub fn remove(&self, fault: FaultId) {
         lock(&self.0.faults).retain(|(id, _)| *id != fault);
+        self.release(fault);
+    }
+
+    fn release(&self, fault: FaultId) {
         self.0.released.send_modify(|released| {
             released.insert(fault.0);
         });
+    }
+
+    /// Puts a fault in the place of another, so that no call comes between that meets neither, and lets the calls go
+    /// that hang in the old one.
+    pub fn replace(&self, old: FaultId, fault: Fault) -> FaultId {
+        let id = FaultId(self.0.next.fetch_add(1, Ordering::Relaxed));
+        {
+            let mut faults = lock(&self.0.faults);
+            faults.retain(|(id, _)| *id != old);
+            faults.push((id, fault));
+        }
+        self.release(old);
+        id
     }
 
     /// Takes all faults back, and lets all hanging calls go.

@@ -66,8 +66,7 @@ pub async fn a_list_that_cannot_be_read_starts_nothing(cluster: &Cluster) -> Res
         let request = lane.answered(&volume, FenceOutcome::Failed, reason).await?;
         let row = answer(&request, &volume).ok_or("no answer")?;
         assert_eq!((row.result, row.started_at), (FenceOutcome::Failed, None), "something was sent");
-        faults.remove(fault);
-        fault = faults.add(Fault::on(Method::ListVolumes, effect));
+        fault = faults.replace(fault, Fault::on(Method::ListVolumes, effect));
     }
     assert_eq!(lane.array().calls().count(UNPUBLISH), 0, "a call was sent without a read before it");
     lane.assert_untouched(&set, &before).await?;
@@ -93,11 +92,11 @@ pub async fn a_read_back_that_shows_too_little_releases_nothing(cluster: &Cluste
         assert_eq!(condition(&fence, "Fenced"), Some(("False", "ProofTooWeak")));
         lane.event("FenceHeld", &volume).await?;
         lane.assert_untouched(&set, &before).await?;
-        faults.remove(fault);
         if let Some(effect) = effect {
-            fault = faults.add(Fault::on(Method::ListVolumes, effect));
+            fault = faults.replace(fault, Fault::on(Method::ListVolumes, effect));
         }
     }
+    faults.remove(fault);
     lane.moved(&set).await?;
     lane.end().await
 }
