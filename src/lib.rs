@@ -9,3 +9,4 @@ pub mod error;
 pub mod mutants;
 pub mod node_agent;
 pub mod runtime;
+pub mod s3;

@@ -1,0 +1,1 @@
+//! CSI Controller service of the S3 driver: a bucket per claim.

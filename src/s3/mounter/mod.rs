@@ -1,0 +1,1 @@
+//! The program in each Mountpoint Pod: receives options and a FUSE descriptor, and runs mount-s3.

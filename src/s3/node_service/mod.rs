@@ -1,0 +1,1 @@
+//! CSI Identity and Node services of the S3 driver.

@@ -1,0 +1,1 @@
+//! What the node service and the mounter in a Mountpoint Pod say to each other.
