@@ -29,6 +29,7 @@ pub mod oracle;
 pub mod pki;
 pub mod process;
 pub mod real_nodes;
+pub mod s3_server;
 pub mod usage;
 
 pub use control_plane::Testbed;
