@@ -62,7 +62,7 @@ impl Identity for Shared {
     }
 }
 
-/// Before it deletes a volume the suite asks whether it would have to be unstaged.
+/// Before it deletes a volume the suite makes sure that it is mounted nowhere.
 #[tonic::async_trait]
 impl Node for Shared {
     async fn node_get_capabilities(
@@ -70,6 +70,13 @@ impl Node for Shared {
         _: Request<NodeGetCapabilitiesRequest>,
     ) -> Answer<NodeGetCapabilitiesResponse> {
         Ok(Response::new(NodeGetCapabilitiesResponse::default()))
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        _: Request<NodeUnpublishVolumeRequest>,
+    ) -> Answer<NodeUnpublishVolumeResponse> {
+        Ok(Response::new(NodeUnpublishVolumeResponse::default()))
     }
 }
 
