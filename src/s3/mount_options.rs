@@ -40,7 +40,9 @@ pub struct Mounting {
 
 /// An option cannot be passed on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("mount option {0:?} has characters that no program can be given: remove them from the PersistentVolume's mountOptions")]
+#[error(
+    "mount option {0:?} has characters that no program can be given: remove them from the PersistentVolume's mountOptions"
+)]
 pub struct Unusable(String);
 
 /// Reads the options of a volume and decides how it is mounted.
@@ -149,11 +151,15 @@ mod tests {
 
     #[test]
     fn what_a_volume_may_not_choose_is_left_out_and_told() {
-        let options = ["profile=x", "endpoint-url http://x", "-o ro", "-do", "storage-class=x", "cache-xz x", "allow-delete"];
+        let options =
+            ["profile=x", "endpoint-url http://x", "-o ro", "-do", "storage-class=x", "cache-xz x", "allow-delete"];
         let mounting = mounting(options, &setting()).unwrap();
         let dropped = ["--cache-xz", "--endpoint-url", "--profile", "--storage-class", "-do", "-o"];
         assert_eq!(mounting.dropped, dropped.map(str::to_owned));
-        assert_eq!(mounting.args, ["--allow-delete", "--allow-root", "--force-path-style", "--user-agent-prefix=agent"]);
+        assert_eq!(
+            mounting.args,
+            ["--allow-delete", "--allow-root", "--force-path-style", "--user-agent-prefix=agent"]
+        );
     }
 
     #[test]

@@ -3,9 +3,9 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::api::s3::{CREDENTIALS_FOLDER, ERROR_FILE, EXIT_FILE, SOCKET, communication_folder};
@@ -37,18 +37,9 @@ impl Communication {
         }
     }
 
-    /// The socket on which the mounter listens, if there is one.
-    pub fn socket(&self) -> io::Result<Option<OwnedFd>> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let socket = match rustix::fs::openat(&self.folder, SOCKET, flags, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(None),
-            other => other?,
-        };
-        let kind = FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode);
-        if kind != FileType::Socket {
-            return Err(io::Error::other(format!("{SOCKET} of the Mountpoint Pod is no socket")));
-        }
-        Ok(Some(socket))
+    /// The socket on which the mounter listens. The path is good while this lives.
+    pub fn socket(&self) -> PathBuf {
+        PathBuf::from(folders::path_of(&self.folder)).join(SOCKET)
     }
 
     /// Tells the mounter that the end of mount-s3 is no failure.
@@ -134,10 +125,8 @@ mod tests {
         symlink(outside.path(), folder.join(CREDENTIALS_FOLDER)).unwrap();
         symlink("/etc/passwd", folder.join(ERROR_FILE)).unwrap();
         symlink(outside.path().join("made"), folder.join(EXIT_FILE)).unwrap();
-        std::fs::write(folder.join(SOCKET), "").unwrap();
         assert!(communication.write_keys(&Files::of("uid", "v"), &keys()).is_err());
         assert_eq!(communication.error(), None);
-        assert!(communication.socket().is_err());
         communication.tell_to_exit().unwrap();
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
         assert!(folder.join(EXIT_FILE).symlink_metadata().unwrap().is_file());

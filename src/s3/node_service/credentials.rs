@@ -51,7 +51,9 @@ impl Keys {
             ("secret_access_key", field("secret_access_key")),
             secret.get("session_token").map(|token| ("session_token", token.as_str())),
         )
-        .map_err(|error| format!("secrets: {error} (nodePublishSecretRef of a volume with authenticationSource: secret)"))
+        .map_err(|error| {
+            format!("secrets: {error} (nodePublishSecretRef of a volume with authenticationSource: secret)")
+        })
     }
 
     fn new(id: (&str, &str), secret: (&str, &str), token: Option<(&str, &str)>) -> Result<Self, String> {
@@ -79,7 +81,8 @@ impl Keys {
 
     /// Keys of a file that we wrote.
     pub fn of_file(text: &str) -> Option<Self> {
-        let fields = text.lines().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.trim(), value.trim()));
+        let fields =
+            text.lines().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.trim(), value.trim()));
         let fields: BTreeMap<_, _> = fields.collect();
         let token = fields.get(TOKEN).map(|token| (TOKEN, *token));
         Self::new((ID, fields.get(ID)?), (SECRET, fields.get(SECRET)?), token).ok()

@@ -149,13 +149,16 @@ pub fn discard(root: &Root, path: &str) -> io::Result<()> {
 
 fn unmount_while(root: &Root, path: &str, flags: UnmountFlags) -> io::Result<()> {
     let absolute = format!("{}/{path}", root.path);
-    while Table::read()?.at(&absolute).is_some() {
+    let mut tried = None;
+    while let Some(id) = Table::read()?.at(&absolute).map(|mount| mount.id) {
         let (parent, name) = root.parent(path)?;
         match rustix::mount::unmount(format!("{}/{name}", folders::path_of(&parent)), flags | UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
             // Somebody else did it meanwhile.
-            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+            Err(Errno::INVAL | Errno::NOENT) if tried != Some(id) => {}
             Err(errno) => return Err(errno.into()),
         }
+        tried = Some(id);
     }
     Ok(())
 }

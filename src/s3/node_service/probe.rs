@@ -28,7 +28,7 @@ const KILLED: Duration = Duration::from_millis(500);
 pub enum Answer {
     /// Its server answers.
     Alive(Usage),
-    /// It has no server any more, or one that fails: the error.
+    /// It has no server any more: the error.
     Dead(i32),
     /// It has not answered.
     Silent,
@@ -178,6 +178,11 @@ fn ask(path: &str) -> Answer {
     };
     match opened.and_then(usage) {
         Ok(usage) => Answer::Alive(usage),
-        Err(errno) => Answer::Dead(errno.raw_os_error()),
+        Err(
+            errno
+            @ (Errno::NOTCONN | Errno::CONNABORTED | Errno::STALE | Errno::HOSTDOWN | Errno::NODEV | Errno::NOENT),
+        ) => Answer::Dead(errno.raw_os_error()),
+        // The server's own word.
+        Err(_) => Answer::Alive(Usage::default()),
     }
 }

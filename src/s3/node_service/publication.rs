@@ -168,13 +168,21 @@ mod tests {
     #[test]
     fn the_user_agent_is_upstreams() {
         let agent = user_agent(CredentialSource::Secret, Some("v1.36.3"));
-        assert!(agent.starts_with("s3-csi-driver/") && agent.ends_with(" credential-source#secret k8s/v1.36.3"), "{agent}");
+        assert!(
+            agent.starts_with("s3-csi-driver/") && agent.ends_with(" credential-source#secret k8s/v1.36.3"),
+            "{agent}"
+        );
         assert!(user_agent(CredentialSource::Driver, None).ends_with("credential-source#driver"));
     }
 
     #[test]
     fn what_is_kept_is_read_again() {
-        let kept = Publication { volume: "pv".into(), pod_uid: "u".into(), options: vec!["a=b".into()], ..Publication::default() };
+        let kept = Publication {
+            volume: "pv".into(),
+            pod_uid: "u".into(),
+            options: vec!["a=b".into()],
+            ..Publication::default()
+        };
         let text = serde_json::to_string(&kept).unwrap();
         assert_eq!(serde_json::from_str::<Publication>(&text).unwrap(), kept);
         assert_eq!(kept.file(), "u~pv.json");

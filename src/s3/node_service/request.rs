@@ -22,7 +22,10 @@ const AUTHENTICATION: &str = "authenticationSource";
 const PATH_MAX: usize = 4096;
 
 /// Reads a request to publish.
-pub fn publication(request: &NodePublishVolumeRequest, kubelet_root: &str) -> Result<(Publication, Option<Keys>), Status> {
+pub fn publication(
+    request: &NodePublishVolumeRequest,
+    kubelet_root: &str,
+) -> Result<(Publication, Option<Keys>), Status> {
     volume_id(&request.volume_id)?;
     let (pod_uid, volume) = target(&request.target_path, kubelet_root)?;
     let capability = capability(request.volume_capability.as_ref())?;
@@ -92,7 +95,10 @@ fn capability(capability: Option<&VolumeCapability>) -> Result<Capability, Statu
     let options = match &capability.access_type {
         Some(AccessType::Mount(mount)) => mount.mount_flags.clone(),
         Some(AccessType::Block(_)) => {
-            return Err(invalid("volume_capability.access_type", "is block: a bucket is only mounted, use volumeMode: Filesystem"));
+            return Err(invalid(
+                "volume_capability.access_type",
+                "is block: a bucket is only mounted, use volumeMode: Filesystem",
+            ));
         }
         None => return Err(invalid("volume_capability.access_type", "is missing")),
     };
@@ -170,7 +176,10 @@ mod tests {
             (|r| r.volume_capability.as_mut().unwrap().access_mode = None, "access_mode"),
             (|r| r.volume_capability = Some(capable(Mode::SingleNodeWriter)), "access_mode"),
             (|r| r.volume_capability.as_mut().unwrap().access_type = None, "access_type"),
-            (|r| r.volume_capability.as_mut().unwrap().access_type = Some(AccessType::Block(BlockVolume {})), "access_type"),
+            (
+                |r| r.volume_capability.as_mut().unwrap().access_type = Some(AccessType::Block(BlockVolume {})),
+                "access_type",
+            ),
             (|r| r.volume_context.clear(), "bucketName"),
             (|r| drop(r.volume_context.insert(BUCKET.into(), "--help".into())), "bucketName"),
             (|r| drop(r.volume_context.insert(AUTHENTICATION.into(), "pod".into())), "authenticationSource"),
@@ -194,7 +203,8 @@ mod tests {
         let (pod, _) = publication(&NodePublishVolumeRequest { readonly: true, ..request() }, "/k").unwrap();
         assert!(pod.read_only && !pod.volume_read_only);
         let capability = Some(capable(Mode::MultiNodeReaderOnly));
-        let (volume, _) = publication(&NodePublishVolumeRequest { volume_capability: capability, ..request() }, "/k").unwrap();
+        let (volume, _) =
+            publication(&NodePublishVolumeRequest { volume_capability: capability, ..request() }, "/k").unwrap();
         assert!(volume.read_only && volume.volume_read_only);
     }
 
