@@ -22,6 +22,7 @@ pub mod images;
 pub mod journal;
 pub mod kubeconfig;
 pub mod ledger;
+pub mod mount_s3;
 pub mod nodes;
 pub mod options;
 pub mod oracle;
