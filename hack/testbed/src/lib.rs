@@ -22,6 +22,7 @@ pub mod images;
 pub mod journal;
 pub mod kubeconfig;
 pub mod ledger;
+pub mod mount_nodes;
 pub mod nodes;
 pub mod options;
 pub mod oracle;
