@@ -1828,6 +1828,7 @@ pub struct NodeUnstageVolumeRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeUnstageVolumeResponse {}
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct NodePublishVolumeRequest {
     /// The ID of the volume to publish. This field is REQUIRED.
     #[prost(string, tag = "1")]
