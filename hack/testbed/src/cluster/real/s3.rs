@@ -202,7 +202,7 @@ fn secret(namespace: &str, name: &str, access_key: &str, secret_key: &str) -> Re
 /// The archives that the nodes need besides: the Mountpoint Pods' image with a mount-s3, which takes the place of the one
 /// without, and pods with a shell. Blocks: for minutes when mount-s3 is not built yet.
 pub(super) fn archives(programs: &Path, folder: &Path) -> Result<Vec<PathBuf>, ClusterError> {
-    let engine = mount_s3::ensure().map_err(ClusterError::Array)?;
+    let engine = mount_s3::ensure()?;
     let mounter = images::mounter_with(&engine, programs, folder)?;
     let shell = folder.join("testbed-shell.tar");
     busybox(SHELL_IMAGE, &["sleep", "infinity"]).write(&shell).map_err(images::ImagesError::from)?;
