@@ -333,3 +333,11 @@ where
         patched => Ok(patched.map(drop)?),
     }
 }
+
+/// The same with what may be gone already.
+pub async fn take_away_if_there<K>(api: &Api<K>, name: &str) -> Result<(), Failed>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    if api.get_metadata_opt(name).await?.is_some() { take_away(api, name).await } else { Ok(()) }
+}

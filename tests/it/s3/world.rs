@@ -85,7 +85,7 @@ fn options() -> ClusterOptions {
 
 /// What we ship for S3, but what would make pods; and a quota, under which each Mountpoint Pod has to say what it needs.
 async fn install(cluster: &Cluster) -> Result<(), Failed> {
-    let folder = crate::api::world::root().join("config/s3");
+    let folder = crate::api::world::root().join("config/with-s3");
     let text = cluster.testbed.kubectl(&["kustomize", &folder.to_string_lossy()]).await?;
     let mut objects: Vec<DynamicObject> = serde_saphyr::from_multiple(&text)?;
     let makes_pods = |kind: &str| matches!(kind, "Deployment" | "DaemonSet");
