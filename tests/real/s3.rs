@@ -1,15 +1,11 @@
 //! Buckets as volumes: who shares a Mountpoint Pod, what is written and read, and that nothing is left afterwards.
 
-use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bulkhead::api::s3::{DEVICE, VOLUME_NAME, sources_folder};
-use bulkhead_testbed::cluster::ClusterError;
 use bulkhead_testbed::cluster::real::{PodPlace, RealCluster, S3Volume, Shell};
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::Event;
+use kube::Api;
 use kube::api::ListParams;
-use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 
 use super::Outcome;
@@ -29,7 +25,7 @@ pub async fn shared_mountpoint_pod(cluster: &RealCluster) -> Outcome {
     let [first, second, other_group] = <[PodPlace; 3]>::try_from(run(cluster, &[first, second, other_group]).await?)
         .map_err(|pods| format!("{pods:?} instead of three"))?;
 
-    let served = served(cluster, volume).await?;
+    let served = cluster.served(volume).await?;
     let by = |pod: &PodPlace| served.get(&pod.uid).cloned();
     assert!(by(&first).is_some() && by(&first) == by(&second), "{served:?}");
     assert!(by(&other_group).is_some() && by(&other_group) != by(&first), "{served:?}");
@@ -38,7 +34,7 @@ pub async fn shared_mountpoint_pod(cluster: &RealCluster) -> Outcome {
     for reader in [&second, &other_group] {
         assert_eq!(cluster.shell(&reader.name, "cat greeting").await?, "first\n", "{}", reader.name);
     }
-    assert_eq!(in_bucket(cluster, volume, "greeting")?, "first\n");
+    assert_eq!(cluster.in_bucket(volume, "greeting")?, "first\n");
 
     // One that goes takes nothing from the others.
     cluster.end_shells(&[&first.name], SOON).await?;
@@ -46,7 +42,7 @@ pub async fn shared_mountpoint_pod(cluster: &RealCluster) -> Outcome {
     assert_eq!(cluster.shell(&other_group.name, "cat greeting").await?, "second\n");
     cluster.end_shells(&[&second.name, &other_group.name], SOON).await?;
     is_clean(cluster, volume).await?;
-    assert_eq!(in_bucket(cluster, volume, "greeting")?, "second\n");
+    assert_eq!(cluster.in_bucket(volume, "greeting")?, "second\n");
     Ok(cluster.remove_s3_volume(volume).await?)
 }
 
@@ -94,7 +90,7 @@ pub async fn mount_program_killed(cluster: &RealCluster) -> Outcome {
     println!("mount_program_killed: read again after {:.1} s", killed.elapsed().as_secs_f64());
     told(cluster, blind, "MountDead").await?;
     cluster.shell(sees, "echo after >greeting").await?;
-    assert_eq!(in_bucket(cluster, volume, "greeting")?, "after\n");
+    assert_eq!(cluster.in_bucket(volume, "greeting")?, "after\n");
     // Made anew, the other one has the new mount too.
     cluster.end_shells(&[blind], SOON).await?;
     run(cluster, &[Shell::new(blind, volume, NODE)]).await?;
@@ -123,30 +119,9 @@ pub async fn run(cluster: &RealCluster, shells: &[Shell<'_>]) -> Result<Vec<PodP
     Ok(pods)
 }
 
-/// Which Mountpoint Pod serves which workload, by uid.
-pub async fn served(cluster: &RealCluster, volume: &str) -> Result<BTreeMap<String, String>, Failed> {
-    let mut served = BTreeMap::new();
-    for attachment in cluster.attachments(volume).await? {
-        for (pod, workloads) in attachment.spec.mountpoint_s3_pod_attachments {
-            served.extend(workloads.into_iter().map(|it| (it.workload_pod_uid, pod.clone())));
-        }
-    }
-    Ok(served)
-}
-
 /// The Mountpoint Pod of a workload.
 pub async fn mountpoint_pod(cluster: &RealCluster, volume: &str, workload: &PodPlace) -> Result<PodPlace, Failed> {
-    let name = served(cluster, volume).await?.remove(&workload.uid).ok_or("no Mountpoint Pod serves it")?;
-    let pods = cluster.mountpoint_pods().await?;
-    let pod = pods.into_iter().find(|pod| pod.name_any() == name).ok_or(format!("{name} is not there"))?;
-    let uid = pod.uid().unwrap_or_default();
-    let node = pod.spec.and_then(|spec| spec.node_name).ok_or(format!("{name} is on no node"))?;
-    Ok(PodPlace { name, uid, node })
-}
-
-/// What an object in a bucket is.
-pub fn in_bucket(cluster: &RealCluster, bucket: &str, key: &str) -> Result<String, Failed> {
-    Ok(std::fs::read_to_string(cluster.s3()?.bucket(bucket).join(key))?)
+    Ok(cluster.serving(volume, workload).await?.ok_or_else(|| format!("no Mountpoint Pod serves {}", workload.name))?)
 }
 
 /// Waits until a workload reads this in a file, whatever it reads before.
@@ -178,36 +153,8 @@ pub async fn told(cluster: &RealCluster, pod: &str, reason: &str) -> Result<Stri
 /// Waits until nothing is left of a volume that nobody uses any more: no s3pa, no Mountpoint Pod, no mount, no folder.
 pub async fn is_clean(cluster: &RealCluster, volume: &str) -> Outcome {
     let look = async || {
-        let attachments = cluster.attachments(volume).await?;
-        let (of_it, others): (Vec<_>, Vec<_>) =
-            cluster.mountpoint_pods().await?.into_iter().partition(|pod| is_of(pod, volume));
-        let mut left: Vec<_> = attachments.iter().map(ResourceExt::name_any).collect();
-        left.extend(of_it.iter().map(state_of));
-        left.extend(on_node(cluster, volume, &others).await?);
+        let left = cluster.left_of(volume, NODE).await?;
         Ok(if left.is_empty() { Ok(()) } else { Err(left.join(", ")) })
     };
-    cluster.wait(&format!("nothing is left of {volume}"), SOON, look).await?;
-    Ok(())
-}
-
-/// What a node has of a volume, and of Mountpoint Pods that are not there.
-async fn on_node(cluster: &RealCluster, volume: &str, pods: &[Pod]) -> Result<Vec<String>, ClusterError> {
-    let folder = sources_folder(Path::new("/var/lib/kubelet"));
-    let mounts = cluster.mount_table(NODE).await?.into_iter().filter(|line| line.contains(DEVICE));
-    let output = cluster.node(NODE)?.exec(&["ls", &folder.to_string_lossy()]).await?;
-    let folders = String::from_utf8_lossy(&output.stdout).into_owned();
-    let target = format!("~csi/{volume}/");
-    let present = |text: &str| !text.contains(&target) && pods.iter().any(|pod| text.contains(&pod.name_any()));
-    let targets_of_others = |text: &str| text.contains("~csi/") && !text.contains(&target);
-    let lines = mounts.chain(folders.lines().map(str::to_owned));
-    Ok(lines.filter(|line| !present(line) && !targets_of_others(line)).collect())
-}
-
-fn is_of(pod: &Pod, volume: &str) -> bool {
-    pod.annotations().get(VOLUME_NAME).is_some_and(|name| name == volume)
-}
-
-fn state_of(pod: &Pod) -> String {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
-    format!("{} ({phase}, {:?})", pod.name_any(), pod.annotations())
+    Ok(cluster.wait(&format!("nothing is left of {volume}"), SOON, look).await?)
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::Outcome;
 use super::bed::SOON;
 use super::cleaning::{CONTROLLER_PROCESS, kill};
-use super::s3::{NODE, add, in_bucket, is_clean, mountpoint_pod, reads_again, run, told};
+use super::s3::{NODE, add, is_clean, mountpoint_pod, reads_again, run, told};
 use super::scenes::leader;
 
 /// The namespace and the label of the driver's node pods.
@@ -43,9 +43,9 @@ impl<'a> Watched<'a> {
     /// Waits until another Mountpoint Pod serves it, and the old one is gone.
     async fn is_served_by_another(&self) -> Outcome {
         let other = async || {
-            let now = mountpoint_pod(self.cluster, self.name, &self.pod).await;
+            let now = self.cluster.serving(self.name, &self.pod).await?;
             Ok(match now {
-                Ok(now) if now.uid != self.serving.uid => Ok(()),
+                Some(now) if now.uid != self.serving.uid => Ok(()),
                 now => Err(format!("{now:?}")),
             })
         };
@@ -63,7 +63,7 @@ impl<'a> Watched<'a> {
     async fn ends_well(&self) -> Outcome {
         reads_again(self.cluster, self.name, "greeting", "before\n").await?;
         self.cluster.shell(self.name, "echo after >greeting").await?;
-        assert_eq!(in_bucket(self.cluster, self.name, "greeting")?, "after\n");
+        assert_eq!(self.cluster.in_bucket(self.name, "greeting")?, "after\n");
         self.cluster.end_shells(&[self.name], SOON).await?;
         is_clean(self.cluster, self.name).await?;
         Ok(self.cluster.remove_s3_volume(self.name).await?)
@@ -131,7 +131,7 @@ pub async fn controller_killed_in_the_middle(cluster: &RealCluster) -> Outcome {
     kill_leader(cluster).await?;
     is_clean(cluster, volume).await?;
     for name in names {
-        assert_eq!(in_bucket(cluster, volume, name)?, format!("{name}\n"));
+        assert_eq!(cluster.in_bucket(volume, name)?, format!("{name}\n"));
     }
     Ok(cluster.remove_s3_volume(volume).await?)
 }
@@ -146,7 +146,7 @@ pub async fn node_drained(cluster: &RealCluster) -> Outcome {
     let drained = cluster.testbed.kubectl(&drain).await;
     cluster.testbed.kubectl(&["uncordon", NODE]).await?;
     drained?;
-    assert_eq!(in_bucket(cluster, volume, "farewell")?, "bye\n");
+    assert_eq!(cluster.in_bucket(volume, "farewell")?, "bye\n");
     is_clean(cluster, volume).await?;
     Ok(cluster.remove_s3_volume(volume).await?)
 }
@@ -171,7 +171,7 @@ pub async fn credentials_rotated(cluster: &RealCluster) -> Outcome {
         })
     };
     cluster.wait("it writes with the new key", SOON, writes).await?;
-    assert_eq!(in_bucket(cluster, name, "new")?, "new\n");
+    assert_eq!(cluster.in_bucket(name, "new")?, "new\n");
     assert_eq!(cluster.shell(name, "cat old").await?, "old\n");
     cluster.end_shells(&[name], SOON).await?;
     is_clean(cluster, name).await?;
@@ -195,7 +195,7 @@ pub async fn credentials_isolated(cluster: &RealCluster) -> Outcome {
     run(cluster, &[first, second]).await?;
     for (name, _) in tenants {
         cluster.shell(name, &format!("echo {name} >mine")).await?;
-        assert_eq!(in_bucket(cluster, name, "mine")?, format!("{name}\n"));
+        assert_eq!(cluster.in_bucket(name, "mine")?, format!("{name}\n"));
     }
     cluster.create_shell(&thief).await?;
     let why = told(cluster, "thief", "FailedMount").await?;
@@ -232,7 +232,7 @@ pub async fn bucket_per_claim(cluster: &RealCluster) -> Outcome {
     let made: Vec<_> = cluster.s3()?.buckets()?.difference(&before).cloned().collect();
     let [bucket] = <[String; 1]>::try_from(made).map_err(|made| format!("{made:?} instead of one bucket"))?;
     cluster.shell(name, "echo hello >greeting").await?;
-    assert_eq!(in_bucket(cluster, &bucket, "greeting")?, "hello\n");
+    assert_eq!(cluster.in_bucket(&bucket, "greeting")?, "hello\n");
     // Only an empty one is deleted.
     cluster.shell(name, "busybox rm greeting").await?;
     let volume = claims.get(name).await?.spec.and_then(|spec| spec.volume_name).ok_or("the claim is not bound")?;

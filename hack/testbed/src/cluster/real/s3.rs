@@ -1,12 +1,13 @@
 //! Volumes that are buckets on real nodes: the S3 driver as it is shipped, an S3 server on the storage network, and pods with a
 //! shell that read and write on command.
 
+mod look;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bulkhead::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
-use bulkhead::api::s3::{DRIVER, MOUNTPOINT_NAMESPACE};
+use bulkhead::api::s3::DRIVER;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -15,10 +16,9 @@ use tempfile::TempDir;
 
 use super::{PodPlace, RealCluster, workload};
 use crate::cluster::{ClusterError, merge, wait};
-use crate::mount_s3;
 use crate::real_nodes::busybox;
 use crate::s3_server::{KeyPair, S3Server, Usable};
-use crate::images;
+use crate::{images, mount_s3};
 
 /// The namespace of workloads, volumes' claims and their Secrets.
 const NAMESPACE: &str = "default";
@@ -207,7 +207,7 @@ fn secret(
 /// The archives that the nodes need besides: the Mountpoint Pods' image with a mount-s3, which takes the place of the one
 /// without, and pods with a shell. Blocks: for minutes when mount-s3 is not built yet.
 pub(super) fn archives(programs: &Path, folder: &Path) -> Result<Vec<PathBuf>, ClusterError> {
-    let engine = mount_s3::ensure()?;
+    let engine = mount_s3::ensure().map_err(ClusterError::Array)?;
     let mounter = images::mounter_with(&engine, programs, folder)?;
     let shell = folder.join("testbed-shell.tar");
     busybox(SHELL_IMAGE, &["sleep", "infinity"]).write(&shell).map_err(images::ImagesError::from)?;
@@ -307,24 +307,6 @@ impl RealCluster {
         .await
     }
 
-    /// The s3pa of a volume.
-    ///
-    /// # Errors
-    /// When the API server refuses.
-    pub async fn attachments(&self, volume: &str) -> Result<Vec<MountpointS3PodAttachment>, ClusterError> {
-        let all = Api::<MountpointS3PodAttachment>::all(self.client.clone()).list(&ListParams::default()).await?;
-        Ok(all.items.into_iter().filter(|it| it.spec.persistent_volume_name == volume).collect())
-    }
-
-    /// All Mountpoint Pods.
-    ///
-    /// # Errors
-    /// When the API server refuses.
-    pub async fn mountpoint_pods(&self) -> Result<Vec<Pod>, ClusterError> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), MOUNTPOINT_NAMESPACE);
-        Ok(pods.list(&ListParams::default()).await?.items)
-    }
-
     /// Kills mount-s3 in a Mountpoint Pod.
     ///
     /// # Errors
@@ -339,14 +321,5 @@ impl RealCluster {
     /// When it does not run, or the node is off.
     pub async fn kill_mountpoint_container(&self, pod: &PodPlace) -> Result<(), ClusterError> {
         self.on_node(&pod.node, &["sh", "-c", KILL_IN_POD, "sh", &pod.uid, MOUNTER]).await
-    }
-
-    /// The mount table of a node, line by line.
-    ///
-    /// # Errors
-    /// When the node is off.
-    pub async fn mount_table(&self, node: &str) -> Result<Vec<String>, ClusterError> {
-        let output = self.node(node)?.exec(&["cat", "/proc/self/mountinfo"]).await?;
-        Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
     }
 }
