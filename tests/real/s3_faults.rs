@@ -188,10 +188,11 @@ pub async fn credentials_isolated(cluster: &RealCluster) -> Outcome {
         add(cluster, &S3Volume { secret: Some(name.to_owned()), ..S3Volume::new(name) }).await?;
     }
     // The bucket of the second, with the key of the first.
-    let stolen = S3Volume { bucket: "tenant-2".to_owned(), secret: Some("tenant-1".to_owned()), ..S3Volume::new("stolen") };
+    let stolen =
+        S3Volume { bucket: "tenant-2".to_owned(), secret: Some("tenant-1".to_owned()), ..S3Volume::new("stolen") };
     cluster.add_s3_volume(&stolen).await?;
-    let [first, second, thief] =
-        [("tenant-1", "tenant-1"), ("tenant-2", "tenant-2"), ("thief", "stolen")].map(|(name, claim)| Shell::new(name, claim, NODE));
+    let [first, second, thief] = [("tenant-1", "tenant-1"), ("tenant-2", "tenant-2"), ("thief", "stolen")]
+        .map(|(name, claim)| Shell::new(name, claim, NODE));
     run(cluster, &[first, second]).await?;
     for (name, _) in tenants {
         cluster.shell(name, &format!("echo {name} >mine")).await?;
@@ -200,7 +201,8 @@ pub async fn credentials_isolated(cluster: &RealCluster) -> Outcome {
     cluster.create_shell(&thief).await?;
     let why = told(cluster, "thief", "FailedMount").await?;
     println!("credentials_isolated: {why}");
-    for request in s3.requests().into_iter().filter(|request| request.status.is_some_and(|status| status.is_success())) {
+    for request in s3.requests().into_iter().filter(|request| request.status.is_some_and(|status| status.is_success()))
+    {
         if let Some((bucket, key)) = tenants.iter().find(|(bucket, _)| *bucket == request.bucket) {
             assert_eq!(&request.access_key, key, "{bucket}: {request:?}");
         }

@@ -190,7 +190,11 @@ fn spec(image: Image, programs: &[(&Path, &str)], scratch: &Path) -> Result<Imag
     let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     Ok(ImageSpec {
         name: format!("{}:latest", image.name),
-        links: image.links.iter().flat_map(|link| entrypoint.first().map(|to| ((*link).to_owned(), to.clone()))).collect(),
+        links: image
+            .links
+            .iter()
+            .flat_map(|link| entrypoint.first().map(|to| ((*link).to_owned(), to.clone())))
+            .collect(),
         environment: image.environment.iter().map(owned).collect(),
         user: image.user,
         files,

@@ -38,7 +38,9 @@ pub async fn manifests_and_samples_are_taken(world: &World) -> Outcome {
     world.testbed.apply_dir(&root().join("config/with-s3")).await?;
     let pods: Api<Pod> = Api::namespaced(world.admin.clone(), MOUNTPOINT_NAMESPACE);
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    for (context, refused) in [(json!({"privileged": true}), true), (json!({"allowPrivilegeEscalation": true}), true), (restricted(), false)] {
+    for (context, refused) in
+        [(json!({"privileged": true}), true), (json!({"allowPrivilegeEscalation": true}), true), (restricted(), false)]
+    {
         let answer = pods.create(&dry, &serde_json::from_value(pod(&context))?).await;
         assert_eq!(denied(&answer, "violates PodSecurity \"restricted"), refused, "{context}: {answer:?}");
     }

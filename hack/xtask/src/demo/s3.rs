@@ -38,7 +38,9 @@ pub async fn run(root: &Path) -> Result<()> {
     real_nodes::check()?;
     println!("Preparing: our programs, upstream's and mount-s3 (built once, then cached).");
     let programs = programs::build(root, Profile::Dev)?;
-    println!("Starting: control plane, 2 real nodes, an S3 server, and Bulkhead with its S3 driver from the manifests.");
+    println!(
+        "Starting: control plane, 2 real nodes, an S3 server, and Bulkhead with its S3 driver from the manifests."
+    );
     let options = RealClusterOptions { nodes: 2, s3: true, ..RealClusterOptions::new(&programs) };
     let cluster = RealCluster::start(options).await?;
     let promises = play(&cluster).await?;

@@ -190,12 +190,7 @@ impl S3 {
 }
 
 /// A Secret under the driver's keys.
-fn secret(
-    namespace: &str,
-    name: &str,
-    access_key: &str,
-    secret_key: &str,
-) -> Result<DynamicObject, serde_json::Error> {
+fn secret(namespace: &str, name: &str, access_key: &str, secret_key: &str) -> Result<DynamicObject, serde_json::Error> {
     serde_json::from_value(json!({
         "apiVersion": "v1",
         "kind": "Secret",
@@ -301,7 +296,8 @@ impl RealCluster {
         }
         wait::until(&format!("{} are gone", names.join(", ")), limit, async || {
             let all = pods.list(&ListParams::default()).await?;
-            let left: Vec<_> = all.iter().map(ResourceExt::name_any).filter(|it| names.contains(&it.as_str())).collect();
+            let left: Vec<_> =
+                all.iter().map(ResourceExt::name_any).filter(|it| names.contains(&it.as_str())).collect();
             Ok(if left.is_empty() { Ok(()) } else { Err(left.join(", ")) })
         })
         .await

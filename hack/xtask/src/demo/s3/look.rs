@@ -50,14 +50,16 @@ impl Look {
         told.extend(self.mountpoint_pods.iter().map(|pod| format!("Mountpoint Pod {}: {}", short(pod), state(pod))));
         let running = self.workloads.iter().filter(|pod| is_ready(pod));
         told.extend(running.map(|pod| format!("{} runs", pod.name_any())));
-        let ours = |event: &&Event| event.reason.as_deref().is_some_and(|it| it.starts_with("Mount") || it == "FailedMount");
+        let ours =
+            |event: &&Event| event.reason.as_deref().is_some_and(|it| it.starts_with("Mount") || it == "FailedMount");
         told.extend(self.events.iter().filter(ours).map(event));
         told
     }
 
     /// Who is served by which Mountpoint Pod, a line each.
     fn assignments(&self, attachment: &MountpointS3PodAttachment) -> Vec<String> {
-        let names: BTreeMap<_, _> = self.workloads.iter().map(|pod| (pod.uid().unwrap_or_default(), pod.name_any())).collect();
+        let names: BTreeMap<_, _> =
+            self.workloads.iter().map(|pod| (pod.uid().unwrap_or_default(), pod.name_any())).collect();
         let served = attachment.spec.mountpoint_s3_pod_attachments.iter();
         let line = |(pod, workload): (&String, &str)| {
             format!("{}: {workload} is served by {}", attachment.name_any(), shorter(pod))
