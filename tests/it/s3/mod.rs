@@ -31,6 +31,7 @@ pub fn trials() -> Vec<Trial> {
     };
     let mut trials = vec![
         alone("killed_at_its_writes_it_converges", crash::killed_at_its_writes_it_converges),
+        alone("the_sweep_finds_what_was_missed", sweep::finds_what_was_missed),
         alone("replicas_that_take_turns_make_no_duplicates", replicas::that_take_turns_make_no_duplicates),
         trial(&shared, "a_forgotten_mountpoint_pod_is_removed", sweep::a_forgotten_mountpoint_pod_is_removed),
     ];
@@ -75,7 +76,6 @@ pub fn trials() -> Vec<Trial> {
     ]);
     if std::env::var_os("BULKHEAD_WIDE").is_some() {
         trials.push(alone("wide::killed_at_every_write_it_converges", crash::killed_at_every_write_it_converges));
-        trials.push(alone("wide::the_sweep_finds_what_was_missed", sweep::finds_what_was_missed));
     }
     trials
 }

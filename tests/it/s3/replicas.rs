@@ -21,7 +21,7 @@ const CLAIMS: usize = 10;
 const SHARERS: usize = 5;
 
 pub async fn that_take_turns_make_no_duplicates() -> Result<(), Failed> {
-    let world = World::start().await?;
+    let world = World::start(&[]).await?;
     let lane = Lane::new(&world, "replicas", NODES).await?;
     let claims: Vec<_> = (0..CLAIMS).map(|number| format!("data-{number}")).collect();
     for claim in &claims {

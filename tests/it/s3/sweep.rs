@@ -1,7 +1,5 @@
 //! What no event tells: workloads that went while nobody looked, and Mountpoint Pods that nothing names.
 
-use std::time::Duration;
-
 use bulkhead::api::s3;
 use chrono::{SecondsFormat, Utc};
 use k8s_openapi::api::core::v1::Pod;
@@ -11,10 +9,10 @@ use serde_json::json;
 
 use super::attachments::write;
 use super::lane::Lane;
-use super::world::World;
+use super::world::{SOON, World};
 
-/// An interval and a threshold of two minutes each, and a loaded machine.
-const SWEPT: Duration = Duration::from_secs(400);
+/// Shorter than by default, so that it can be waited for.
+const TIMES: [&str; 3] = ["--s3-stale-after=15s", "--s3-orphan-after=10s", "--s3-sweep-interval=5s"];
 
 /// Ours, and nothing names it: a controller before us was told to make it by an attachment that is gone.
 pub async fn a_forgotten_mountpoint_pod_is_removed(world: &World) -> Result<(), Failed> {
@@ -39,7 +37,7 @@ pub async fn a_forgotten_mountpoint_pod_is_removed(world: &World) -> Result<(), 
         let pod = pods.get_opt("mp-forgotten").await?;
         Ok(pod.map_or(Ok(()), |pod| Err(format!("{:?} {:?}", pod.metadata, pod.status))))
     };
-    world.cluster.wait("what nothing names is removed", SWEPT, look).await?;
+    world.cluster.wait("what nothing names is removed", SOON, look).await?;
     assert_eq!(lane.shared("data", &[&["user"]]).await?, used, "what is used stays");
     lane.delete(&["user"]).await?;
     lane.clean("data").await
@@ -47,7 +45,7 @@ pub async fn a_forgotten_mountpoint_pod_is_removed(world: &World) -> Result<(), 
 
 /// The controller was away.
 pub async fn finds_what_was_missed() -> Result<(), Failed> {
-    let mut world = World::start().await?;
+    let mut world = World::start(&TIMES).await?;
     world.cluster.start_controller().await?;
     let lane = Lane::new(&world, "missed", 1).await?;
     lane.bound("data", json!({})).await?;
@@ -73,7 +71,7 @@ pub async fn finds_what_was_missed() -> Result<(), Failed> {
             let wanted = usize::from(claim == "data");
             Ok(if named == wanted { Ok(()) } else { Err(format!("{attachments:?}")) })
         };
-        world.cluster.wait(&format!("what is stale in {claim} is gone"), SWEPT, look).await?;
+        world.cluster.wait(&format!("what is stale in {claim} is gone"), SOON, look).await?;
     }
     assert_eq!(lane.shared("data", &[&["stays"]]).await?, pods);
     let said = std::fs::read_to_string(&log)?;
