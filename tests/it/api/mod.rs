@@ -5,7 +5,7 @@
 mod admission;
 pub mod agent;
 pub mod objects;
-mod rbac;
+pub mod rbac;
 mod rule_cases;
 mod rules;
 mod s3_manifests;

@@ -21,6 +21,9 @@ use crate::failover::kept::Kept;
 /// so that nothing passes only because of it.
 pub const SOON: Duration = Duration::from_secs(100);
 
+/// Arguments of every controller here.
+const ALWAYS: [&str; 2] = ["--mountpoint-image=mounter:test", "--mountpoint-version=1.2.3"];
+
 /// The shared cluster, started by the first test that needs it.
 pub struct Shared {
     // Dropped before the runtime that its tasks run on.
@@ -39,7 +42,7 @@ impl Shared {
 
     pub async fn world(&self) -> Result<&World, Failed> {
         let start = async || {
-            let mut world = World::start().await?;
+            let mut world = World::start(&["--s3-orphan-after=10s"]).await?;
             world.cluster.start_controller().await?;
             world.kept = Some(Kept::new(world.cluster.controllers.remove(0)));
             Ok::<_, Failed>(world)
@@ -57,9 +60,9 @@ pub struct World {
 }
 
 impl World {
-    /// Everything but the controller.
-    pub async fn start() -> Result<Self, Failed> {
-        let cluster = Cluster::start(options()).await?;
+    /// Everything but the controller, which will have these arguments.
+    pub async fn start(arguments: &[&str]) -> Result<Self, Failed> {
+        let cluster = Cluster::start(options(arguments)).await?;
         install(&cluster).await?;
         let admin = cluster.testbed.client(&Identity::Admin).await?;
         let nodes = MountNodes::new(cluster.testbed.client(&Identity::TestbedNodes).await?, s3::MOUNTPOINT_NAMESPACE);
@@ -68,7 +71,7 @@ impl World {
 }
 
 /// No kubelet renews anything here, so no Lease says that a node is gone.
-fn options() -> ClusterOptions {
+fn options(arguments: &[&str]) -> ClusterOptions {
     let controller = PathBuf::from(env!("CARGO_BIN_EXE_bulkhead-controller"));
     let testbed =
         TestbedOptions { node_monitor_grace_period: Duration::from_secs(86400), ..TestbedOptions::default() };
@@ -78,14 +81,14 @@ fn options() -> ClusterOptions {
         arrays: Vec::new(),
         nodes: 0,
         controller: false,
-        controller_args: ["--mountpoint-image=mounter:test", "--mountpoint-version=1.2.3"].map(Into::into).into(),
+        controller_args: ALWAYS.iter().chain(arguments).map(ToString::to_string).collect(),
         ..ClusterOptions::default()
     }
 }
 
 /// What we ship for S3, but what would make pods; and a quota, under which each Mountpoint Pod has to say what it needs.
 async fn install(cluster: &Cluster) -> Result<(), Failed> {
-    let folder = crate::api::world::root().join("config/s3");
+    let folder = crate::api::world::root().join("config/with-s3");
     let text = cluster.testbed.kubectl(&["kustomize", &folder.to_string_lossy()]).await?;
     let mut objects: Vec<DynamicObject> = serde_saphyr::from_multiple(&text)?;
     let makes_pods = |kind: &str| matches!(kind, "Deployment" | "DaemonSet");
