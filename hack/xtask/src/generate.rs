@@ -75,7 +75,10 @@ fn protos(root: &Path, out: &Path) -> Result<()> {
         .skip_debug([
             "csi.v1.ControllerPublishVolumeRequest",
             "csi.v1.ControllerUnpublishVolumeRequest",
+            "csi.v1.CreateVolumeRequest",
+            "csi.v1.DeleteVolumeRequest",
             "csi.v1.NodePublishVolumeRequest",
+            "csi.v1.ValidateVolumeCapabilitiesRequest",
         ])
         .compile_fds(descriptors)?;
     Ok(())
