@@ -103,6 +103,9 @@ pub enum ClusterError {
     /// An image.
     #[error(transparent)]
     Images(#[from] ImagesError),
+    /// The program that serves buckets.
+    #[error(transparent)]
+    MountS3(#[from] crate::mount_s3::MountS3Error),
     /// A file of this machine.
     #[error("cannot use {path}: {source}")]
     File {
