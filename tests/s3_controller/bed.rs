@@ -74,8 +74,7 @@ impl Bed {
 
     fn set_up(&self) {
         let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/s3/controller_rbac.yaml");
-        let applied = self.testbed.kubectl(&["apply", "-f", rights.to_str().unwrap()]);
-        self.runtime.block_on(applied).unwrap();
+        self.runtime.block_on(self.testbed.kubectl(&["apply", "-f", rights.to_str().unwrap()])).unwrap();
         let class = |name: &str, parameters: Value| {
             json!({
                 "metadata": { "name": name },
@@ -168,8 +167,7 @@ impl Bed {
     pub fn set_class_secret(&self, secret: &str) {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), NAMESPACE);
         let data = json!({ "stringData": { "access_key_id": CLASS_KEY, "secret_access_key": secret } });
-        let patched = secrets.patch(SECRET, &PatchParams::default(), &Patch::Merge(data));
-        self.runtime.block_on(patched).unwrap();
+        self.runtime.block_on(secrets.patch(SECRET, &PatchParams::default(), &Patch::Merge(data))).unwrap();
     }
 
     pub fn claims(&self) -> Api<PersistentVolumeClaim> {

@@ -7,26 +7,25 @@
 mod client;
 mod credentials;
 mod decide;
-mod identity;
 mod refusal;
 mod service;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use futures::stream;
-use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
 
+use crate::csi::server;
 use crate::csi::v1::controller_server::ControllerServer;
 use crate::csi::v1::identity_server::IdentityServer;
 use crate::error::{Error, Result};
+use crate::s3::node_service::identity::DriverIdentity;
 
 pub use self::client::{Deletion, Endpoint, S3, S3Error};
 pub use self::credentials::Credentials;
 pub use self::decide::NonEmptyBucket;
 
-use self::identity::IdentityService;
 use self::service::ControllerService;
 
 /// Flags of the controller service; upstream's names for what upstream has.
@@ -88,32 +87,11 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 /// When the S3 client cannot be made or the socket not be opened.
 pub async fn serve(settings: Settings, cancel: CancellationToken) -> Result<()> {
     let s3 = S3::new(settings.endpoint).map_err(Error::Invalid)?;
-    let context = || format!("CSI socket {}", settings.socket.display());
-    let listener = listen(&settings.socket).map_err(io_error(context()))?;
     let service = ControllerService::new(s3, settings.credentials, settings.non_empty_bucket);
-    let server = tonic::transport::Server::builder()
-        .add_service(IdentityServer::new(IdentityService))
-        .add_service(ControllerServer::new(service));
-    let connections = stream::unfold(listener, |listener| async {
-        let connection = listener.accept().await.map(|(connection, _)| connection);
-        Some((connection, listener))
-    });
-    tracing::info!(socket = %settings.socket.display(), "serving buckets");
-    // Not gracefully: every call may be repeated, and one that waits for S3 must not hold up the end.
-    tokio::select! {
-        served = server.serve_with_incoming(connections) => {
-            served.map_err(io::Error::other).map_err(io_error(context()))
-        }
-        () = cancel.cancelled() => Ok(()),
-    }
-}
-
-fn listen(socket: &Path) -> io::Result<UnixListener> {
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    UnixListener::bind(socket)
+    let services =
+        Server::builder().add_service(IdentityServer::new(DriverIdentity)).add_service(ControllerServer::new(service));
+    let served = server::on_socket(services, &settings.socket, cancel).await;
+    served.map_err(io_error(format!("CSI socket {}", settings.socket.display())))
 }
 
 fn io_error(context: String) -> impl FnOnce(io::Error) -> Error {

@@ -122,6 +122,15 @@ impl Access {
             _ => Err(s3_error!(BucketAlreadyExists)),
         }
     }
+
+    /// That there is no such bucket, S3 tells every key.
+    fn enter(&self, access_key: &str, bucket: &str) -> S3Result<()> {
+        let there = self.folder.join(bucket).exists();
+        if there && !self.keys.may_use(access_key, bucket) {
+            return Err(s3_error!(AccessDenied));
+        }
+        Ok(())
+    }
 }
 
 #[async_trait::async_trait]
@@ -133,10 +142,8 @@ impl S3Access for Access {
         let key = &credentials.access_key;
         match context.s3_path() {
             S3Path::Bucket { bucket } if context.s3_op().name() == "CreateBucket" => self.create(key, bucket),
-            S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } if !self.keys.may_use(key, bucket) => {
-                Err(s3_error!(AccessDenied))
-            }
-            _ => Ok(()),
+            S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => self.enter(key, bucket),
+            S3Path::Root => Ok(()),
         }
     }
 
