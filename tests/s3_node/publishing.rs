@@ -4,15 +4,21 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bulkhead::csi::v1::volume_capability::access_mode::Mode;
 use bulkhead::csi::v1::*;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::Api;
+use kube::api::PostParams;
 use libtest_mimic::Trial;
+use serde_json::json;
 use tonic::Code;
 
 use super::engine::{ARGUMENTS, ENVIRONMENT, KEYS};
 use super::plugin::{Plugin, capability};
-use super::world::{HANDLE, Shared, World, trial, uid};
+use super::world::{HANDLE, PATIENCE, Shared, World, trial, uid};
 
 pub fn trials(shared: &Arc<Shared>) -> Vec<Trial> {
     vec![
@@ -25,6 +31,7 @@ pub fn trials(shared: &Arc<Shared>) -> Vec<Trial> {
         trial(shared, "publishing::the_group_of_the_s3pa_owns_the_files", the_group_owns_the_files),
         trial(shared, "publishing::what_cannot_be_used_is_named", what_cannot_be_used_is_named),
         trial(shared, "publishing::what_the_plugin_can_do", what_the_plugin_can_do),
+        trial(shared, "publishing::the_taint_goes_when_the_driver_is_registered", the_taint_goes),
     ]
 }
 
@@ -250,4 +257,36 @@ async fn what_the_plugin_can_do(world: World) {
     let channel = bulkhead::csi::client::connect(registry.to_str().unwrap()).unwrap();
     let told = RegistrationClient::new(channel).get_info(InfoRequest {}).await.unwrap().into_inner();
     assert_eq!((told.name.as_str(), told.endpoint.as_str()), ("s3.csi.scality.com", plugin.socket.to_str().unwrap()));
+}
+
+async fn the_taint_goes(world: World) {
+    let taint = |key: &str, effect: &str| json!({ "key": key, "effect": effect });
+    let ours = "s3.csi.scality.com/agent-not-ready";
+    let taints = [taint(ours, "NoExecute"), taint("other", "NoSchedule"), taint(ours, "NoSchedule")];
+    let node = json!({ "metadata": { "name": world.node }, "spec": { "taints": taints } });
+    let nodes: Api<Node> = Api::all(world.admin.clone());
+    let drivers: Api<CSINode> = Api::all(world.admin.clone());
+    let made = nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+    let _plugin = world.plugin().await;
+    let left = async || {
+        let taints = nodes.get(&world.node).await.unwrap().spec.unwrap().taints.unwrap_or_default();
+        taints.into_iter().map(|taint| taint.key).collect::<Vec<_>>()
+    };
+    assert_eq!(left().await.iter().filter(|key| *key == ours).count(), 2, "the kubelet does not know the driver yet");
+    let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": world.node, "uid": made.metadata.uid });
+    let driver = json!({ "name": "s3.csi.scality.com", "nodeID": world.node, "topologyKeys": null });
+    let registered =
+        json!({ "metadata": { "name": world.node, "ownerReferences": [owner] }, "spec": { "drivers": [driver] } });
+    drivers.create(&PostParams::default(), &serde_json::from_value(registered).unwrap()).await.unwrap();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let left = left().await;
+        // The API server adds one of its own to a new node.
+        if !left.iter().any(|key| key == ours) {
+            assert!(left.iter().any(|key| key == "other"), "{left:?}");
+            return;
+        }
+        assert!(Instant::now() < end, "{left:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

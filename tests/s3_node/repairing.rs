@@ -58,14 +58,8 @@ impl Container {
     fn can_write(&self) -> bool {
         let space = format!("--mount=/proc/{}/ns/mnt", self.process.id());
         let path = self.data.join("written");
-        Command::new("nsenter")
-            .arg(space)
-            .args(["--", "touch"])
-            .arg(path)
-            .stderr(Stdio::null())
-            .status()
-            .unwrap()
-            .success()
+        let write = ["--", "sh", "-c", "echo text > \"$0\""];
+        Command::new("nsenter").arg(space).args(write).arg(path).stderr(Stdio::null()).status().unwrap().success()
     }
 }
 

@@ -49,8 +49,8 @@ async fn the_source_goes_with_the_last(world: World) {
     plugin.unpublish(&two).await.unwrap();
     let begun = Instant::now();
     until_gone(&world, &pod).await;
-    // 1 s on a machine of its own; no polling of seconds in any case.
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    // 1 s on a machine of its own; upstream looks every 5 s, and gives up after 30.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     assert_eq!(pod.exit_code().await, Some(0), "the pod succeeded");
 }
 

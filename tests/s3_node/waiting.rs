@@ -34,8 +34,8 @@ async fn both_come_late(world: World) {
     let mut pod = world.pending_pod("mp-late").await;
     world.attach("", &[(&pod, &[&workload])]).await;
     // The mounter listens only when the pod is said to run already.
-    world.set_phase(&pod, json!({ "phase": "Running" })).await;
     std::fs::create_dir_all(&pod.communication).unwrap();
+    world.set_phase(&pod, json!({ "phase": "Running" })).await;
     pod.start();
     call.await.unwrap().unwrap();
     read(&world.target(&workload), ARGUMENTS);
