@@ -9,6 +9,7 @@ pub mod fence_request;
 pub mod fencing;
 pub mod hysteresis;
 pub mod limits;
+pub mod mountpoint_pod;
 pub mod mountpoint_s3_pod_attachment;
 pub mod names;
 pub mod node_fence;

@@ -1,6 +1,7 @@
 //! Names of the S3 driver: what the Scality driver and its Mountpoint Pods call labels, annotations, volume attributes,
 //! environment and files. Drop-in: none of them is ours to change. Pure.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -101,6 +102,15 @@ impl Mount {
             hash.update([0]);
         }
         format!("s3pa-{}", hex(&hash.finalize(), 10))
+    }
+}
+
+/// For logs.
+impl fmt::Display for Mount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node_name, persistent_volume_name, workload_fs_group, .. } = self;
+        write!(f, "{persistent_volume_name} on {node_name}")?;
+        if workload_fs_group.is_empty() { Ok(()) } else { write!(f, " for group {workload_fs_group}") }
     }
 }
 

@@ -12,12 +12,14 @@ use kube::Resource;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Field ownership is most of an object's metadata and of no use to us.
-fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+pub(super) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     ObjectMeta::deserialize(deserializer).map(|metadata| ObjectMeta { managed_fields: None, ..metadata })
 }
 
 /// Kubernetes writes an empty list or map without `omitempty` as null, such as `drivers` of a CSINode without drivers.
-fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+pub(super) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
@@ -66,6 +68,16 @@ part! {
         volumes: Vec<Volume>,
         /// What it waits for before it is scheduled.
         scheduling_gates: Vec<SchedulingGate>,
+        /// As whom its containers run.
+        security_context: PodSecurity,
+    }
+}
+
+part! {
+    /// As whom the containers of a pod run.
+    PodSecurity {
+        /// Group that owns its volumes.
+        fs_group: Option<i64>,
     }
 }
 
@@ -340,6 +352,8 @@ part! {
         read_only: bool,
         /// Secret for ControllerPublish and ControllerUnpublish.
         controller_publish_secret_ref: Option<core::SecretReference>,
+        /// What the driver wants to know of the volume.
+        volume_attributes: BTreeMap<String, String>,
     }
 }
 

@@ -4,8 +4,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bulkhead::api::time;
-use bulkhead::controllers::{Context, Stores, node_fence, resiliency_policy, volume_health, volume_health_policy};
-use bulkhead::error::Result;
+use bulkhead::controllers::{
+    Context, S3Stores, Stores, mountpoint_s3_pod_attachment, node_fence, resiliency_policy, volume_health,
+    volume_health_policy,
+};
+use bulkhead::error::{Error, Result};
 use bulkhead::runtime::clock::Clock;
 use bulkhead::runtime::program::{self, Flags};
 use clap::Parser;
@@ -15,7 +18,8 @@ const _: () = assert!(
     "the feature `mutants` is for tests: build the programs with `--package bulkhead`, not with the whole workspace"
 );
 
-/// Bulkhead's controllers: fence failed nodes, release their pods, clean up after them; know the health of volumes.
+/// Bulkhead's controllers: fence failed nodes, release their pods, clean up after them; know the health of volumes; mount S3
+/// volumes in pods of their own.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -30,6 +34,8 @@ struct Cli {
     /// Longest time that the out-of-service taint may stay on a node.
     #[arg(long, env = "BULKHEAD_OUT_OF_SERVICE_MAX", default_value = "60s")]
     out_of_service_max: time::Duration,
+    #[command(flatten)]
+    s3: mountpoint_s3_pod_attachment::flags::Flags,
 }
 
 #[derive(clap::Subcommand)]
@@ -50,6 +56,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         return release_volumes(&cli.common).await;
     }
     let namespace = cli.common.namespace.clone();
+    let s3 = cli.s3.config().map_err(Error::Invalid)?;
     let program = cli.common.serve("bulkhead-controller").await?.lead("bulkhead-controller".into());
     let cx = Context {
         stores: Stores::spawn(
@@ -71,8 +78,18 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         ..node_fence::decide::Settings::default()
     };
     let cancel = program.cancel.clone();
+    let s3 = s3.map(|config| {
+        let (watches, namespace) = (&program.clients.watches, &config.pods.namespace);
+        let stores = S3Stores::spawn(watches, namespace, &program.telemetry, &program.health, &cancel);
+        mountpoint_s3_pod_attachment::run(cx.clone(), stores, config, cancel.clone())
+    });
     let work = async move {
         tokio::join!(
+            async {
+                if let Some(s3) = s3 {
+                    s3.await;
+                }
+            },
             resiliency_policy::run(cx.clone(), cancel.clone()),
             node_fence::run(cx.clone(), settings, cancel.clone()),
             volume_health::run(cx.clone(), cancel.clone()),

@@ -9,6 +9,7 @@ use bulkhead::api::s3::MOUNTPOINT_NAMESPACE;
 use bulkhead::csi::client::socket_path;
 use bulkhead::error::{Error, Result};
 use bulkhead::runtime::program::{self, Flags};
+use bulkhead::s3::controller_service;
 use bulkhead::s3::node_service::credentials::Keys;
 use bulkhead::s3::node_service::{self, Parts, Settings, probe};
 use clap::{Parser, ValueEnum};
@@ -66,6 +67,9 @@ struct Cli {
     /// How long mount-s3 may take until its mount answers.
     #[arg(long, env = "BULKHEAD_S3_MOUNT_TIMEOUT", default_value = "30s", value_parser = duration)]
     mount_timeout: Duration,
+    /// For `--mode=controller`.
+    #[command(flatten)]
+    controller: controller_service::Args,
 }
 
 fn duration(text: &str) -> std::result::Result<Duration, String> {
@@ -88,8 +92,21 @@ fn main() -> ExitCode {
 async fn run(cli: Cli) -> Result<ExitCode> {
     match cli.mode {
         Mode::Node => node(cli).await,
-        Mode::Controller => Err(Error::Invalid("--mode=controller is not built in yet".into())),
+        Mode::Controller => controller(cli).await,
     }
+}
+
+async fn controller(cli: Cli) -> Result<ExitCode> {
+    let settings = cli.controller.clone().settings(socket(&cli)?)?;
+    let program = cli.common.serve("bulkhead-s3-csi").await?.without_lease();
+    let cancel = program.cancel.clone();
+    let mut failure = None;
+    let ended = program.run(async { failure = controller_service::serve(settings, cancel).await.err() }).await;
+    failure.map_or(Ok(ended), Err)
+}
+
+fn socket(cli: &Cli) -> Result<PathBuf> {
+    socket_path(&cli.endpoint).map_err(|error| Error::Invalid(error.to_string()))
 }
 
 async fn node(cli: Cli) -> Result<ExitCode> {
@@ -124,7 +141,7 @@ fn settings(cli: &Cli) -> Result<Settings> {
         node_id: named(&cli.node_id, &node_name),
         node_name,
         kubelet_root: cli.kubelet_path.trim_end_matches('/').to_owned(),
-        socket: socket_path(&cli.endpoint).map_err(|error| Error::Invalid(error.to_string()))?,
+        socket: socket(cli)?,
         registers: cli.register,
         mountpoint_namespace: cli.mountpoint_namespace.clone(),
         volumes_max: cli.max_volumes_per_node,

@@ -1,6 +1,8 @@
 //! By what objects are found besides their name. Pure.
 
 use crate::api::affinity::{self, HOSTNAME_LABEL};
+use crate::api::mountpoint_pod::MountpointPod;
+use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::slim::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeSource};
 use crate::api::volume_health::VolumeHealth;
@@ -19,6 +21,17 @@ pub const ANY_HOST: &str = "*";
 pub const BY_DRIVER: &str = "driver";
 /// Volumes by [`handle`].
 pub const BY_HANDLE: &str = "handle";
+
+/// Pods by uid.
+pub const BY_UID: &str = "uid";
+/// Pods by [`place`].
+pub const BY_PLACE: &str = "place";
+/// s3pa, and Mountpoint Pods, by the name that ours have for their mount.
+pub const BY_MOUNT: &str = "mount";
+/// s3pa by the uid of a workload.
+pub const BY_WORKLOAD: &str = "workload";
+/// s3pa by the name of a Mountpoint Pod.
+pub const BY_MOUNTPOINT_POD: &str = "mountpointpod";
 
 /// What tells the volumes of all CSI drivers apart.
 pub fn handle(driver: &str, handle: &str) -> String {
@@ -39,6 +52,42 @@ pub fn claims_of_pod(pod: &Pod) -> Vec<String> {
         _ => None,
     });
     claims.collect()
+}
+
+/// A claim and the node where it is used.
+pub fn place(node: &str, claim: &str) -> String {
+    format!("{node}/{claim}")
+}
+
+pub(super) fn places_of_pod(pod: &Pod) -> Vec<String> {
+    let node = pod.spec.node_name.as_deref();
+    node.map(|node| claims_of_pod(pod).iter().map(|claim| place(node, claim)).collect()).unwrap_or_default()
+}
+
+pub(super) fn uid_of_pod(pod: &Pod) -> Vec<String> {
+    pod.metadata.uid.iter().cloned().collect()
+}
+
+/// `namespace/name` of the claim that a volume is bound to or reserved for.
+pub fn claim_of_volume(volume: &PersistentVolume) -> Option<String> {
+    let claim = volume.spec.claim_ref.as_ref()?;
+    Some(format!("{}/{}", claim.namespace.as_deref()?, claim.name.as_deref()?))
+}
+
+pub(super) fn mount_of_attachment(attachment: &MountpointS3PodAttachment) -> Vec<String> {
+    vec![attachment.spec.mount().attachment_name()]
+}
+
+pub(super) fn workloads_of_attachment(attachment: &MountpointS3PodAttachment) -> Vec<String> {
+    attachment.spec.workloads().into_iter().map(str::to_owned).collect()
+}
+
+pub(super) fn pods_of_attachment(attachment: &MountpointS3PodAttachment) -> Vec<String> {
+    attachment.spec.mountpoint_s3_pod_attachments.keys().cloned().collect()
+}
+
+pub(super) fn mount_of_pod(pod: &MountpointPod) -> Vec<String> {
+    pod.mount().iter().map(|mount| mount.attachment_name()).collect()
 }
 
 /// The host names by which a node may be named: its own and its label.

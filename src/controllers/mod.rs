@@ -10,6 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::FenceRequest;
+use crate::api::mountpoint_pod::MountpointPod;
+use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::api::names;
 use crate::api::node_fence::NodeFence;
 use crate::api::node_volume_report::NodeVolumeReport;
@@ -33,6 +35,7 @@ use crate::runtime::telemetry::Telemetry;
 pub mod indexes;
 #[cfg(test)]
 mod metrics_tests;
+pub mod mountpoint_s3_pod_attachment;
 pub mod node_fence;
 pub mod resiliency_policy;
 #[cfg(test)]
@@ -41,6 +44,7 @@ pub mod volume_health;
 pub mod volume_health_policy;
 
 pub use indexes::{ANY_HOST, BY_CLAIM, BY_DRIVER, BY_HANDLE, BY_HOST, BY_NODE, BY_VOLUME};
+pub use indexes::{BY_MOUNT, BY_MOUNTPOINT_POD, BY_PLACE, BY_UID, BY_WORKLOAD};
 
 /// Where kubelets keep their Leases.
 pub const NODE_LEASES: &str = "kube-node-lease";
@@ -120,7 +124,11 @@ impl Stores {
             leases: all("leases").namespaced(NODE_LEASES),
             fencer_leases: all("fencerleases").namespaced(namespace),
             pods: all("pods").informer(|i| {
-                i.index(BY_NODE, indexes::node_of_pod).index(BY_CLAIM, indexes::claims_of_pod).keep(uses_volumes)
+                i.index(BY_NODE, indexes::node_of_pod)
+                    .index(BY_CLAIM, indexes::claims_of_pod)
+                    .index(BY_PLACE, indexes::places_of_pod)
+                    .index(BY_UID, indexes::uid_of_pod)
+                    .keep(uses_volumes)
             }),
             claims: all("persistentvolumeclaims").informer(|i| i.index(BY_VOLUME, indexes::volume_of_claim)),
             volumes: all("persistentvolumes").informer(|i| {
@@ -186,6 +194,62 @@ impl Stores {
             self.agents.wait_synced(),
             self.admission_bindings.wait_synced(),
         );
+    }
+}
+
+/// What S3 mounts rest on besides. Failover and the health of volumes wait for none of it; who has no S3 volumes has none.
+#[derive(Clone)]
+pub struct S3Stores {
+    /// Which workloads share which Mountpoint Pods.
+    pub attachments: Store<MountpointS3PodAttachment>,
+    /// Mountpoint Pods.
+    pub mountpoint_pods: Store<MountpointPod>,
+    /// Where Mountpoint Pods live.
+    namespace: String,
+}
+
+impl S3Stores {
+    /// Starts the informers. `namespace` is that of Mountpoint Pods.
+    pub fn spawn(
+        client: &Client,
+        namespace: &str,
+        telemetry: &Telemetry,
+        health: &Health,
+        cancel: &CancellationToken,
+    ) -> Self {
+        let all = |name| Start { name, client, telemetry, health, cancel };
+        let pods = Api::namespaced(client.clone(), namespace);
+        let pods = Informer::new(pods, "mountpointpods").index(BY_MOUNT, indexes::mount_of_pod);
+        Self {
+            attachments: all("mountpoints3podattachments").informer(|i| {
+                i.index(BY_MOUNT, indexes::mount_of_attachment)
+                    .index(BY_WORKLOAD, indexes::workloads_of_attachment)
+                    .index(BY_MOUNTPOINT_POD, indexes::pods_of_attachment)
+            }),
+            mountpoint_pods: all("mountpointpods").spawn(pods.keep(MountpointPod::is_one)),
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    /// Returns once they, and the stores that they rest on, hold what the API server has.
+    pub async fn wait_synced(&self, stores: &Stores) {
+        tokio::join!(
+            self.attachments.wait_synced(),
+            self.mountpoint_pods.wait_synced(),
+            stores.pods.wait_synced(),
+            stores.claims.wait_synced(),
+            stores.volumes.wait_synced(),
+        );
+    }
+
+    /// The Mountpoint Pod of that name.
+    pub fn mountpoint_pod(&self, name: &str) -> Option<Arc<MountpointPod>> {
+        self.mountpoint_pods.get(&ObjectKey::namespaced(&self.namespace, name))
+    }
+
+    /// Whether a pod may have S3 volumes: a Mountpoint Pod that caches on a volume is served by nobody.
+    pub fn is_workload(&self, pod: &Pod) -> bool {
+        pod.metadata.namespace.as_deref() != Some(&self.namespace)
     }
 }
 

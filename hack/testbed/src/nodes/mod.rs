@@ -9,7 +9,7 @@ mod kubelet;
 mod network;
 mod objects;
 mod pod_worker;
-mod status;
+pub(crate) mod status;
 mod volumes;
 mod world;
 mod writer;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// Where a pod is in its life.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(crate) enum Stage {
     /// Its volumes or containers are not there yet.
     Creating,
     /// It runs and is ready.
@@ -19,7 +19,7 @@ pub(super) enum Stage {
 }
 
 /// The patch that reports a stage. It names the uid, so that a new pod of the same name refuses it.
-pub(super) fn patch(pod: &Pod, stage: Stage, host_ip: &str, pod_ip: Ipv4Addr, at_least: i32) -> Value {
+pub(crate) fn patch(pod: &Pod, stage: Stage, host_ip: &str, pod_ip: Ipv4Addr, at_least: i32) -> Value {
     let now = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
     let (ready, reason) = match stage {
         Stage::Creating => ("False", Some("ContainersNotReady")),
@@ -98,14 +98,14 @@ fn unchanged_since(pod: &Pod, kind: &str, status: &str) -> Option<Value> {
 }
 
 /// How often its containers were started again, as far as the API knows.
-pub(super) fn restarts(pod: &Pod) -> i32 {
+pub(crate) fn restarts(pod: &Pod) -> i32 {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let counts = containers.filter_map(|container| before(pod, &container.name)).map(|before| before.restart_count);
     counts.max().unwrap_or(0)
 }
 
 /// The container ran before, as far as the API knows.
-pub(super) fn ran_before(pod: &Pod) -> bool {
+pub(crate) fn ran_before(pod: &Pod) -> bool {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     containers.filter_map(|container| before(pod, &container.name)).any(|before| before.started == Some(true))
 }
@@ -116,18 +116,18 @@ fn before<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
 }
 
 /// It is reported as Ready.
-pub(super) fn is_ready(pod: &Pod) -> bool {
+pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Its containers must not run (any more): deleted, or somebody set it to a final phase.
-pub(super) fn must_end(pod: &Pod) -> bool {
+pub(crate) fn must_end(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some() || is_final(pod)
 }
 
 /// It reached a final phase.
-pub(super) fn is_final(pod: &Pod) -> bool {
+pub(crate) fn is_final(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }

@@ -1,0 +1,180 @@
+//! Gives every S3 volume of a workload a Mountpoint Pod on its node, shared by all workloads of one [`Mount`], and takes it
+//! away after the last. Drop-in for the controller of the Scality driver.
+
+pub mod act;
+pub mod attributes;
+pub mod decide;
+pub mod departed;
+mod feed;
+pub mod flags;
+pub(crate) mod metrics;
+pub mod mountpoint_pod;
+pub mod observe;
+pub mod plan;
+pub mod status;
+mod tell;
+#[cfg(test)]
+mod tests;
+pub mod volumes;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::api::s3::Mount;
+use crate::controllers::{Context, S3Stores};
+use crate::error::Result;
+use crate::runtime::queue::{self, Next, Queue, QueueConfig};
+
+use decide::{Decision, Effect, Patience, Seen};
+use departed::Departed;
+use feed::Feed;
+use metrics::Metrics;
+use mountpoint_pod::Settings;
+
+/// Mounts worked on at once.
+const CONCURRENCY: usize = 32;
+/// Somebody wrote in between: the store knows in a moment.
+const CONFLICT_PACE: Duration = Duration::from_millis(50);
+/// How long our own writes are waited for in the store, and how often it is asked.
+const SETTLING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(5));
+/// How long a mount must be left alone before its status is written: many things happen while it is set up.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// How the controller works.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What Mountpoint Pods are like.
+    pub pods: Settings,
+    /// When things count as stale.
+    pub patience: Patience,
+    /// How often everything is looked at, though nothing changed.
+    pub sweep: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { pods: Settings::default(), patience: Patience::default(), sweep: Duration::from_secs(120) }
+    }
+}
+
+struct Controller {
+    cx: Context,
+    s3: S3Stores,
+    config: Config,
+    metrics: Metrics,
+    departed: Arc<Mutex<Departed>>,
+    /// When the status of a mount may be written.
+    status_due: Mutex<HashMap<Mount, Instant>>,
+}
+
+/// Runs the controller until `cancel`.
+pub async fn run(cx: Context, s3: S3Stores, config: Config, cancel: CancellationToken) {
+    let (queue, receiver) = queue::queue();
+    let departed = Arc::new(Mutex::new(Departed::default()));
+    Feed { cx: cx.clone(), s3: s3.clone(), queue: queue.clone(), departed: departed.clone() }.start();
+    let leadership = cx.writer.leadership().clone();
+    let telemetry = cx.telemetry.clone();
+    let metrics = Metrics::register(&telemetry);
+    telemetry.before_scrape({
+        let (s3, metrics) = (s3.clone(), metrics.clone());
+        move || metrics.look(&s3.mountpoint_pods.list(), &s3.attachments.list())
+    });
+    let sweeping = sweep(s3.clone(), queue, config.sweep, cancel.clone());
+    let controller = Arc::new(Controller { cx, s3, config, metrics, departed, status_due: Mutex::default() });
+    let config = QueueConfig {
+        name: "mountpoint_s3_pod_attachment",
+        concurrency: CONCURRENCY,
+        deadline: Duration::from_secs(60),
+    };
+    let reconcile = move |mount: Mount| {
+        let controller = controller.clone();
+        async move { controller.reconcile(&mount).await }
+    };
+    tokio::join!(queue::run(config, receiver, &telemetry, cancel, Some(leadership), reconcile), sweeping);
+}
+
+/// The backstop behind the watches.
+async fn sweep(s3: S3Stores, queue: Queue<Mount>, every: Duration, cancel: CancellationToken) {
+    let sweep = async {
+        loop {
+            tokio::time::sleep(every).await;
+            feed::all(&s3).into_iter().for_each(|mount| queue.add(mount));
+        }
+    };
+    cancel.run_until_cancelled(sweep).await;
+}
+
+impl Controller {
+    async fn reconcile(&self, mount: &Mount) -> Result<Next> {
+        self.s3.wait_synced(&self.cx.stores).await;
+        let now = self.cx.clock.now();
+        let seen = self.observe(mount, now.mono);
+        let decision = decide::decide(&seen, &self.config.pods, self.config.patience, now);
+        tracing::debug!(%mount, reason = decision.reason, effects = decision.effects.len(), "decided");
+        tell::complaint(&self.cx, &seen, &decision);
+        for effect in &decision.effects {
+            match act::act(&self.cx, effect).await {
+                Ok(()) => {
+                    self.metrics.did(effect, &seen, &decision, self.cx.clock.now().wall);
+                    tell::done(&self.cx, &seen, effect, &decision);
+                }
+                // What was decided on is gone, so decide anew.
+                Err(error) if error.is_conflict() && !is_creation(effect) => return Ok(Next::After(CONFLICT_PACE)),
+                Err(error) => {
+                    tell::refused(&self.cx, effect, &error);
+                    return Err(error);
+                }
+            }
+        }
+        self.settle(&decision.effects).await;
+        Ok(self.next(mount, &decision))
+    }
+
+    fn observe(&self, mount: &Mount, now: Instant) -> Seen {
+        let departed = self.departed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = observe::stored(&self.cx.stores, &self.s3, &departed, mount);
+        seen.is_quiet = self.status_due().get(mount).is_some_and(|due| *due <= now);
+        seen
+    }
+
+    /// Waits until the store shows what was written: or the next pass would do it again, and be refused.
+    async fn settle(&self, effects: &[Effect]) {
+        let (limit, pace) = SETTLING;
+        let shown = async {
+            while !effects.iter().all(|effect| observe::shows(&self.s3, effect)) {
+                tokio::time::sleep(pace).await;
+            }
+        };
+        // What is not shown in time is found by the next pass.
+        let _ = tokio::time::timeout(limit, shown).await;
+    }
+
+    fn next(&self, mount: &Mount, decision: &Decision) -> Next {
+        let now = self.cx.clock.now().mono;
+        let mut status_due = self.status_due();
+        let writes_more = decision.effects.iter().any(|effect| !matches!(effect, Effect::Record { .. }));
+        if !writes_more && !decision.status_waits {
+            status_due.remove(mount);
+            return decision.look_again.map_or(Next::Await, Next::After);
+        }
+        let due = match status_due.get(mount) {
+            Some(due) if !writes_more => *due,
+            _ => now + QUIET,
+        };
+        status_due.insert(mount.clone(), due);
+        let wait = due.saturating_duration_since(now);
+        Next::After(decision.look_again.map_or(wait, |sooner| sooner.min(wait)))
+    }
+
+    fn status_due(&self) -> std::sync::MutexGuard<'_, HashMap<Mount, Instant>> {
+        self.status_due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One that exists and is not shown may never be: that is no moment's matter.
+fn is_creation(effect: &Effect) -> bool {
+    matches!(effect, Effect::CreatePod { .. } | Effect::Create(_))
+}

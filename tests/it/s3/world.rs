@@ -1,0 +1,103 @@
+//! A control plane with scheduler, the shipped controller under its shipped rights, the namespace of Mountpoint Pods as it is
+//! shipped, with a ResourceQuota, and nodes whose kubelet and node service are played.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bulkhead::api::s3;
+use bulkhead_testbed::cluster::{Cluster, ClusterOptions};
+use bulkhead_testbed::mount_nodes::MountNodes;
+use bulkhead_testbed::{Identity, TestbedOptions};
+use kube::Client;
+use kube::api::DynamicObject;
+use libtest_mimic::Failed;
+use serde_json::json;
+use tokio::runtime::Runtime;
+use tokio::sync::OnceCell;
+
+use crate::failover::kept::Kept;
+
+/// Long enough for a loaded machine; nothing waits this long when it works. Shorter than the stale sweep takes (2 minutes),
+/// so that nothing passes only because of it.
+pub const SOON: Duration = Duration::from_secs(100);
+
+/// Arguments of every controller here.
+const ALWAYS: [&str; 2] = ["--mountpoint-image=mounter:test", "--mountpoint-version=1.2.3"];
+
+/// The shared cluster, started by the first test that needs it.
+pub struct Shared {
+    // Dropped before the runtime that its tasks run on.
+    world: OnceCell<World>,
+    runtime: Runtime,
+}
+
+impl Shared {
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { world: OnceCell::new(), runtime: Runtime::new()? })
+    }
+
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    pub async fn world(&self) -> Result<&World, Failed> {
+        let start = async || {
+            let mut world = World::start(&["--s3-orphan-after=10s"]).await?;
+            world.cluster.start_controller().await?;
+            world.kept = Some(Kept::new(world.cluster.controllers.remove(0)));
+            Ok::<_, Failed>(world)
+        };
+        self.world.get_or_try_init(start).await
+    }
+}
+
+/// The cluster.
+pub struct World {
+    pub nodes: MountNodes,
+    pub admin: Client,
+    kept: Option<Kept>,
+    pub cluster: Cluster,
+}
+
+impl World {
+    /// Everything but the controller, which will have these arguments.
+    pub async fn start(arguments: &[&str]) -> Result<Self, Failed> {
+        let cluster = Cluster::start(options(arguments)).await?;
+        install(&cluster).await?;
+        let admin = cluster.testbed.client(&Identity::Admin).await?;
+        let nodes = MountNodes::new(cluster.testbed.client(&Identity::TestbedNodes).await?, s3::MOUNTPOINT_NAMESPACE);
+        Ok(Self { nodes, admin, kept: None, cluster })
+    }
+}
+
+/// No kubelet renews anything here, so no Lease says that a node is gone.
+fn options(arguments: &[&str]) -> ClusterOptions {
+    let controller = PathBuf::from(env!("CARGO_BIN_EXE_bulkhead-controller"));
+    let testbed =
+        TestbedOptions { node_monitor_grace_period: Duration::from_secs(86400), ..TestbedOptions::default() };
+    ClusterOptions {
+        testbed,
+        programs: controller.parent().map(PathBuf::from),
+        arrays: Vec::new(),
+        nodes: 0,
+        controller: false,
+        controller_args: ALWAYS.iter().chain(arguments).map(ToString::to_string).collect(),
+        ..ClusterOptions::default()
+    }
+}
+
+/// What we ship for S3, but what would make pods; and a quota, under which each Mountpoint Pod has to say what it needs.
+async fn install(cluster: &Cluster) -> Result<(), Failed> {
+    let folder = crate::api::world::root().join("config/with-s3");
+    let text = cluster.testbed.kubectl(&["kustomize", &folder.to_string_lossy()]).await?;
+    let mut objects: Vec<DynamicObject> = serde_saphyr::from_multiple(&text)?;
+    let makes_pods = |kind: &str| matches!(kind, "Deployment" | "DaemonSet");
+    objects.retain(|object| !object.types.as_ref().is_some_and(|types| makes_pods(&types.kind)));
+    let amounts = ["requests.cpu", "requests.memory", "limits.memory"];
+    let hard: serde_json::Map<_, _> = amounts.into_iter().map(|amount| (amount.to_owned(), json!("1Ti"))).collect();
+    objects.push(serde_json::from_value(json!({
+        "apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": { "name": "all", "namespace": s3::MOUNTPOINT_NAMESPACE }, "spec": { "hard": hard },
+    }))?);
+    Ok(cluster.testbed.apply(objects).await?)
+}
