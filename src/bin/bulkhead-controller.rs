@@ -35,7 +35,7 @@ struct Cli {
     #[arg(long, env = "BULKHEAD_OUT_OF_SERVICE_MAX", default_value = "60s")]
     out_of_service_max: time::Duration,
     #[command(flatten)]
-    s3: mountpoint_s3_pod_attachment::flags::Flags,
+    s3: mountpoint_s3_pod_attachment::flags::S3Flags,
 }
 
 #[derive(clap::Subcommand)]

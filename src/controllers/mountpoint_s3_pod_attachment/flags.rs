@@ -16,7 +16,7 @@ use super::mountpoint_pod::{Certificates, NodeBinding, Settings};
 /// them is watched.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "S3 mounts")]
-pub struct Flags {
+pub struct S3Flags {
     /// Image of Mountpoint Pods. Without it S3 volumes are not served.
     #[arg(long, env = "MOUNTPOINT_IMAGE", default_value = "")]
     mountpoint_image: String,
@@ -86,7 +86,7 @@ pub struct Flags {
     s3_orphan_after: Duration,
 }
 
-impl Flags {
+impl S3Flags {
     /// How the controller works; `None` if it is not to. The error says which flag to correct.
     pub fn config(&self) -> Result<Option<Config>, String> {
         if self.mountpoint_image.is_empty() {
