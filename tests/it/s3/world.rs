@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use bulkhead::api::s3;
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions};
-use bulkhead_testbed::mount_nodes::MountNodes;
+use bulkhead_testbed::mount_nodes::{self, MountNodes};
 use bulkhead_testbed::{Identity, TestbedOptions};
 use kube::Client;
-use kube::api::DynamicObject;
 use libtest_mimic::Failed;
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -63,7 +62,8 @@ impl World {
     /// Everything but the controller, which will have these arguments.
     pub async fn start(arguments: &[&str]) -> Result<Self, Failed> {
         let cluster = Cluster::start(options(arguments)).await?;
-        install(&cluster).await?;
+        mount_nodes::install(&cluster.testbed).await?;
+        limit(&cluster).await?;
         let admin = cluster.testbed.client(&Identity::Admin).await?;
         let nodes = MountNodes::new(cluster.testbed.client(&Identity::TestbedNodes).await?, s3::MOUNTPOINT_NAMESPACE);
         Ok(Self { nodes, admin, kept: None, cluster })
@@ -86,18 +86,13 @@ fn options(arguments: &[&str]) -> ClusterOptions {
     }
 }
 
-/// What we ship for S3, but what would make pods; and a quota, under which each Mountpoint Pod has to say what it needs.
-async fn install(cluster: &Cluster) -> Result<(), Failed> {
-    let folder = crate::api::world::root().join("config/with-s3");
-    let text = cluster.testbed.kubectl(&["kustomize", &folder.to_string_lossy()]).await?;
-    let mut objects: Vec<DynamicObject> = serde_saphyr::from_multiple(&text)?;
-    let makes_pods = |kind: &str| matches!(kind, "Deployment" | "DaemonSet");
-    objects.retain(|object| !object.types.as_ref().is_some_and(|types| makes_pods(&types.kind)));
+/// A quota under which each Mountpoint Pod has to say what it needs.
+async fn limit(cluster: &Cluster) -> Result<(), Failed> {
     let amounts = ["requests.cpu", "requests.memory", "limits.memory"];
     let hard: serde_json::Map<_, _> = amounts.into_iter().map(|amount| (amount.to_owned(), json!("1Ti"))).collect();
-    objects.push(serde_json::from_value(json!({
+    let quota = serde_json::from_value(json!({
         "apiVersion": "v1", "kind": "ResourceQuota",
         "metadata": { "name": "all", "namespace": s3::MOUNTPOINT_NAMESPACE }, "spec": { "hard": hard },
-    }))?);
-    Ok(cluster.testbed.apply(objects).await?)
+    }))?;
+    Ok(cluster.testbed.apply(vec![quota]).await?)
 }
