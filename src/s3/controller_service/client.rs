@@ -46,10 +46,11 @@ impl Endpoint {
     /// # Errors
     /// When the URL or the region is none.
     pub fn new(url: &str, region: &str, authorities: Option<Vec<u8>>) -> Result<Self, String> {
+        // Without the URL itself: somebody may have put a password into it.
         let wrong = || {
-            format!(
-                "AWS_ENDPOINT_URL is {url:?}: give scheme, host and perhaps port, such as https://s3.example.com:8443"
-            )
+            "AWS_ENDPOINT_URL cannot be used: give scheme, host and perhaps port and nothing else, such as \
+             https://s3.example.com:8443"
+                .to_owned()
         };
         let parts = url.trim().parse::<Uri>().map_err(|_| wrong())?.into_parts();
         let scheme = parts.scheme.filter(|scheme| ["http", "https"].contains(&scheme.as_str())).ok_or_else(wrong)?;
@@ -292,7 +293,7 @@ mod tests {
         }
         for url in ["", "s3.example.com", "ftp://s3", "https://s3/buckets", "https://key:secret@s3", "https://s3?x"] {
             let wrong = Endpoint::new(url, "us-east-1", None).expect_err(url);
-            assert!(wrong.contains("AWS_ENDPOINT_URL"), "{wrong}");
+            assert!(wrong.contains("AWS_ENDPOINT_URL") && !wrong.contains("secret"), "{wrong}");
         }
         assert!(Endpoint::new("https://s3", "<x>", None).expect_err("region").contains("AWS_REGION"));
     }
