@@ -139,7 +139,11 @@ impl State {
         pods.insert(uid, sender);
         let mut tasks = lock(&self.tasks);
         while tasks.try_join_next().is_some() {}
-        if is_mountpoint { tasks.spawn(mountpoint::run(played)) } else { tasks.spawn(workload::run(played)) };
+        if is_mountpoint {
+            tasks.spawn(mountpoint::run(played))
+        } else {
+            tasks.spawn(workload::run(played))
+        };
     }
 
     fn lose_pods(&self, is_lost: impl Fn(&str) -> bool) {
