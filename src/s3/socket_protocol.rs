@@ -261,15 +261,15 @@ async fn read(stream: &UnixStream, path: &Path) -> Result<(Vec<u8>, Vec<OwnedFd>
     let mut descriptors = Vec::new();
     loop {
         let mut chunk = [0; CHUNK];
-        let length = stream
+        let (length, crowded) = stream
             .async_io(Interest::READABLE, || receive_chunk(stream.as_fd(), &mut chunk, &mut descriptors))
             .await
             .map_err(ProtocolError::socket("read from", path))?;
+        if crowded || descriptors.len() > 1 {
+            return Err(ProtocolError::Descriptors(descriptors.len().max(2)));
+        }
         if length == 0 {
             return Ok((document, descriptors));
-        }
-        if descriptors.len() > 1 {
-            return Err(ProtocolError::Descriptors(descriptors.len()));
         }
         document.extend_from_slice(chunk.get(..length).unwrap_or_default());
         if document.len() > LONGEST_MESSAGE {
@@ -278,7 +278,12 @@ async fn read(stream: &UnixStream, path: &Path) -> Result<(Vec<u8>, Vec<OwnedFd>
     }
 }
 
-fn receive_chunk(stream: BorrowedFd<'_>, chunk: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<usize> {
+/// How much came, and whether more descriptors came than there was room for; the kernel closed those.
+fn receive_chunk(
+    stream: BorrowedFd<'_>,
+    chunk: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> io::Result<(usize, bool)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ROOM_FOR_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::net::recvmsg(stream, &mut [IoSliceMut::new(chunk)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
@@ -287,11 +292,7 @@ fn receive_chunk(stream: BorrowedFd<'_>, chunk: &mut [u8], descriptors: &mut Vec
             descriptors.extend(came);
         }
     }
-    // The kernel closed those that there was no room for.
-    if received.flags.contains(ReturnFlags::CTRUNC) {
-        return Err(io::Error::other("more descriptors came than this process has room for"));
-    }
-    Ok(received.bytes)
+    Ok((received.bytes, received.flags.contains(ReturnFlags::CTRUNC)))
 }
 
 fn decode(document: &[u8], descriptors: Vec<OwnedFd>) -> Result<(MountMessage, OwnedFd), ProtocolError> {
