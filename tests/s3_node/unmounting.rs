@@ -21,6 +21,7 @@ pub fn trials(shared: &Arc<Shared>) -> Vec<Trial> {
         trial(shared, "unmounting::a_pod_that_never_mounted_ends", a_pod_that_never_mounted_ends),
         trial(shared, "unmounting::without_the_pods_folder", without_the_pods_folder),
         trial(shared, "unmounting::many_end_together", many_end_together),
+        trial(shared, "unmounting::a_drained_pod_ends_when_nobody_is_left", a_drained_pod_ends),
     ]
 }
 
@@ -138,4 +139,23 @@ async fn many_end_together(world: World) {
     assert!(world.is_mounted(&world.source(&last.0)));
     plugin.unpublish(&last.1).await.unwrap();
     until_gone(&world, &last.0).await;
+}
+
+async fn a_drained_pod_ends(world: World) {
+    let (plugin, mut drained) = (world.plugin().await, world.running_pod().await);
+    let workload = world.workload(&drained).await;
+    plugin.publish(&workload).call().await.unwrap();
+    fs::write(world.target(&workload).join("a"), "text").unwrap();
+    world.evict(&drained).await;
+    // It serves until the controller has given its workload to another, and then until that workload is gone.
+    assert_eq!(read(&world.target(&workload), "a"), "text");
+    let next = world.running_pod().await;
+    world.attach("", &[(&next, &[&workload])]).await;
+    world.until("the other serves", || world.is_mounted(&world.source(&next))).await;
+    world.until("it is on top", || !world.target(&workload).join("a").exists()).await;
+    assert!(world.is_mounted(&world.source(&drained)), "containers that do not follow still have it");
+    plugin.unpublish(&workload).await.unwrap();
+    until_gone(&world, &drained).await;
+    assert_eq!(drained.exit_code().await, Some(0));
+    assert!(world.is_mounted(&world.source(&next)));
 }

@@ -200,6 +200,11 @@ impl World {
         self.pods().patch(&pod.name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
 
+    /// Its node is drained: it is to end, and has time.
+    pub async fn evict(&self, pod: &MountpointPod) {
+        self.pods().delete(&pod.name, &DeleteParams::default().grace_period(600)).await.unwrap();
+    }
+
     /// It is gone from the API.
     pub async fn delete_pod(&self, pod: &MountpointPod) {
         self.pods().delete(&pod.name, &DeleteParams::default().grace_period(0)).await.unwrap();

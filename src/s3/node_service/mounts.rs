@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -20,6 +20,9 @@ use super::folders;
 
 /// How often the table is read although the kernel announces nothing.
 const AGAIN: Duration = Duration::from_secs(5);
+/// How long a mount that is in use is tried to be unmounted, and how often.
+const BUSY: Duration = Duration::from_secs(2);
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// Options of every mount of ours.
 const SAFE: MountFlags = MountFlags::NODEV.union(MountFlags::NOSUID).union(MountFlags::NOATIME);
 
@@ -150,12 +153,15 @@ pub fn discard(root: &Root, path: &str) -> io::Result<()> {
 fn unmount_while(root: &Root, path: &str, flags: UnmountFlags) -> io::Result<()> {
     let absolute = format!("{}/{path}", root.path);
     let mut tried = None;
+    let end = Instant::now() + BUSY;
     while let Some(id) = Table::read()?.at(&absolute).map(|mount| mount.id) {
         let (parent, name) = root.parent(path)?;
         match rustix::mount::unmount(format!("{}/{name}", folders::path_of(&parent)), flags | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
             // Somebody else did it meanwhile.
             Err(Errno::INVAL | Errno::NOENT) if tried != Some(id) => {}
+            // A child of ours may just be asking it how it is.
+            Err(Errno::BUSY) if Instant::now() < end => std::thread::sleep(BUSY_PAUSE),
             Err(errno) => return Err(errno.into()),
         }
         tried = Some(id);

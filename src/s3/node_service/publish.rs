@@ -63,10 +63,20 @@ async fn mount(
     let keys = keys.or_else(|| remembered(node, publication));
     let _turn = node.turns.take(&assigned.pod.name).await;
     source::ensure(node, publication, &assigned, keys).await?;
+    forget_death(node, &assigned.pod);
     let (node, publication, pod) = (node.clone(), publication.clone(), assigned.pod.clone());
     let bound = blocking(move || bind(&node, &publication, &pod)).await;
     bound.map_err(|error| failed("mount the volume in the pod's folder", &error))?;
     Ok(assigned.pod)
+}
+
+/// Numbers of file systems are used again: one that answers is not the one that died.
+fn forget_death(node: &Node, pod: &MountpointPod) {
+    if let Some(source) =
+        Table::read().ok().and_then(|table| table.at(&node.absolute(&publication::source(&pod.name))).cloned())
+    {
+        lock(&node.dead).remove(&source.device);
+    }
 }
 
 /// Credentials of a volume's own secret that the kubelet brought before: to us, or to the Mountpoint Pod before.

@@ -17,6 +17,8 @@ use super::{Node, assignment, folders, publish, tell};
 
 /// How often mounts are asked whether their servers live.
 const ASK: Duration = Duration::from_secs(2);
+/// What changes together is looked at once.
+const GATHER: Duration = Duration::from_millis(100);
 /// How long they may take to answer; one that takes longer is slow, not dead.
 const ANSWER: Duration = Duration::from_secs(2);
 /// Pauses before a mount that failed is tried again.
@@ -45,7 +47,7 @@ pub async fn run(node: Arc<Node>, cancel: CancellationToken) {
         tokio::select! {
             () = cancel.cancelled() => return,
             // A Mountpoint Pod whose container ended has changed.
-            _ = changes.changed() => {}
+            _ = changes.changed() => tokio::time::sleep(GATHER).await,
             _ = ask.tick() => {}
         }
         forget_what_is_gone(&node);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use json_patch::Patch;
+use k8s_openapi::api::core::v1::Taint;
 use kube::Api;
 use tokio_util::sync::CancellationToken;
 
@@ -47,18 +49,26 @@ async fn take(nodes: &Store<KubernetesNode>, drivers: &Store<CsiNode>, key: &Obj
     let registered = drivers.get(key).is_some_and(|node| node.spec.drivers.iter().any(|driver| driver.name == DRIVER));
     let Some(node) = nodes.get(key).filter(|_| registered) else { return Ok(()) };
     let identity = NodeIdentity { uid: node.metadata.uid.as_deref().unwrap_or_default(), boot_id: None };
-    for taint in node.taints().iter().filter(|taint| taint.key == AGENT_NOT_READY_TAINT) {
-        // One at a time: the next patch is made from what the watch brings then.
-        let Some(patch) = remove_taint(identity, node.taints(), &taint.key, &taint.effect) else { continue };
-        return match writer.json_patch::<KubernetesNode>(key, patch).await {
-            Ok(_) => {
-                tracing::info!(taint = AGENT_NOT_READY_TAINT, "the driver is registered: the taint is removed");
-                Ok(())
-            }
-            // Somebody else changed the node: the watch brings it.
-            Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
-            Err(error) => Err(error),
-        };
+    let Some(patch) = without_ours(identity, node.taints()) else { return Ok(()) };
+    match writer.json_patch::<KubernetesNode>(key, patch).await {
+        Ok(_) => {
+            tracing::info!(taint = AGENT_NOT_READY_TAINT, "the driver is registered: the taint is removed");
+            Ok(())
+        }
+        // Somebody else changed the node: the watch brings it.
+        Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
     }
-    Ok(())
+}
+
+/// Takes it away with every effect that it has; nothing if it has none.
+fn without_ours(node: NodeIdentity<'_>, taints: &[Taint]) -> Option<Patch> {
+    let mut left = taints.to_vec();
+    let mut operations = Vec::new();
+    while let Some(at) = left.iter().position(|taint| taint.key == AGENT_NOT_READY_TAINT) {
+        let taint = left.get(at)?;
+        operations.extend(remove_taint(node, &left, &taint.key, &taint.effect)?.0);
+        left.remove(at);
+    }
+    (!operations.is_empty()).then_some(Patch(operations))
 }

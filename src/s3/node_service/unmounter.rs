@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::node_agent::lock;
 
 use super::communication::Communication;
@@ -25,15 +26,13 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// Works until `cancel`. The first look finds what happened while we did not run.
 pub async fn run(node: Arc<Node>, cancel: CancellationToken) {
     let busy = Arc::new(Mutex::new(BTreeSet::new()));
-    let mut changes = node.stores.pods.subscribe();
+    let (mut pods, mut attachments) = (node.stores.pods.subscribe(), node.stores.attachments.subscribe());
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
         let look = tokio::select! {
             () = cancel.cancelled() => return,
-            change = changes.recv() => match change {
-                Some(change) => vec![change.key.name],
-                None => return,
-            },
+            Some(change) = pods.recv() => vec![change.key.name],
+            Some(change) = attachments.recv() => change.old.iter().flat_map(|before| named(before)).collect(),
             _ = sweep.tick() => everything(&node),
         };
         for name in look {
@@ -63,12 +62,24 @@ fn sources() -> String {
     source("").trim_end_matches('/').to_owned()
 }
 
-/// Whether nothing is to be mounted through a Mountpoint Pod any more. One that is not known counts only once all are.
+/// The Mountpoint Pods that an s3pa names.
+fn named(attachment: &MountpointS3PodAttachment) -> Vec<String> {
+    attachment.spec.mountpoint_s3_pod_attachments.keys().cloned().collect()
+}
+
+/// Whether nothing is to be mounted through a Mountpoint Pod any more. One that is not known counts only once all are; one
+/// that is drained, when its workloads were given to another.
 fn is_done_with(node: &Node, name: &str) -> bool {
     match node.mountpoint_pod(name) {
-        Some(pod) => needs_unmount(&pod),
+        Some(pod) if needs_unmount(&pod) => true,
+        Some(pod) if pod.is_terminating() => node.stores.attachments.synced() && !is_assigned(node, name),
+        Some(_) => false,
         None => node.stores.pods.synced(),
     }
+}
+
+fn is_assigned(node: &Node, name: &str) -> bool {
+    node.stores.attachments.list().iter().any(|attachment| named(attachment).iter().any(|one| one == name))
 }
 
 /// Tells the mounter that mount-s3 may end, waits until the source alone is left, and takes it away.

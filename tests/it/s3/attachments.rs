@@ -117,7 +117,8 @@ pub async fn status_tells_who_is_served(world: &World) -> Result<(), Failed> {
             let status = attachment.and_then(|attachment| attachment.status.as_ref());
             status.is_some_and(|status| {
                 let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
-                status.workloads == Some(2) && ready.is_some_and(|ready| ready.status == "True" && ready.reason == "Serving")
+                status.workloads == Some(2)
+                    && ready.is_some_and(|ready| ready.status == "True" && ready.reason == "Serving")
             })
         })
         .await?;
@@ -130,10 +131,7 @@ pub async fn status_tells_who_is_served(world: &World) -> Result<(), Failed> {
 }
 
 /// A workload that upstream's controller served: its pod, the Mountpoint Pod, and an attachment for it alone.
-async fn upstreams(
-    lane: &Lane<'_>,
-    workload: &str,
-) -> Result<MountpointS3PodAttachment, Failed> {
+async fn upstreams(lane: &Lane<'_>, workload: &str) -> Result<MountpointS3PodAttachment, Failed> {
     let mountpoint_pod = pod_name(lane, &format!("upstream-{workload}"));
     lane.create::<Pod>(Some(s3::MOUNTPOINT_NAMESPACE), mountpoint_pod_of(lane, &mountpoint_pod)).await?;
     let runs = |pod: Option<&Pod>| pod.is_some_and(|pod| phase(pod) == "Running");
@@ -171,11 +169,7 @@ fn mountpoint_pod_of(lane: &Lane<'_>, name: &str) -> Value {
 }
 
 /// Writes an attachment as upstream's controller does.
-pub async fn write(
-    lane: &Lane<'_>,
-    claim: &str,
-    entries: Value,
-) -> Result<MountpointS3PodAttachment, Failed> {
+pub async fn write(lane: &Lane<'_>, claim: &str, entries: Value) -> Result<MountpointS3PodAttachment, Failed> {
     let volume = lane.volume_name(claim);
     let spec = json!({
         "nodeName": lane.node(1), "persistentVolumeName": volume, "volumeID": format!("handle-{volume}"),

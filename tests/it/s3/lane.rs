@@ -279,9 +279,10 @@ impl<'a> Lane<'a> {
                 event.regarding.as_ref().and_then(|it| it.name.as_deref()) == Some(pod)
                     && event.reporting_controller.as_deref() == Some("bulkhead-controller")
             };
-            let told = all.iter().filter(about).map(|it| {
-                (it.reason.clone().unwrap_or_default(), it.note.clone().unwrap_or_default())
-            });
+            let told = all
+                .iter()
+                .filter(about)
+                .map(|it| (it.reason.clone().unwrap_or_default(), it.note.clone().unwrap_or_default()));
             let told: Vec<_> = told.collect();
             let found = told.iter().find(|(of, _)| of == reason).map(|(_, note)| note.clone());
             Ok(found.ok_or_else(|| format!("{told:?}")))

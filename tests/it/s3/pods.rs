@@ -43,18 +43,51 @@ pub async fn the_mountpoint_pod_is_as_recorded(world: &World) -> Result<(), Fail
 /// Resources, account and cache that a volume asks for.
 pub async fn attributes_shape_the_pod(world: &World) -> Result<(), Failed> {
     let lane = Lane::new(world, "attributes", 1).await?;
-    lane.create::<ServiceAccount>(Some(s3::MOUNTPOINT_NAMESPACE), json!({ "metadata": { "name": "s3-reader" } })).await?;
+    lane.create::<ServiceAccount>(Some(s3::MOUNTPOINT_NAMESPACE), json!({ "metadata": { "name": "s3-reader" } }))
+        .await?;
     let cases = [
-        ("requests", json!({ "mountpointContainerResourcesRequestsCpu": "250m" }), "/containers/0/resources/requests/cpu", json!("250m")),
-        ("memory", json!({ "mountpointContainerResourcesRequestsMemory": "32Mi", "mountpointContainerResourcesLimitsMemory": "1Gi" }),
-            "/containers/0/resources/limits/memory", json!("1Gi")),
-        ("limits", json!({ "mountpointContainerResourcesLimitsCpu": "2" }), "/containers/0/resources/limits/cpu", json!("2")),
-        ("account", json!({ "mountpointPodServiceAccountName": "s3-reader" }), "/serviceAccountName", json!("s3-reader")),
-        ("cache", json!({ "cache": "emptyDir", "cacheEmptyDirSizeLimit": "2Gi" }), "/cache/emptyDir", json!({ "sizeLimit": "2Gi" })),
-        ("memory-cache", json!({ "cache": "emptyDir", "cacheEmptyDirMedium": "Memory" }), "/cache/emptyDir", json!({ "medium": "Memory" })),
-        ("claim-cache",
+        (
+            "requests",
+            json!({ "mountpointContainerResourcesRequestsCpu": "250m" }),
+            "/containers/0/resources/requests/cpu",
+            json!("250m"),
+        ),
+        (
+            "memory",
+            json!({ "mountpointContainerResourcesRequestsMemory": "32Mi", "mountpointContainerResourcesLimitsMemory": "1Gi" }),
+            "/containers/0/resources/limits/memory",
+            json!("1Gi"),
+        ),
+        (
+            "limits",
+            json!({ "mountpointContainerResourcesLimitsCpu": "2" }),
+            "/containers/0/resources/limits/cpu",
+            json!("2"),
+        ),
+        (
+            "account",
+            json!({ "mountpointPodServiceAccountName": "s3-reader" }),
+            "/serviceAccountName",
+            json!("s3-reader"),
+        ),
+        (
+            "cache",
+            json!({ "cache": "emptyDir", "cacheEmptyDirSizeLimit": "2Gi" }),
+            "/cache/emptyDir",
+            json!({ "sizeLimit": "2Gi" }),
+        ),
+        (
+            "memory-cache",
+            json!({ "cache": "emptyDir", "cacheEmptyDirMedium": "Memory" }),
+            "/cache/emptyDir",
+            json!({ "medium": "Memory" }),
+        ),
+        (
+            "claim-cache",
             json!({ "cache": "ephemeral", "cacheEphemeralStorageClassName": "fast", "cacheEphemeralStorageResourceRequest": "3Gi" }),
-            "/cache/ephemeral/volumeClaimTemplate/spec/storageClassName", json!("fast")),
+            "/cache/ephemeral/volumeClaimTemplate/spec/storageClassName",
+            json!("fast"),
+        ),
     ];
     for (claim, attributes, pointer, expected) in cases {
         lane.bound(claim, json!({ "csi": { "volumeAttributes": attributes } })).await?;
@@ -90,13 +123,29 @@ async fn made(lane: &Lane<'_>, claim: &str) -> Result<Pod, Failed> {
 pub async fn invalid_attributes_are_told(world: &World) -> Result<(), Failed> {
     let lane = Lane::new(world, "invalid", 1).await?;
     let cases = [
-        ("cpu", json!({ "mountpointContainerResourcesRequestsCpu": "much" }), "mountpointContainerResourcesRequestsCpu"),
-        ("memory", json!({ "mountpointContainerResourcesLimitsMemory": "-1Gi" }), "mountpointContainerResourcesLimitsMemory"),
+        (
+            "cpu",
+            json!({ "mountpointContainerResourcesRequestsCpu": "much" }),
+            "mountpointContainerResourcesRequestsCpu",
+        ),
+        (
+            "memory",
+            json!({ "mountpointContainerResourcesLimitsMemory": "-1Gi" }),
+            "mountpointContainerResourcesLimitsMemory",
+        ),
         ("kind", json!({ "cache": "disk" }), "cache"),
         ("limit", json!({ "cache": "emptyDir", "cacheEmptyDirSizeLimit": "2Gb" }), "cacheEmptyDirSizeLimit"),
         ("medium", json!({ "cache": "emptyDir", "cacheEmptyDirMedium": "HugePages" }), "cacheEmptyDirMedium"),
-        ("class", json!({ "cache": "ephemeral", "cacheEphemeralStorageResourceRequest": "1Gi" }), "cacheEphemeralStorageClassName"),
-        ("size", json!({ "cache": "ephemeral", "cacheEphemeralStorageClassName": "fast" }), "cacheEphemeralStorageResourceRequest"),
+        (
+            "class",
+            json!({ "cache": "ephemeral", "cacheEphemeralStorageResourceRequest": "1Gi" }),
+            "cacheEphemeralStorageClassName",
+        ),
+        (
+            "size",
+            json!({ "cache": "ephemeral", "cacheEphemeralStorageClassName": "fast" }),
+            "cacheEphemeralStorageResourceRequest",
+        ),
     ];
     for (claim, attributes, _) in &cases {
         lane.bound(claim, json!({ "csi": { "volumeAttributes": attributes } })).await?;
@@ -107,7 +156,11 @@ pub async fn invalid_attributes_are_told(world: &World) -> Result<(), Failed> {
         assert!(note.contains(attribute) && note.contains(&lane.volume_name(claim)), "{attribute}: {note}");
         assert_eq!(lane.mountpoint_pods_of(claim).await?.len(), 0, "{claim}");
     }
-    lane.bound("option", json!({ "mountOptions": ["cache=/tmp"], "csi": { "volumeAttributes": { "cache": "emptyDir" } } })).await?;
+    lane.bound(
+        "option",
+        json!({ "mountOptions": ["cache=/tmp"], "csi": { "volumeAttributes": { "cache": "emptyDir" } } }),
+    )
+    .await?;
     lane.pod("option", 1, &["option"], json!({})).await?;
     let note = lane.told("option", "MountpointPodInvalid").await?;
     assert!(note.contains("mount option cache"), "{note}");
@@ -147,7 +200,9 @@ pub async fn no_room_is_told_to_the_workload(world: &World) -> Result<(), Failed
     lane.wait_for(&lane.attachments(), &name, "told", |attachment| {
         let status = attachment.and_then(|attachment| attachment.status.as_ref());
         let ready = status.and_then(|status| status.conditions.iter().find(|condition| condition.type_ == "Ready"));
-        ready.is_some_and(|ready| ready.reason == "MountpointPodUnschedulable" && ready.message.contains("Too many pods"))
+        ready.is_some_and(|ready| {
+            ready.reason == "MountpointPodUnschedulable" && ready.message.contains("Too many pods")
+        })
     })
     .await?;
     // A Mountpoint Pod that has no node is deleted at once.

@@ -90,10 +90,8 @@ pub async fn every_s3_volume(world: &World, timing: Timing) -> Result<(), Failed
 
 /// Besides them, volumes that are not our business.
 fn with_more_volumes(claims: &[&str]) -> Value {
-    let mut volumes: Vec<_> = claims
-        .iter()
-        .map(|claim| json!({ "name": claim, "persistentVolumeClaim": { "claimName": claim } }))
-        .collect();
+    let mut volumes: Vec<_> =
+        claims.iter().map(|claim| json!({ "name": claim, "persistentVolumeClaim": { "claimName": claim } })).collect();
     volumes.push(json!({ "name": "empty", "emptyDir": {} }));
     volumes.push(json!({ "name": "host", "hostPath": { "path": "/tmp" } }));
     json!({ "securityContext": { "fsGroup": 1000 }, "volumes": volumes })

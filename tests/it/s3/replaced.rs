@@ -46,11 +46,10 @@ pub async fn one_that_ends(world: &World, end: End) -> Result<(), Failed> {
         }
     };
     ends(&lane, &old.name_any(), end).await?;
-    lane
-        .wait_for(&lane.mountpoint_pods(), &old.name_any(), "replaced", |pod| {
-            pod.is_none_or(|pod| pod.uid() != old.uid() || pod.metadata.deletion_timestamp.is_some() || is_over(pod))
-        })
-        .await?;
+    lane.wait_for(&lane.mountpoint_pods(), &old.name_any(), "replaced", |pod| {
+        pod.is_none_or(|pod| pod.uid() != old.uid() || pod.metadata.deletion_timestamp.is_some() || is_over(pod))
+    })
+    .await?;
     world.nodes.release(&lane.node(1));
     let new = lane.shared("data", &[&["a", "b"]]).await?;
     assert_ne!(lane.mountpoint_pods().get(&new[0]).await?.uid(), old.uid());

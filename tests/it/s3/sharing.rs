@@ -109,7 +109,10 @@ pub async fn long_and_odd_names_are_served(world: &World) -> Result<(), Failed> 
     assert_eq!(pod.annotations()[s3::VOLUME_NAME], lane.volume_name(&claim));
     assert_eq!(pod.annotations()[s3::VOLUME_ID], handle);
     let spec = lane.attachment(&claim).await?.spec;
-    assert_eq!((spec.volume_id.as_str(), spec.mount_options.as_str()), (handle, "prefix=a,b/,metadata-ttl 300,--allow-other"));
+    assert_eq!(
+        (spec.volume_id.as_str(), spec.mount_options.as_str()),
+        (handle, "prefix=a,b/,metadata-ttl 300,--allow-other")
+    );
     assert!(!needs_unmount(&pod));
     lane.delete(&["user"]).await?;
     lane.clean(&claim).await

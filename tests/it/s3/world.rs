@@ -73,8 +73,7 @@ impl World {
 /// No kubelet renews anything here, so no Lease says that a node is gone.
 fn options(arguments: &[&str]) -> ClusterOptions {
     let controller = PathBuf::from(env!("CARGO_BIN_EXE_bulkhead-controller"));
-    let testbed =
-        TestbedOptions { node_monitor_grace_period: Duration::from_secs(86400), ..TestbedOptions::default() };
+    let testbed = TestbedOptions { node_monitor_grace_period: Duration::from_secs(86400), ..TestbedOptions::default() };
     ClusterOptions {
         testbed,
         programs: controller.parent().map(PathBuf::from),
