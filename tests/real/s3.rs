@@ -91,8 +91,9 @@ pub async fn mount_program_killed(cluster: &RealCluster) -> Outcome {
     told(cluster, blind, "MountDead").await?;
     cluster.shell(sees, "echo after >greeting").await?;
     assert_eq!(cluster.in_bucket(volume, "greeting")?, "after\n");
-    // Made anew, the other one has the new mount too.
+    // Made anew, the other one has the new mount too; the first keeps its own.
     cluster.end_shells(&[blind], SOON).await?;
+    reads_again(cluster, sees, "greeting", "after\n").await?;
     run(cluster, &[Shell::new(blind, volume, NODE)]).await?;
     assert_eq!(cluster.shell(blind, "cat greeting").await?, "after\n");
 

@@ -269,13 +269,13 @@ pub const SCENES: [Row; 35] = [
         Scene::MountpointPodDeleted,
         "s3_mountpoint_pod_deleted",
         false,
-        "by eviction: another serves the same workloads, `MountpointPodReplaced`; the old one ends",
+        "by eviction: another serves the same workload, `MountpointPodReplaced`; the old one ends with the workload",
     ),
     row(
         Scene::MountpointPodFailed,
         "s3_mountpoint_pod_failed",
         false,
-        "ended by the kubelet, Failed: another serves the same workloads",
+        "ended by the kubelet, Failed: another serves the same workload",
     ),
     row(
         Scene::MountpointContainerKilled,
