@@ -1,5 +1,6 @@
 //! `bulkhead-controller`: the controllers, as a leader-elected Deployment.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,6 +10,8 @@ use bulkhead::controllers::{
     volume_health_policy,
 };
 use bulkhead::error::{Error, Result};
+use bulkhead::runtime::apply::Writer;
+use bulkhead::runtime::client::Clients;
 use bulkhead::runtime::clock::Clock;
 use bulkhead::runtime::program::{self, Flags};
 use clap::Parser;
@@ -44,6 +47,9 @@ enum Command {
     /// scheduling gates of pods, labels and finalizers of VolumeHealths. For the end of an installation: it waits until no
     /// controller runs.
     ReleaseVolumes,
+    /// Take our finalizer from all MountpointS3PodAttachments, before the Scality driver's own controller takes over again or
+    /// for the end of an installation. No mount is interrupted. It waits until no controller runs.
+    ReleaseS3,
 }
 
 #[tokio::main]
@@ -52,8 +58,16 @@ async fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<ExitCode> {
-    if let Some(Command::ReleaseVolumes) = cli.command {
-        return release_volumes(&cli.common).await;
+    match cli.command {
+        None => {}
+        Some(Command::ReleaseVolumes) => return alone(&cli.common, volume_health::uninstall::release).await,
+        Some(Command::ReleaseS3) => {
+            let release = async |clients: &Clients, writer: &Writer| {
+                let released = mountpoint_s3_pod_attachment::uninstall::release(clients, writer).await?;
+                Ok(format!("{released} MountpointS3PodAttachments released"))
+            };
+            return alone(&cli.common, release).await;
+        }
     }
     let namespace = cli.common.namespace.clone();
     let s3 = cli.s3.config().map_err(Error::Invalid)?;
@@ -99,8 +113,11 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     Ok(program.run(work).await)
 }
 
-/// While it holds the Lease no controller does anything again.
-async fn release_volumes(flags: &Flags) -> Result<ExitCode> {
+/// Does this while it holds the Lease, so that no controller does anything again; and says what came of it.
+async fn alone<T: Display + Send + 'static>(
+    flags: &Flags,
+    release: impl AsyncFnOnce(&Clients, &Writer) -> Result<T>,
+) -> Result<ExitCode> {
     let program = flags.serve("bulkhead-controller").await?.lead("bulkhead-controller".into());
     let (clients, writer) = (program.clients.clone(), program.writer.clone());
     let (done, outcome) = tokio::sync::oneshot::channel();
@@ -110,7 +127,7 @@ async fn release_volumes(flags: &Flags) -> Result<ExitCode> {
         }
         writer.leadership().acquired().await;
         // Nobody listens only when the program is ending anyhow.
-        let _ = done.send(volume_health::uninstall::release(&clients, &writer).await);
+        let _ = done.send(release(&clients, &writer).await);
     };
     let ended = program.run(work).await;
     match outcome.await {

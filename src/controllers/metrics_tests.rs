@@ -2,7 +2,7 @@
 
 use chrono::DateTime;
 
-use super::{node_fence, resiliency_policy, volume_health};
+use super::{mountpoint_s3_pod_attachment, node_fence, resiliency_policy, volume_health};
 use crate::api::node_fence::{NodeFenceStatus, Timeline};
 use crate::api::volume_health::VolumeHealth;
 use crate::runtime::telemetry::{EventResult, InformerLabel, Outcome, QueueLabel, Telemetry};
@@ -58,6 +58,9 @@ fn the_list_of_metrics_is_as_recorded() {
     let volumes = volume_health::metrics::Metrics::register(&telemetry);
     volumes.wrote(volume_health::metrics::Written::Record);
     volumes.look(&[std::sync::Arc::new(unhealthy())], 0.0, false);
+    let mounts = mountpoint_s3_pod_attachment::metrics::Metrics::register(&telemetry);
+    mounts.wrote(mountpoint_s3_pod_attachment::metrics::Written::Create);
+    mounts.look(&[], &[]);
     let text = telemetry.encode().unwrap();
     let mut lines: Vec<_> =
         text.lines().filter(|line| line.starts_with("# HELP") || line.starts_with("# TYPE")).collect();

@@ -260,7 +260,10 @@ impl Writes<'_> {
             self.seen.pods.iter().filter(|(name, _)| is_orphan(name)).map(|(_, pod)| pod.clone()).collect();
         for pod in orphans {
             let age = plan::age(pod.metadata.creation_timestamp.as_ref(), self.now);
-            if !pod.has_ended() && age < patience.orphan_after {
+            if pod.has_ended() {
+                // That is how every Mountpoint Pod ends: nobody forgot it.
+                self.delete_if_idle(pod);
+            } else if age < patience.orphan_after {
                 self.look_again(patience.orphan_after - age);
             } else if is_to_unmount(&pod) {
                 self.decision.orphans.insert(pod.name().to_owned());

@@ -99,6 +99,11 @@ impl Metrics {
     }
 
     /// Something was written.
+    pub fn wrote(&self, kind: Written) {
+        self.writes.get_or_create(&Kind { kind }).inc();
+    }
+
+    /// An effect was carried out.
     pub fn did(&self, effect: &Effect, seen: &Seen, decision: &Decision, now: DateTime<Utc>) {
         let kind = match effect {
             Effect::Create(_) => Written::Create,
@@ -109,7 +114,7 @@ impl Metrics {
             Effect::DeletePod { .. } => Written::DeletePod,
             Effect::Record { .. } => Written::Record,
         };
-        self.writes.get_or_create(&Kind { kind }).inc();
+        self.wrote(kind);
         match effect {
             Effect::Create(after) => self.attached(None, after, seen, now),
             Effect::Replace { before, after } => {

@@ -15,6 +15,7 @@ pub mod status;
 mod tell;
 #[cfg(test)]
 mod tests;
+pub mod uninstall;
 pub mod volumes;
 
 use std::collections::HashMap;

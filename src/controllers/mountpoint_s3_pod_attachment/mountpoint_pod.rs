@@ -112,7 +112,10 @@ pub struct Purpose<'a> {
 pub fn build(name: &str, purpose: Purpose<'_>, settings: &Settings) -> Result<Pod, String> {
     let attributes = Attributes::of(purpose.volume)?;
     let mut pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec(&attributes, settings) });
-    json_patch::merge(&mut pod, &settings.template);
+    // No template is not an empty pod, as RFC 7386 would have it.
+    if settings.template.is_object() {
+        json_patch::merge(&mut pod, &settings.template);
+    }
     json_patch::merge(&mut pod, &fixed(name, purpose, &attributes, settings)?);
     let pod = serde_json::from_value(pod);
     pod.map_err(|error| format!("the template of Mountpoint Pods does not give a pod: {error}; correct it"))
