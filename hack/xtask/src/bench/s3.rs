@@ -68,7 +68,8 @@ pub async fn run(root: &Path, options: &Options) -> Result<()> {
         runs.push(measured);
     }
     let measures = measured::measures(&runs);
-    let about = format!("{} workloads of one bucket on {} nodes; {} keys", options.workloads, options.nodes, options.keys);
+    let about =
+        format!("{} workloads of one bucket on {} nodes; {} keys", options.workloads, options.nodes, options.keys);
     report::print(&measures, options.runs, options.profile(), &about);
     if let Some(file) = &options.json {
         let params = json!({

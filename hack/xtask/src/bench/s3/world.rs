@@ -122,8 +122,7 @@ impl World {
     /// Creates workloads in this order; returns their uids.
     pub async fn add_workloads(&self, workloads: &[Workload]) -> Result<Vec<String>> {
         let creations = workloads.iter().map(|it| self.create::<Pod>(Some(NAMESPACE), workload(it)));
-        let pods: Vec<Pod> =
-            stream::iter(creations.collect::<Vec<_>>()).buffered(AT_ONCE).try_collect().await?;
+        let pods: Vec<Pod> = stream::iter(creations.collect::<Vec<_>>()).buffered(AT_ONCE).try_collect().await?;
         Ok(pods.iter().map(|pod| pod.uid().unwrap_or_default()).collect())
     }
 
@@ -155,7 +154,8 @@ impl World {
         let attachments: Api<MountpointS3PodAttachment> = Api::all(self.admin.clone());
         loop {
             let params = ListParams::default();
-            let left = (attachments.list_metadata(&params).await?.items.len(), pods.list_metadata(&params).await?.items.len());
+            let left =
+                (attachments.list_metadata(&params).await?.items.len(), pods.list_metadata(&params).await?.items.len());
             if left == (0, 0) {
                 return Ok(());
             }
@@ -232,7 +232,8 @@ fn elsewhere(number: usize) -> Value {
 
 /// About as large as pods are.
 fn other(number: usize) -> Value {
-    let environment: Vec<_> = (0..10).map(|it| json!({ "name": format!("VARIABLE_{it}"), "value": "some value" })).collect();
+    let environment: Vec<_> =
+        (0..10).map(|it| json!({ "name": format!("VARIABLE_{it}"), "value": "some value" })).collect();
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
