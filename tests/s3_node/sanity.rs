@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use bulkhead::csi::server;
 use bulkhead::csi::v1::controller_server::{Controller, ControllerServer};
+use bulkhead::csi::v1::identity_server::IdentityServer;
 use bulkhead::csi::v1::{ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse};
+use bulkhead::s3::node_service::identity::DriverIdentity;
 use bulkhead_testbed::binaries::{Binaries, Program};
 use libtest_mimic::Trial;
 use tokio_util::sync::CancellationToken;
@@ -18,8 +20,7 @@ use super::world::{Shared, World, trial};
 
 /// What makes a volume first: a Mountpoint Pod for it would need a kubelet. `publishing` and the tests on real nodes have
 /// these.
-const SKIPPED: &str =
-    "should work|should be idempotent|when the volume does not exist on the specified path|with volume health";
+const SKIPPED: &str = "should work|should be idempotent|volume does not exist on the specified path|with volume health";
 
 pub fn trials(shared: &Arc<Shared>) -> Vec<Trial> {
     vec![trial(shared, "sanity::csi_sanity_passes", csi_sanity_passes)]
@@ -49,7 +50,9 @@ async fn csi_sanity_passes(world: World) {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let controller = world.folder.path().join("controller.sock");
     let stop = CancellationToken::new();
-    let services = Server::builder().add_service(ControllerServer::new(NoController));
+    let services = Server::builder()
+        .add_service(IdentityServer::new(DriverIdentity))
+        .add_service(ControllerServer::new(NoController));
     let serving = tokio::spawn({
         let (controller, stop) = (controller.clone(), stop.clone());
         async move { server::on_socket(services, &controller, stop).await }
