@@ -224,8 +224,8 @@ impl<'a> Run<'a> {
                 ends_after: Duration::from_millis(100),
             };
             let workloads: Vec<_> = (0..size).map(workload).collect();
-            let wave = wave(&self.world, &self.seen, &workloads);
             let controller = self.world.controller.take().ok_or("the controller does not run")?;
+            let wave = wave(&self.world, &self.seen, &workloads);
             let (controller, kills) = kill_during(&self.world, controller, killed, wave).await?;
             self.world.controller = Some(controller);
             (done, killed) = (done + size, killed + kills);
