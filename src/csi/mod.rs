@@ -5,7 +5,9 @@
 
 use std::fmt;
 
+mod authority;
 pub mod client;
+pub mod server;
 
 /// The Container Storage Interface, package `csi.v1`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unused_qualifications)]
@@ -43,6 +45,20 @@ impl fmt::Debug for v1::ControllerPublishVolumeRequest {
     }
 }
 
+impl fmt::Debug for v1::NodePublishVolumeRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodePublishVolumeRequest")
+            .field("volume_id", &self.volume_id)
+            .field("target_path", &self.target_path)
+            .field("volume_capability", &self.volume_capability)
+            .field("readonly", &self.readonly)
+            .field("secrets", &Redacted(self.secrets.len()))
+            // A driver's tokens for a pod are here.
+            .field("volume_context", &Redacted(self.volume_context.len()))
+            .finish()
+    }
+}
+
 impl fmt::Debug for v1::ControllerUnpublishVolumeRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ControllerUnpublishVolumeRequest")
@@ -50,6 +66,37 @@ impl fmt::Debug for v1::ControllerUnpublishVolumeRequest {
             .field("node_id", &self.node_id)
             .field("secrets", &Redacted(self.secrets.len()))
             .finish()
+    }
+}
+
+impl fmt::Debug for v1::CreateVolumeRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CreateVolumeRequest")
+            .field("name", &self.name)
+            .field("capacity_range", &self.capacity_range)
+            .field("volume_capabilities", &self.volume_capabilities)
+            .field("parameters", &self.parameters)
+            .field("secrets", &Redacted(self.secrets.len()))
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for v1::DeleteVolumeRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeleteVolumeRequest")
+            .field("volume_id", &self.volume_id)
+            .field("secrets", &Redacted(self.secrets.len()))
+            .finish()
+    }
+}
+
+impl fmt::Debug for v1::ValidateVolumeCapabilitiesRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ValidateVolumeCapabilitiesRequest")
+            .field("volume_id", &self.volume_id)
+            .field("volume_capabilities", &self.volume_capabilities)
+            .field("secrets", &Redacted(self.secrets.len()))
+            .finish_non_exhaustive()
     }
 }
 
@@ -69,8 +116,14 @@ mod tests {
     fn debug_output_never_shows_a_secret() {
         let secrets = [("password".to_owned(), "hunter2".to_owned())];
         let publish = v1::ControllerPublishVolumeRequest { secrets: secrets.clone().into(), ..Default::default() };
-        let unpublish = v1::ControllerUnpublishVolumeRequest { secrets: secrets.into(), ..Default::default() };
-        for text in [format!("{publish:?}"), format!("{unpublish:?}")] {
+        let node = v1::NodePublishVolumeRequest { secrets: secrets.clone().into(), ..Default::default() };
+        let unpublish = v1::ControllerUnpublishVolumeRequest { secrets: secrets.clone().into(), ..Default::default() };
+        let create = v1::CreateVolumeRequest { secrets: secrets.clone().into(), ..Default::default() };
+        let delete = v1::DeleteVolumeRequest { secrets: secrets.clone().into(), ..Default::default() };
+        let validate = v1::ValidateVolumeCapabilitiesRequest { secrets: secrets.into(), ..Default::default() };
+        let attaching = [format!("{publish:?}"), format!("{unpublish:?}"), format!("{node:?}")];
+        let provisioning = [format!("{create:?}"), format!("{delete:?}"), format!("{validate:?}")];
+        for text in attaching.into_iter().chain(provisioning) {
             assert!(text.contains("<1 redacted>"), "{text}");
             assert!(!text.contains("hunter2") && !text.contains("password"), "{text}");
         }

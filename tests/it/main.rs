@@ -3,6 +3,7 @@
 mod api;
 mod crash;
 mod failover;
+mod s3;
 mod tree;
 mod volume_health;
 
@@ -15,7 +16,7 @@ fn main() {
     let mut arguments = libtest_mimic::Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(THREADS));
     let mut trials: Vec<_> =
-        [crash::trials(), tree::trials(), api::trials(), failover::trials(), volume_health::trials()]
+        [crash::trials(), tree::trials(), api::trials(), failover::trials(), volume_health::trials(), s3::trials()]
             .into_iter()
             .flatten()
             .collect();

@@ -23,7 +23,7 @@ use super::table::{BY_AGENT, BY_REBOOT};
 const AGENT: &str = "bulkhead-node-agent";
 /// Names of processes, as the kernel cuts them.
 const AGENT_PROCESS: &str = "bulkhead-node-a";
-const CONTROLLER_PROCESS: &str = "bulkhead-contro";
+pub const CONTROLLER_PROCESS: &str = "bulkhead-contro";
 
 /// What happens while the node is cleaned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub async fn struck(cluster: &RealCluster, at: At, strike: Strike) -> Outcome {
 }
 
 /// Kills the processes of this name on a node.
-async fn kill(node: &RealNode, name: &str) -> Outcome {
+pub async fn kill(node: &RealNode, name: &str) -> Outcome {
     let kill = format!(
         "found=1; for p in /proc/[0-9]*; do if [ \"$(cat $p/comm 2>/dev/null)\" = {name} ]; then \
          kill -9 ${{p#/proc/}} && found=0; fi; done; exit $found"

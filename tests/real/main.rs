@@ -5,6 +5,8 @@ mod bed;
 mod cleaning;
 mod failures;
 mod health;
+mod s3;
+mod s3_faults;
 mod scenes;
 mod story;
 mod table;
@@ -67,6 +69,19 @@ async fn play(cluster: &RealCluster, scene: Scene) -> Outcome {
         Scene::UnpublishedBehind => health::unpublished_behind(cluster).await,
         Scene::SharedVolume => health::shared_volume(cluster).await,
         Scene::NodeWithLocalVolumes => health::node_with_local_volumes(cluster).await,
+        Scene::SharedMountpointPod => s3::shared_mountpoint_pod(cluster).await,
+        Scene::ReadOnlyBuckets => s3::read_only(cluster).await,
+        Scene::MountProgramKilled => s3::mount_program_killed(cluster).await,
+        Scene::MountpointPodDeleted => s3_faults::mountpoint_pod_deleted(cluster).await,
+        Scene::MountpointPodFailed => s3_faults::mountpoint_pod_failed(cluster).await,
+        Scene::MountpointContainerKilled => s3_faults::mountpoint_container_killed(cluster).await,
+        Scene::CsiServiceRestarted => s3_faults::csi_service_restarted(cluster).await,
+        Scene::KubeletRestarted => s3_faults::kubelet_restarted(cluster).await,
+        Scene::ControllerKilledInTheMiddle => s3_faults::controller_killed_in_the_middle(cluster).await,
+        Scene::NodeDrained => s3_faults::node_drained(cluster).await,
+        Scene::CredentialsRotated => s3_faults::credentials_rotated(cluster).await,
+        Scene::CredentialsIsolated => s3_faults::credentials_isolated(cluster).await,
+        Scene::BucketPerClaim => s3_faults::bucket_per_claim(cluster).await,
     }
 }
 

@@ -130,6 +130,19 @@ pub enum Scene {
     UnpublishedBehind,
     SharedVolume,
     NodeWithLocalVolumes,
+    SharedMountpointPod,
+    ReadOnlyBuckets,
+    MountProgramKilled,
+    MountpointPodDeleted,
+    MountpointPodFailed,
+    MountpointContainerKilled,
+    CsiServiceRestarted,
+    KubeletRestarted,
+    ControllerKilledInTheMiddle,
+    NodeDrained,
+    CredentialsRotated,
+    CredentialsIsolated,
+    BucketPerClaim,
 }
 
 /// A scene, its name, whether it is played in every run, and what is expected.
@@ -145,7 +158,7 @@ const fn row(scene: Scene, name: &'static str, ordinary: bool, expected: &'stati
 }
 
 /// All scenes.
-pub const SCENES: [Row; 22] = [
+pub const SCENES: [Row; 35] = [
     row(
         Scene::LeaderOnTheFailingNode,
         "leader_on_the_failing_node",
@@ -232,6 +245,80 @@ pub const SCENES: [Row; 22] = [
         "node_with_local_volumes",
         false,
         "node off: `NodeDown` on its local volumes; on again: the taint goes",
+    ),
+    row(
+        Scene::SharedMountpointPod,
+        "s3_shared_mountpoint_pod",
+        true,
+        "two workloads share a Mountpoint Pod, one with another fsGroup has its own; what one writes the others read, and is \
+         in the bucket; all gone: no s3pa, pod, mount or folder is left",
+    ),
+    row(
+        Scene::ReadOnlyBuckets,
+        "s3_read_only",
+        true,
+        "`ReadOnlyMany`, and a claim used read-only beside a writer: reads, writes are refused",
+    ),
+    row(
+        Scene::MountProgramKilled,
+        "s3_mount_program_killed",
+        true,
+        "mounted and bound anew; with `HostToContainer` the same container reads again, the other has the Event `MountDead`",
+    ),
+    row(
+        Scene::MountpointPodDeleted,
+        "s3_mountpoint_pod_deleted",
+        false,
+        "by eviction: another serves the same workloads, `MountpointPodReplaced`; the old one ends",
+    ),
+    row(
+        Scene::MountpointPodFailed,
+        "s3_mountpoint_pod_failed",
+        false,
+        "ended by the kubelet, Failed: another serves the same workloads",
+    ),
+    row(
+        Scene::MountpointContainerKilled,
+        "s3_mountpoint_container_killed",
+        false,
+        "mounter and mount-s3 killed at once, as out of memory: mounted and bound anew",
+    ),
+    row(
+        Scene::CsiServiceRestarted,
+        "s3_csi_service_restarted",
+        false,
+        "mounts go on; a workload that ends while it is away is cleaned up after, and the bucket's mount goes too",
+    ),
+    row(Scene::KubeletRestarted, "s3_kubelet_restarted", false, "mounts go on; cleaned up after"),
+    row(
+        Scene::ControllerKilledInTheMiddle,
+        "s3_controller_killed_in_the_middle",
+        false,
+        "twice, as workloads come and as they go: all run, and nothing is left",
+    ),
+    row(
+        Scene::NodeDrained,
+        "s3_node_drained",
+        false,
+        "a workload writes until it ends, though its Mountpoint Pod is evicted with it; it is all in the bucket",
+    ),
+    row(
+        Scene::CredentialsRotated,
+        "s3_credentials_rotated",
+        false,
+        "another key in the Secret, the old one revoked: the same container writes on",
+    ),
+    row(
+        Scene::CredentialsIsolated,
+        "s3_credentials_isolated",
+        false,
+        "each bucket is asked for with its own Secret's key only; a key for another bucket is refused, and an Event says why",
+    ),
+    row(
+        Scene::BucketPerClaim,
+        "s3_bucket_per_claim",
+        false,
+        "the StorageClass makes a bucket for a claim and deletes it with the claim",
     ),
 ];
 

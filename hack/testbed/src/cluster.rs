@@ -23,6 +23,7 @@ pub use self::workload::{Workload, merge};
 
 use crate::array::{Array, ArrayOptions, ClaimError};
 use crate::images::ImagesError;
+use crate::mount_s3::MountS3Error;
 use crate::nodes::{KwokHeartbeat, NodeError, NodeOptions, SimulatedNode, SimulatedNodes};
 use crate::process::{Launch, Process, ProcessError};
 use crate::real_nodes::RealNodeError;
@@ -103,6 +104,9 @@ pub enum ClusterError {
     /// An image.
     #[error(transparent)]
     Images(#[from] ImagesError),
+    /// The program that serves buckets.
+    #[error(transparent)]
+    MountS3(#[from] MountS3Error),
     /// A file of this machine.
     #[error("cannot use {path}: {source}")]
     File {

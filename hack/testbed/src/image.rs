@@ -32,6 +32,8 @@ pub struct ImageSpec {
     pub links: Vec<(String, String)>,
     /// What a container runs.
     pub entrypoint: Vec<String>,
+    /// The environment of a container: names and values.
+    pub environment: Vec<(String, String)>,
     /// As whom, if the pod does not say otherwise; absent: as root.
     pub user: Option<u32>,
 }
@@ -79,6 +81,7 @@ impl ImageSpec {
             files: vec![ImageFile { source: program.to_owned(), path: path.clone(), mode: 0o755 }],
             links: Vec::new(),
             entrypoint: vec![path],
+            environment: Vec::new(),
             user: None,
         }
     }
@@ -92,10 +95,11 @@ impl ImageSpec {
         let layer = self.layer()?;
         let diff_id = digest(&layer);
         let user = self.user.map(|user| user.to_string()).unwrap_or_default();
+        let environment: Vec<_> = self.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let config = json!({
             "architecture": architecture(),
             "os": "linux",
-            "config": {"Entrypoint": self.entrypoint, "User": user, "WorkingDir": "/"},
+            "config": {"Entrypoint": self.entrypoint, "Env": environment, "User": user, "WorkingDir": "/"},
             "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{diff_id}")]},
         });
         let config = config.to_string().into_bytes();
@@ -213,6 +217,7 @@ mod tests {
         let mut spec = ImageSpec::of_program("program:latest", &program);
         spec.files.push(ImageFile { source: program, path: "/etc/a/settings".into(), mode: 0o600 });
         spec.links.push(("/bin/sh".into(), "/program".into()));
+        spec.environment.push(("FOLDER".into(), "/etc/a".into()));
         spec.user = Some(65532);
         let archive = folder.path().join("image.tar");
         spec.write(&archive).unwrap();
@@ -224,6 +229,7 @@ mod tests {
         let config: serde_json::Value =
             serde_json::from_slice(&outer[manifest[0]["Config"].as_str().unwrap()].1).unwrap();
         assert_eq!(config["config"]["Entrypoint"][0], "/program");
+        assert_eq!(config["config"]["Env"][0], "FOLDER=/etc/a");
         assert_eq!(config["config"]["User"], "65532");
         assert_eq!(config["rootfs"]["diff_ids"][0], format!("sha256:{}", digest(layer)));
         let inner = entries(layer.as_slice());

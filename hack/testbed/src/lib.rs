@@ -23,12 +23,14 @@ pub mod journal;
 pub mod kubeconfig;
 pub mod ledger;
 pub mod mount_nodes;
+pub mod mount_s3;
 pub mod nodes;
 pub mod options;
 pub mod oracle;
 pub mod pki;
 pub mod process;
 pub mod real_nodes;
+pub mod s3_server;
 pub mod usage;
 
 pub use control_plane::Testbed;

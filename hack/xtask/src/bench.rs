@@ -5,6 +5,7 @@ mod exhaustive;
 mod failover;
 mod health;
 mod report;
+mod s3;
 mod simulate;
 mod timeline;
 
@@ -29,6 +30,8 @@ pub enum Benchmark {
     Failover(Options),
     /// Volumes break, alone and by the thousand: how soon they are tainted, and what it costs when nothing happens
     Health(health::Options),
+    /// Workloads with S3 volumes come and go by the thousand: how soon they are attached and let go, and what it costs
+    S3(s3::Options),
     /// Many schedules of the simulated cluster, each with its faults; every invariant is judged
     Simulate(simulate::Options),
     /// Every schedule of a small simulated cluster, within bounds; then every mutant, and what notices it
@@ -84,6 +87,7 @@ pub async fn run(root: &Path, benchmark: &Benchmark) -> Result<()> {
     match benchmark {
         Benchmark::Failover(options) => fail_over(root, options).await,
         Benchmark::Health(options) => health::run(root, options).await,
+        Benchmark::S3(options) => s3::run(root, options).await,
         Benchmark::Simulate(options) => {
             let (root, options) = (root.to_owned(), *options);
             tokio::task::spawn_blocking(move || simulate::run(&root, options).map_err(|error| error.to_string()))

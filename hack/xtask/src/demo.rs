@@ -1,10 +1,12 @@
 //! `xtask demo`: a pod with a volume on a node that dies, with Bulkhead and, beside it, without. Everything is made from
-//! nothing and gone afterwards; the exit status says whether the promise held. `xtask demo health` shows a volume that breaks.
+//! nothing and gone afterwards; the exit status says whether the promise held. `xtask demo health` shows a volume that breaks,
+//! `xtask demo s3` a bucket that pods share.
 
 mod health;
 mod live;
 mod real;
 mod report;
+mod s3;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -60,6 +62,8 @@ pub struct Options {
 enum What {
     /// A disk is gone under a running pod: its volumes are tainted, new users kept off, until it is back
     Health(health::Options),
+    /// A bucket as a volume: workloads share a Mountpoint Pod, whose mount-s3 is killed and healed, until nothing is left
+    S3,
 }
 
 /// How it went with Bulkhead.
@@ -95,8 +99,10 @@ struct Scene {
 
 /// Shows it all.
 pub async fn run(root: &Path, options: &Options) -> Result<()> {
-    if let Some(What::Health(options)) = &options.what {
-        return health::run(root, options).await;
+    match &options.what {
+        Some(What::Health(options)) => return health::run(root, options).await,
+        Some(What::S3) => return s3::run(root).await,
+        None => {}
     }
     let grace = options.grace.get();
     if grace < Duration::from_secs(4) {

@@ -72,7 +72,14 @@ fn protos(root: &Path, out: &Path) -> Result<()> {
         // A service implements the calls it has; the others answer Unimplemented.
         .generate_default_stubs(true)
         // Debug output of a request must never print its secrets.
-        .skip_debug(["csi.v1.ControllerPublishVolumeRequest", "csi.v1.ControllerUnpublishVolumeRequest"])
+        .skip_debug([
+            "csi.v1.ControllerPublishVolumeRequest",
+            "csi.v1.ControllerUnpublishVolumeRequest",
+            "csi.v1.CreateVolumeRequest",
+            "csi.v1.DeleteVolumeRequest",
+            "csi.v1.NodePublishVolumeRequest",
+            "csi.v1.ValidateVolumeCapabilitiesRequest",
+        ])
         .compile_fds(descriptors)?;
     Ok(())
 }

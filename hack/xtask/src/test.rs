@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use bulkhead_testbed::binaries::{Binaries, Program};
-use bulkhead_testbed::real_nodes;
+use bulkhead_testbed::{mount_s3, real_nodes};
 
 use crate::steps::{Steps, cargo};
 use crate::{Result, again, check};
@@ -49,6 +49,7 @@ fn all(steps: &mut Steps, wide: bool) -> Result<()> {
             let drivers = [Program::CsiAttacher, Program::CsiProvisioner];
             Ok(Binaries::ensure_all(None, &[&Program::REAL_NODES[..], &drivers].concat()).map(drop)?)
         })?;
+        steps.step("mount-s3 of real nodes", |_| Ok(mount_s3::ensure().map(drop)?))?;
     }
     // One selection of packages for all runs of cargo: another would build the dependencies once more.
     let control_plane = &mut cargo(&["test", "--workspace", "--no-fail-fast", "--test", "*"]);

@@ -260,6 +260,7 @@ pub struct ProbeResponse {
     pub ready: ::core::option::Option<bool>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct CreateVolumeRequest {
     /// The suggested name for the storage space. This field is REQUIRED.
     /// It serves two purposes:
@@ -795,6 +796,7 @@ pub struct Topology {
     >,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct DeleteVolumeRequest {
     /// The ID of the volume to be deprovisioned.
     /// This field is REQUIRED.
@@ -902,6 +904,7 @@ pub struct ControllerUnpublishVolumeRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ControllerUnpublishVolumeResponse {}
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct ValidateVolumeCapabilitiesRequest {
     /// The ID of the volume to check. This field is REQUIRED.
     #[prost(string, tag = "1")]
@@ -1828,6 +1831,7 @@ pub struct NodeUnstageVolumeRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeUnstageVolumeResponse {}
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct NodePublishVolumeRequest {
     /// The ID of the volume to publish. This field is REQUIRED.
     #[prost(string, tag = "1")]

@@ -1,1 +1,99 @@
 //! CSI Controller service of the S3 driver: a bucket per claim.
+//!
+//! It keeps nothing: a volume is its bucket, and the bucket's name follows from the name that the provisioner asks for. So an
+//! attempt that is repeated, by this process or the next, finds the bucket that the first one made. Data is never deleted
+//! here: S3 refuses to delete a bucket with objects in it, and nobody empties it.
+
+mod client;
+mod credentials;
+mod decide;
+mod refusal;
+mod service;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+use crate::csi::server;
+use crate::csi::v1::controller_server::ControllerServer;
+use crate::csi::v1::identity_server::IdentityServer;
+use crate::error::{Error, Result};
+use crate::s3::node_service::identity::DriverIdentity;
+
+pub use self::client::{Deletion, Endpoint, S3, S3Error};
+pub use self::credentials::Credentials;
+pub use self::decide::NonEmptyBucket;
+
+use self::service::ControllerService;
+
+/// Flags of the controller service; upstream's names for what upstream has.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// URL of the S3 server, such as https://s3.example.com. Buckets are part of the path.
+    #[arg(long = "s3-endpoint-url", env = "AWS_ENDPOINT_URL", id = "s3_endpoint_url")]
+    pub endpoint_url: Option<String>,
+    /// Region that requests are signed for and buckets are made in.
+    #[arg(long = "s3-region", env = "AWS_REGION", id = "s3_region", default_value = "us-east-1")]
+    pub region: String,
+    /// PEM file with the certificate authorities of the S3 server, instead of those of the system.
+    #[arg(long = "s3-ca-file", env = "AWS_CA_BUNDLE", id = "s3_ca_file")]
+    pub ca_file: Option<PathBuf>,
+    /// What becomes of a volume that is deleted while there are objects in its bucket.
+    #[arg(long, env = "NON_EMPTY_BUCKET", value_enum, default_value = "keep")]
+    pub non_empty_bucket: NonEmptyBucket,
+}
+
+/// What the controller service works with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Its socket.
+    pub socket: PathBuf,
+    /// Where S3 is.
+    pub endpoint: Endpoint,
+    /// The driver's own credentials.
+    pub credentials: Option<Credentials>,
+    /// What becomes of a volume with objects in its bucket.
+    pub non_empty_bucket: NonEmptyBucket,
+}
+
+impl Args {
+    /// The settings that these flags mean, with the driver's own credentials from the environment.
+    ///
+    /// # Errors
+    /// When a flag is missing or cannot be used; the text says which.
+    pub fn settings(self, socket: PathBuf) -> Result<Settings> {
+        let url = self.endpoint_url.filter(|url| !url.is_empty());
+        let url = url.ok_or_else(|| {
+            Error::Invalid(
+                "AWS_ENDPOINT_URL is not set: give the URL of the S3 server, such as https://s3.example.com".into(),
+            )
+        })?;
+        let authorities = self.ca_file.as_deref().map(read).transpose()?;
+        let endpoint = Endpoint::new(&url, &self.region, authorities).map_err(Error::Invalid)?;
+        let credentials = credentials::of_environment(|name| std::env::var(name).ok()).map_err(Error::Invalid)?;
+        Ok(Settings { socket, endpoint, credentials, non_empty_bucket: self.non_empty_bucket })
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    std::fs::read(file).map_err(io_error(format!("the file of certificate authorities, {}", file.display())))
+}
+
+/// Serves Identity and Controller at the settings' socket until `cancel`. What is there from an earlier run is replaced.
+///
+/// # Errors
+/// When the S3 client cannot be made or the socket not be opened.
+pub async fn serve(settings: Settings, cancel: CancellationToken) -> Result<()> {
+    let s3 = S3::new(settings.endpoint).map_err(Error::Invalid)?;
+    let service = ControllerService::new(s3, settings.credentials, settings.non_empty_bucket);
+    let services =
+        Server::builder().add_service(IdentityServer::new(DriverIdentity)).add_service(ControllerServer::new(service));
+    let served = server::on_socket(services, &settings.socket, cancel).await;
+    served.map_err(io_error(format!("CSI socket {}", settings.socket.display())))
+}
+
+fn io_error(context: String) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Io { context, source }
+}

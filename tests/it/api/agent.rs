@@ -42,9 +42,19 @@ async fn make_node(admin: &Client, name: &str) -> Result<Node, Failed> {
 
 /// A client with a token of the agent's ServiceAccount, bound to an object or (null) to none.
 pub async fn with_token(testbed: &Testbed, admin: &Client, bound: Value) -> Result<Client, Failed> {
+    with_token_of(testbed, admin, (AGENT, AGENT), bound).await
+}
+
+/// The same of another ServiceAccount, by namespace and name.
+pub async fn with_token_of(
+    testbed: &Testbed,
+    admin: &Client,
+    (namespace, account): (&str, &str),
+    bound: Value,
+) -> Result<Client, Failed> {
     let request: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": [], "boundObjectRef": bound}}))?;
-    let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), AGENT);
-    let answer = accounts.create_token_request(AGENT, &PostParams::default(), &request).await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), namespace);
+    let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;
     let token = answer.status.ok_or("no token")?.token;
     let mut kubeconfig = Kubeconfig::read_from(testbed.kubeconfig(&Identity::Admin)?)?;
     for user in &mut kubeconfig.auth_infos {

@@ -5,9 +5,10 @@
 mod admission;
 pub mod agent;
 pub mod objects;
-mod rbac;
+pub mod rbac;
 mod rule_cases;
 mod rules;
+mod s3_manifests;
 mod samples;
 mod volumes;
 pub mod world;
@@ -67,6 +68,12 @@ pub fn trials() -> Vec<Trial> {
         trial(&shared, "a_pod_that_may_tolerate_the_taints_passes", volumes::a_pod_that_may_tolerate_the_taints_passes),
         trial(&shared, "only_the_controller_projects", volumes::only_the_controller_projects),
         trial(&shared, "only_the_controller_lets_a_pod_go", volumes::only_the_controller_lets_a_pod_go),
+        trial(&shared, "s3_manifests_and_samples_are_taken", s3_manifests::manifests_and_samples_are_taken),
+        trial(
+            &shared,
+            "the_s3_node_service_takes_its_taint_off_its_node_and_no_more",
+            s3_manifests::the_node_service_takes_its_taint_off_its_node_and_no_more,
+        ),
         trial(&shared, "identities_have_the_rights_they_need_and_no_more", rbac::rights),
         Trial::test("api::without_our_definitions_nodes_get_attachments", move || {
             alone.block_on(admission::without_our_definitions_nodes_get_attachments())

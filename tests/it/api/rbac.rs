@@ -175,7 +175,8 @@ pub async fn rights(world: &World) -> Outcome {
     Ok(())
 }
 
-async fn may(client: &Client, verb: &str, resource: &str, namespace: &str, name: &str) -> Result<bool, Failed> {
+/// Whether an identity has a right.
+pub async fn may(client: &Client, verb: &str, resource: &str, namespace: &str, name: &str) -> Result<bool, Failed> {
     let (group, resource) = resource.split_once('/').ok_or("group/resource")?;
     let (resource, subresource) = match resource.split_once('/') {
         Some((resource, subresource)) => (resource, Some(subresource.to_owned())),

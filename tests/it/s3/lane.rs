@@ -54,21 +54,14 @@ impl<'a> Lane<'a> {
     }
 
     /// Creates an object; what is said only is sent, as by kubectl.
-    pub async fn create<K>(&self, namespace: Option<&str>, object: Value) -> Result<K, Failed>
+    pub async fn create<K>(&self, namespace: Option<&str>, mut object: Value) -> Result<K, Failed>
     where
         K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
     {
-        let url = K::url_path(&(), namespace);
-        let body = serde_json::to_vec(&object)?;
-        let request = kube::core::Request::new(url).create(&PostParams::default(), body)?;
-        let typed = |mut object: Value| {
-            object["apiVersion"] = K::api_version(&()).into();
-            object["kind"] = K::kind(&()).into();
-            object
-        };
-        let (parts, _) = request.into_parts();
-        let request = http::Request::from_parts(parts, serde_json::to_vec(&typed(object))?);
-        Ok(self.client().request(request).await?)
+        object["apiVersion"] = K::api_version(&()).into();
+        object["kind"] = K::kind(&()).into();
+        let request = kube::core::Request::new(K::url_path(&(), namespace));
+        Ok(self.client().request(request.create(&PostParams::default(), serde_json::to_vec(&object)?)?).await?)
     }
 
     /// A volume of our driver that waits for the claim of this name. `spec` is merged into it.
@@ -130,7 +123,7 @@ impl<'a> Lane<'a> {
         // The ServiceAccount of a new namespace comes a moment later.
         let attempt = async || {
             let created = self.create::<Pod>(Some(&self.name), pod.clone()).await;
-            Ok(created.map_err(|error| error.message().unwrap_or_default().to_owned()))
+            Ok::<_, ClusterError>(created.map_err(|error| error.message().unwrap_or_default().to_owned()))
         };
         Ok(self.world.cluster.wait(&format!("pod {name} is taken"), SOON, attempt).await?)
     }
@@ -139,8 +132,7 @@ impl<'a> Lane<'a> {
     pub async fn schedule(&self, pod: &str, node: usize) -> Result<(), Failed> {
         let target = json!({ "apiVersion": "v1", "kind": "Node", "name": self.node(node) });
         let binding = json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": pod }, "target": target });
-        let body = serde_json::to_vec(&binding)?;
-        self.pods().create_subresource::<Value>("binding", pod, &PostParams::default(), body).await?;
+        self.pods().create_subresource::<_, Value>("binding", pod, &PostParams::default(), &binding).await?;
         Ok(())
     }
 
@@ -287,9 +279,10 @@ impl<'a> Lane<'a> {
                 event.regarding.as_ref().and_then(|it| it.name.as_deref()) == Some(pod)
                     && event.reporting_controller.as_deref() == Some("bulkhead-controller")
             };
-            let told = all.iter().filter(about).map(|it| {
-                (it.reason.clone().unwrap_or_default(), it.note.clone().unwrap_or_default())
-            });
+            let told = all
+                .iter()
+                .filter(about)
+                .map(|it| (it.reason.clone().unwrap_or_default(), it.note.clone().unwrap_or_default()));
             let told: Vec<_> = told.collect();
             let found = told.iter().find(|(of, _)| of == reason).map(|(_, note)| note.clone());
             Ok(found.ok_or_else(|| format!("{told:?}")))
@@ -332,4 +325,12 @@ where
         Err(kube::Error::Api(gone)) if gone.code == 404 => Ok(()),
         patched => Ok(patched.map(drop)?),
     }
+}
+
+/// The same with what may be gone already.
+pub async fn take_away_if_there<K>(api: &Api<K>, name: &str) -> Result<(), Failed>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    if api.get_metadata_opt(name).await?.is_some() { take_away(api, name).await } else { Ok(()) }
 }

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use bulkhead::api::s3;
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions};
-use bulkhead_testbed::mount_nodes::MountNodes;
+use bulkhead_testbed::mount_nodes::{self, MountNodes};
 use bulkhead_testbed::{Identity, TestbedOptions};
 use kube::Client;
-use kube::api::DynamicObject;
 use libtest_mimic::Failed;
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -20,6 +19,9 @@ use crate::failover::kept::Kept;
 /// Long enough for a loaded machine; nothing waits this long when it works. Shorter than the stale sweep takes (2 minutes),
 /// so that nothing passes only because of it.
 pub const SOON: Duration = Duration::from_secs(100);
+
+/// Arguments of every controller here.
+const ALWAYS: [&str; 2] = ["--mountpoint-image=mounter:test", "--mountpoint-version=1.2.3"];
 
 /// The shared cluster, started by the first test that needs it.
 pub struct Shared {
@@ -39,7 +41,7 @@ impl Shared {
 
     pub async fn world(&self) -> Result<&World, Failed> {
         let start = async || {
-            let mut world = World::start().await?;
+            let mut world = World::start(&["--s3-orphan-after=10s"]).await?;
             world.cluster.start_controller().await?;
             world.kept = Some(Kept::new(world.cluster.controllers.remove(0)));
             Ok::<_, Failed>(world)
@@ -57,10 +59,11 @@ pub struct World {
 }
 
 impl World {
-    /// Everything but the controller.
-    pub async fn start() -> Result<Self, Failed> {
-        let cluster = Cluster::start(options()).await?;
-        install(&cluster).await?;
+    /// Everything but the controller, which will have these arguments.
+    pub async fn start(arguments: &[&str]) -> Result<Self, Failed> {
+        let cluster = Cluster::start(options(arguments)).await?;
+        mount_nodes::install(&cluster.testbed).await?;
+        limit(&cluster).await?;
         let admin = cluster.testbed.client(&Identity::Admin).await?;
         let nodes = MountNodes::new(cluster.testbed.client(&Identity::TestbedNodes).await?, s3::MOUNTPOINT_NAMESPACE);
         Ok(Self { nodes, admin, kept: None, cluster })
@@ -68,33 +71,27 @@ impl World {
 }
 
 /// No kubelet renews anything here, so no Lease says that a node is gone.
-fn options() -> ClusterOptions {
+fn options(arguments: &[&str]) -> ClusterOptions {
     let controller = PathBuf::from(env!("CARGO_BIN_EXE_bulkhead-controller"));
-    let testbed =
-        TestbedOptions { node_monitor_grace_period: Duration::from_secs(86400), ..TestbedOptions::default() };
+    let testbed = TestbedOptions { node_monitor_grace_period: Duration::from_secs(86400), ..TestbedOptions::default() };
     ClusterOptions {
         testbed,
         programs: controller.parent().map(PathBuf::from),
         arrays: Vec::new(),
         nodes: 0,
         controller: false,
-        controller_args: ["--mountpoint-image=mounter:test", "--mountpoint-version=1.2.3"].map(Into::into).into(),
+        controller_args: ALWAYS.iter().chain(arguments).map(ToString::to_string).collect(),
         ..ClusterOptions::default()
     }
 }
 
-/// What we ship for S3, but what would make pods; and a quota, under which each Mountpoint Pod has to say what it needs.
-async fn install(cluster: &Cluster) -> Result<(), Failed> {
-    let folder = crate::api::world::root().join("config/s3");
-    let text = cluster.testbed.kubectl(&["kustomize", &folder.to_string_lossy()]).await?;
-    let mut objects: Vec<DynamicObject> = serde_saphyr::from_multiple(&text)?;
-    let makes_pods = |kind: &str| matches!(kind, "Deployment" | "DaemonSet");
-    objects.retain(|object| !object.types.as_ref().is_some_and(|types| makes_pods(&types.kind)));
+/// A quota under which each Mountpoint Pod has to say what it needs.
+async fn limit(cluster: &Cluster) -> Result<(), Failed> {
     let amounts = ["requests.cpu", "requests.memory", "limits.memory"];
     let hard: serde_json::Map<_, _> = amounts.into_iter().map(|amount| (amount.to_owned(), json!("1Ti"))).collect();
-    objects.push(serde_json::from_value(json!({
+    let quota = serde_json::from_value(json!({
         "apiVersion": "v1", "kind": "ResourceQuota",
         "metadata": { "name": "all", "namespace": s3::MOUNTPOINT_NAMESPACE }, "spec": { "hard": hard },
-    }))?);
-    Ok(cluster.testbed.apply(objects).await?)
+    }))?;
+    Ok(cluster.testbed.apply(vec![quota]).await?)
 }

@@ -2,6 +2,7 @@
 //! its CSI driver, and from our manifests the operator, the node agent and the sidecar, all in pods.
 
 mod breakage;
+mod s3;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 pub use self::breakage::LocalVolume;
+pub use self::s3::{S3, S3Volume, Shell};
 pub use self::workload::{Kind, PodPlace, RealWorkload, last_written, records_found};
 
 use super::{ClusterError, root, wait};
@@ -48,6 +50,8 @@ pub struct RealClusterOptions {
     pub programs: PathBuf,
     /// Whether what we ship is installed. Without it there is the driver alone, as on a plain Kubernetes.
     pub operator: bool,
+    /// Whether the S3 driver is installed too, with an S3 server on the storage network.
+    pub s3: bool,
     /// Further arguments of `bulkhead-controller`.
     pub controller_args: Vec<String>,
 }
@@ -62,6 +66,7 @@ impl RealClusterOptions {
             array: ArrayOptions::default(),
             programs: programs.to_owned(),
             operator: true,
+            s3: false,
             controller_args: Vec::new(),
         }
     }
@@ -74,6 +79,8 @@ pub struct RealCluster {
     pub nodes: RealNodes,
     /// The array.
     pub array: Arc<Array>,
+    /// S3, if it was asked for.
+    pub s3: Option<S3>,
     /// A client that may do everything.
     pub client: Client,
     /// The control plane.
@@ -89,7 +96,7 @@ impl RealCluster {
     /// # Errors
     /// When this machine can have no real nodes, and whatever else goes wrong.
     pub async fn start(options: RealClusterOptions) -> Result<Self, ClusterError> {
-        let archives = archives(options.programs.clone()).await?;
+        let archives = archives(options.programs.clone(), options.s3).await?;
         let network = NodeNetwork::create().await?;
         let testbed =
             TestbedOptions { advertise_address: Some(network.host_control_address()), ..options.testbed.clone() };
@@ -100,9 +107,11 @@ impl RealCluster {
         let management =
             array.serve_management(any_port(network.host_control_address())).map_err(ClusterError::Array)?;
         let io = array.serve_io(any_port(network.host_storage_address())).map_err(ClusterError::Array)?;
+        let s3 = options.s3.then(|| S3::start(any_port(network.host_storage_address())));
         let cluster = Self {
             nodes: RealNodes::start(&testbed, network, options.node.clone()).await?,
             array,
+            s3: s3.transpose().map_err(ClusterError::Array)?,
             client: testbed.client(&Identity::Admin).await?,
             testbed,
             options,
@@ -128,11 +137,14 @@ impl RealCluster {
         Ok(())
     }
 
-    /// Applies `config/default`.
+    /// Applies `config/default`, or `config/with-s3`.
     async fn install_operator(&self) -> Result<(), ClusterError> {
-        let folder = root().join("config/default");
+        let folder = root().join(if self.s3.is_some() { "config/with-s3" } else { "config/default" });
         let text = self.testbed.kubectl(&["kustomize", &folder.to_string_lossy()]).await?;
         let mut objects = apply::parse(&folder, &text).map_err(TestbedError::from)?;
+        if let Some(s3) = &self.s3 {
+            s3.complete(&mut objects)?;
+        }
         for object in objects.iter_mut().filter(|object| object.name_any() == "bulkhead-controller") {
             add_args(object, &self.options.controller_args);
         }
@@ -288,9 +300,16 @@ impl RealCluster {
 }
 
 /// The archives of all images, packed where they are not there yet.
-async fn archives(programs: PathBuf) -> Result<Vec<PathBuf>, ClusterError> {
-    let packing = tokio::task::spawn_blocking(move || images::ensure(&programs, &images::folder(&programs)));
-    Ok(packing.await.map_err(|error| ClusterError::Array(std::io::Error::other(error)))??)
+async fn archives(programs: PathBuf, with_s3: bool) -> Result<Vec<PathBuf>, ClusterError> {
+    let packing = tokio::task::spawn_blocking(move || {
+        let folder = images::folder(&programs);
+        let mut archives = images::ensure(&programs, &folder)?;
+        if with_s3 {
+            archives.extend(s3::archives(&programs, &folder)?);
+        }
+        Ok(archives)
+    });
+    packing.await.map_err(|error| ClusterError::Array(std::io::Error::other(error)))?
 }
 
 fn state_of(status: &ContainerStatus) -> String {

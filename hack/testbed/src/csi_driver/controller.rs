@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
+use bulkhead::csi::server;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
@@ -14,7 +15,7 @@ use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server};
 use tower::ServiceExt;
 
-use super::{ControllerOptions, serve};
+use super::ControllerOptions;
 
 /// How long the array may take to accept a connection, and to answer a ping on one: a link that was cut is noticed by it.
 const REACHABLE: Duration = Duration::from_secs(3);
@@ -31,7 +32,7 @@ pub(super) async fn run(options: ControllerOptions, stop: CancellationToken) -> 
         .connect_lazy();
     let router = axum::Router::new().fallback(move |request: Request| pass_on(array.clone(), request));
     let services = Server::builder().timeout(LONGEST_CALL).add_routes(Routes::from(router));
-    serve::on_socket(services, &options.socket, stop).await
+    server::on_socket(services, &options.socket, stop).await
 }
 
 async fn pass_on(array: Channel, request: Request) -> Response {

@@ -7,7 +7,6 @@
 //! The file systems end with the program, as those of any FUSE driver in a pod: their mounts stay as dead ones (ENOTCONN)
 //! until somebody unstages them, which works, or stages them anew.
 
-mod authority;
 mod connection;
 mod controller;
 mod errno;
@@ -19,7 +18,6 @@ mod mounts;
 mod node;
 mod publish;
 mod registration;
-mod serve;
 mod stage;
 mod volume;
 mod writer;

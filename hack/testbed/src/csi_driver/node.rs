@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bulkhead::csi::plugin_registration::registration_server::RegistrationServer;
+use bulkhead::csi::server;
 use bulkhead::csi::v1::identity_server::IdentityServer;
 use bulkhead::csi::v1::node_server::{Node, NodeServer};
 use bulkhead::csi::v1::node_service_capability::{Rpc, Type, rpc};
@@ -19,7 +20,7 @@ use super::identity::NodeIdentity;
 use super::registration::KubeletRegistration;
 use super::stage::Volumes;
 use super::volume::Usage;
-use super::{NodeHealth, NodeOptions, serve};
+use super::{NodeHealth, NodeOptions};
 use crate::array::health;
 
 pub(super) async fn run(options: NodeOptions, stop: CancellationToken) -> io::Result<()> {
@@ -28,14 +29,14 @@ pub(super) async fn run(options: NodeOptions, stop: CancellationToken) -> io::Re
     let services = Server::builder()
         .add_service(IdentityServer::new(NodeIdentity { driver_name: driver_name.clone() }))
         .add_service(NodeServer::new(NodePlugin { node_id: options.node_id, volumes }));
-    let serving = serve::on_socket(services, &options.socket, stop.clone());
+    let serving = server::on_socket(services, &options.socket, stop.clone());
     let Some(registry) = options.registry else {
         return serving.await;
     };
     let socket = registry.join(format!("{driver_name}-reg.sock"));
     let endpoint = options.socket.display().to_string();
     let registration = RegistrationServer::new(KubeletRegistration { driver_name, endpoint });
-    let registering = serve::on_registration_socket(Server::builder().add_service(registration), &socket, stop);
+    let registering = server::on_registration_socket(Server::builder().add_service(registration), &socket, stop);
     tokio::try_join!(serving, registering).map(drop)
 }
 

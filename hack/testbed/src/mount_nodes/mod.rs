@@ -6,6 +6,7 @@
 //! no workload is mounted on it any more.
 
 mod claims;
+mod manifests;
 mod mountpoint;
 mod played;
 mod views;
@@ -19,6 +20,8 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::task::JoinSet;
+
+pub use self::manifests::install;
 
 use self::views::State;
 use crate::lock::lock;

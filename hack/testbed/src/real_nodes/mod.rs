@@ -230,6 +230,7 @@ pub fn busybox(name: &str, arguments: &[&str]) -> ImageSpec {
     ImageSpec {
         name: name.to_owned(),
         files: vec![file],
+        environment: Vec::new(),
         user: None,
         links: names.map(|name| (format!("/bin/{name}"), PROGRAM.to_owned())).to_vec(),
         entrypoint: [PROGRAM].iter().chain(arguments).map(|&word| word.to_owned()).collect(),

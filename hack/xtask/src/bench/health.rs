@@ -3,11 +3,11 @@
 
 mod agents;
 mod local;
-mod measured;
+pub(super) mod measured;
 mod phases;
 mod run;
 mod verdicts;
-mod watched;
+pub(super) mod watched;
 mod world;
 
 use std::path::{Path, PathBuf};

@@ -91,7 +91,7 @@ impl RealCluster {
         self.on_node(node, &["sh", "-c", END_FILE_SERVER, "sh", handle]).await
     }
 
-    async fn on_node(&self, node: &str, argv: &[&str]) -> Result<(), ClusterError> {
+    pub(super) async fn on_node(&self, node: &str, argv: &[&str]) -> Result<(), ClusterError> {
         let output = self.node(node)?.exec(argv).await?;
         if output.status.success() {
             return Ok(());

@@ -292,6 +292,6 @@ fn numbers(log: &str, word: &str) -> impl Iterator<Item = u64> {
     words.filter_map(|(_, rest)| rest.trim().parse().ok())
 }
 
-fn place_of(pod: &Pod) -> Option<PodPlace> {
+pub(super) fn place_of(pod: &Pod) -> Option<PodPlace> {
     Some(PodPlace { name: pod.name_any(), uid: pod.uid()?, node: ready_on(pod)? })
 }

@@ -35,6 +35,12 @@ impl Writes {
         self.0.values().sum()
     }
 
+    /// Without Events and status.
+    pub fn kept(&self) -> usize {
+        let is_told = |what: &str| what.contains(" events") || what.contains("/status");
+        self.0.iter().filter(|(what, _)| !is_told(what)).map(|(_, count)| count).sum()
+    }
+
     /// Events, which tell people something and keep nothing.
     pub fn events(&self) -> usize {
         self.0.iter().filter(|(what, _)| what.contains(" events")).map(|(_, count)| count).sum()

@@ -1,0 +1,81 @@
+//! What no event tells: workloads that went while nobody looked, and Mountpoint Pods that nothing names.
+
+use bulkhead::api::s3;
+use chrono::{SecondsFormat, Utc};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use libtest_mimic::Failed;
+use serde_json::json;
+
+use super::attachments::write;
+use super::lane::Lane;
+use super::world::{SOON, World};
+
+/// Shorter than by default, so that it can be waited for.
+const TIMES: [&str; 3] = ["--s3-stale-after=15s", "--s3-orphan-after=10s", "--s3-sweep-interval=5s"];
+
+/// Ours, and nothing names it: a controller before us was told to make it by an attachment that is gone.
+pub async fn a_forgotten_mountpoint_pod_is_removed(world: &World) -> Result<(), Failed> {
+    let lane = Lane::new(world, "forgotten", 1).await?;
+    lane.bound("data", json!({})).await?;
+    lane.pod("user", 1, &["data"], json!({})).await?;
+    let used = lane.shared("data", &[&["user"]]).await?;
+    let mut forgotten = lane.mountpoint_pods().get(&used[0]).await?;
+    forgotten.metadata = kube::api::ObjectMeta {
+        name: Some("mp-forgotten".to_owned()),
+        labels: Some(forgotten.labels().clone()),
+        annotations: Some(forgotten.annotations().clone()),
+        ..Default::default()
+    };
+    forgotten.status = None;
+    if let Some(spec) = &mut forgotten.spec {
+        spec.node_name = None;
+    }
+    lane.create::<Pod>(Some(s3::MOUNTPOINT_NAMESPACE), serde_json::to_value(&forgotten)?).await?;
+    let pods = lane.mountpoint_pods();
+    let look = async || {
+        let pod = pods.get_opt("mp-forgotten").await?;
+        Ok(pod.map_or(Ok(()), |pod| Err(format!("{:?} {:?}", pod.metadata, pod.status))))
+    };
+    world.cluster.wait("what nothing names is removed", SOON, look).await?;
+    assert_eq!(lane.shared("data", &[&["user"]]).await?, used, "what is used stays");
+    lane.delete(&["user"]).await?;
+    lane.clean("data").await
+}
+
+/// The controller was away.
+pub async fn finds_what_was_missed() -> Result<(), Failed> {
+    let mut world = World::start(&TIMES).await?;
+    world.cluster.start_controller().await?;
+    let lane = Lane::new(&world, "missed", 1).await?;
+    lane.bound("data", json!({})).await?;
+    lane.pod("user", 1, &["data"], json!({})).await?;
+    lane.pod("stays", 1, &["data"], json!({})).await?;
+    let pods = lane.shared("data", &[&["user", "stays"]]).await?;
+    drop(lane);
+
+    let controller = world.cluster.controllers.remove(0);
+    let log = controller.launch().log.clone();
+    controller.kill().await;
+    let lane = Lane { world: &world, name: "missed".to_owned() };
+    lane.pods().delete("user", &kube::api::DeleteParams::default().grace_period(0)).await?;
+    lane.bound("nobody", json!({})).await?;
+    let now = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
+    let unknown = json!([{ "workloadPodUID": "00000000-0000-4000-8000-000000000000", "attachmentTime": now }]);
+    write(&lane, "nobody", json!({ "mp-of-nobody": unknown })).await?;
+    let again = world.cluster.controller("bulkhead-controller-0")?;
+    for claim in ["data", "nobody"] {
+        let look = async || {
+            let attachments = lane.attachments_of(claim).await?;
+            let named: usize = attachments.iter().map(|it| it.spec.workloads().len()).sum();
+            let wanted = usize::from(claim == "data");
+            Ok(if named == wanted { Ok(()) } else { Err(format!("{attachments:?}")) })
+        };
+        world.cluster.wait(&format!("what is stale in {claim} is gone"), SOON, look).await?;
+    }
+    assert_eq!(lane.shared("data", &[&["stays"]]).await?, pods);
+    let said = std::fs::read_to_string(&log)?;
+    assert!(said.to_lowercase().contains("cleanup"), "the log does not tell of it");
+    drop(again);
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! The node plugin of the S3 driver: the real program with a real API server, the kernel's mounts, the real mounter, and
+//! mount-s3 played by a FUSE server of ours. Needs root, and works in a mount namespace of its own, where it can do no harm.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test says what it expects by panicking; clippy knows only those of the standard harness for tests"
+)]
+
+mod engine;
+mod hostile;
+mod legacy;
+mod plugin;
+mod publishing;
+mod repairing;
+mod sanity;
+mod unmounting;
+mod waiting;
+mod world;
+
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use bulkhead_testbed::binaries::Binaries;
+use libtest_mimic::{Failed, Trial};
+
+use world::Shared;
+
+/// Set in the process that runs in the mount namespace of its own.
+const INSIDE: &str = "BULKHEAD_TEST_MOUNT_NAMESPACE";
+/// Tests at once: they mostly wait for programs to start.
+const THREADS: usize = 4;
+
+fn main() -> ExitCode {
+    let first = std::env::args().nth(1);
+    if first.is_some_and(|first| first == engine::SERVE) {
+        return engine::main();
+    }
+    let mut arguments = libtest_mimic::Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or(Some(THREADS));
+    let root = rustix::process::geteuid().is_root();
+    if root && !arguments.list && std::env::var_os(INSIDE).is_none() {
+        return inside();
+    }
+    let shared = Arc::new(Shared::new());
+    let groups = [
+        publishing::trials(&shared),
+        waiting::trials(&shared),
+        unmounting::trials(&shared),
+        repairing::trials(&shared),
+        legacy::trials(&shared),
+        hostile::trials(&shared),
+        sanity::trials(&shared),
+    ];
+    let mut trials: Vec<_> = groups.into_iter().flatten().collect();
+    if let Some(lacking) = lacking(&arguments, root) {
+        let ci = std::env::var("CI").is_ok_and(|value| value == "true");
+        let lacks = |trial: Trial| match ci {
+            true => {
+                let lacking = lacking.clone();
+                Trial::test(trial.name().to_owned(), || Err(Failed::from(lacking)))
+            }
+            false => trial.with_kind(lacking.clone()).with_ignored_flag(true),
+        };
+        trials = trials.into_iter().map(lacks).collect();
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    drop(shared);
+    conclusion.exit_code()
+}
+
+fn lacking(arguments: &libtest_mimic::Arguments, root: bool) -> Option<String> {
+    if arguments.list {
+        return None;
+    }
+    if !root || !std::path::Path::new("/dev/fuse").exists() {
+        return Some("needs root and /dev/fuse".to_owned());
+    }
+    Binaries::ensure(None).err().map(|error| error.to_string())
+}
+
+/// Runs this program again, in namespaces of its own.
+fn inside() -> ExitCode {
+    let program = std::env::current_exe().expect("our own path");
+    let status = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
+        .arg(program)
+        .args(std::env::args().skip(1))
+        .env(INSIDE, "1")
+        .status();
+    match status {
+        Ok(status) => ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)),
+        Err(error) => {
+            eprintln!("error: unshare (util-linux): {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

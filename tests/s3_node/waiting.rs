@@ -1,0 +1,150 @@
+//! What has to happen before a volume can be mounted, and what is said when it does not.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use serde_json::json;
+use tonic::Code;
+
+use super::engine::{ARGUMENTS, NO_BUCKET, PROCESS, SILENT};
+use super::plugin::Plugin;
+use super::publishing::read;
+use super::world::{Shared, World, trial, uid};
+
+/// Workloads whose turn is measured.
+const MEASURED: usize = 60;
+
+pub fn trials(shared: &Arc<Shared>) -> Vec<Trial> {
+    vec![
+        trial(shared, "waiting::the_s3pa_and_the_pod_may_come_late", both_come_late),
+        trial(shared, "waiting::an_s3pa_wakes_its_workload_at_once", an_s3pa_wakes_its_workload),
+        trial(shared, "waiting::the_scheduler_has_the_word", the_scheduler_has_the_word),
+        trial(shared, "waiting::mount_s3_has_the_word", mount_s3_has_the_word),
+        trial(shared, "waiting::mount_s3_that_never_answers", mount_s3_that_never_answers),
+        trial(shared, "waiting::calls_for_one_source_mount_it_once", calls_for_one_source),
+    ]
+}
+
+async fn both_come_late(world: World) {
+    let plugin = world.plugin().await;
+    let workload = uid();
+    world.make_folder(&workload);
+    let call = tokio::spawn(plugin.publish(&workload).call());
+    let mut pod = world.pending_pod("mp-late").await;
+    world.attach("", &[(&pod, &[&workload])]).await;
+    // The mounter listens only when the pod is said to run already.
+    std::fs::create_dir_all(&pod.communication).unwrap();
+    world.set_phase(&pod, json!({ "phase": "Running" })).await;
+    pod.start();
+    call.await.unwrap().unwrap();
+    read(&world.target(&workload), ARGUMENTS);
+}
+
+async fn an_s3pa_wakes_its_workload(world: World) {
+    let (plugin, pod) = (world.plugin().await, world.running_pod().await);
+    let first = world.workload(&pod).await;
+    plugin.publish(&first).call().await.unwrap();
+    let mut workloads = vec![first];
+    let mut took = Vec::new();
+    for _ in 0..MEASURED {
+        let workload = uid();
+        world.make_folder(&workload);
+        let mut call = tokio::spawn(plugin.publish(&workload).call());
+        // Until it waits.
+        assert!(tokio::time::timeout(Duration::from_millis(20), &mut call).await.is_err());
+        workloads.push(workload);
+        let all: Vec<_> = workloads.iter().map(String::as_str).collect();
+        world.attach("", &[(&pod, &all)]).await;
+        let begun = Instant::now();
+        call.await.unwrap().unwrap();
+        took.push(begun.elapsed());
+    }
+    took.sort();
+    eprintln!("from the s3pa to the mount: median {:?}, p99 {:?}", took[took.len() / 2], took[took.len() - 1]);
+    // 50 ms on a machine of its own.
+    assert!(took[took.len() / 2] < Duration::from_secs(1), "{took:?}");
+}
+
+async fn the_scheduler_has_the_word(world: World) {
+    let plugin = Plugin::start_with(&world, &["--pod-timeout=1s"]).await;
+    let workload = uid();
+    world.make_folder(&workload);
+    let lonely = plugin.publish(&workload).call().await.unwrap_err();
+    assert!(lonely.code() == Code::Unavailable && lonely.message().contains("bulkhead-controller"), "{lonely}");
+
+    let pod = world.pending_pod("mp-waits").await;
+    world.attach("", &[(&pod, &[&workload])]).await;
+    let full = "0/1 nodes are available: 1 Too many pods.";
+    let condition = json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": full });
+    world.set_phase(&pod, json!({ "phase": "Pending", "conditions": [condition] })).await;
+    let full_node = plugin.publish(&workload).call().await.unwrap_err();
+    assert!(full_node.message().contains(full) && full_node.message().contains("mount-s3/mp-waits"), "{full_node}");
+
+    world
+        .set_phase(
+            &pod,
+            json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory." }),
+        )
+        .await;
+    let evicted = plugin.publish(&workload).call().await.unwrap_err();
+    assert!(evicted.message().contains("low on resource: memory"), "{evicted}");
+
+    world.delete_pod(&pod).await;
+    let gone = plugin.publish(&workload).call().await.unwrap_err();
+    assert!(gone.message().contains("does not exist"), "{gone}");
+    assert!(!world.target(&workload).exists(), "nothing is left behind");
+}
+
+async fn mount_s3_has_the_word(world: World) {
+    let (plugin, mut pod) = (world.plugin().await, world.running_pod().await);
+    let workload = world.workload(&pod).await;
+    let error = plugin.publish(&workload).bucket(NO_BUCKET).call().await.unwrap_err();
+    assert!(error.code() == Code::Internal && error.message().contains("The bucket does not exist"), "{error}");
+    assert!(!world.target(&workload).exists() && !world.source(&pod).exists());
+    assert_eq!(world.mounts(), []);
+    // The kubelet starts the container again; the next call gets through.
+    pod.exit_code().await;
+    pod.start();
+    plugin.publish(&workload).call().await.unwrap();
+    read(&world.target(&workload), ARGUMENTS);
+}
+
+async fn mount_s3_that_never_answers(world: World) {
+    let plugin = Plugin::start_with(&world, &["--mount-timeout=2s"]).await;
+    let pod = world.running_pod().await;
+    let workload = world.workload(&pod).await;
+    let error = plugin.publish(&workload).bucket(SILENT).call().await.unwrap_err();
+    assert!(error.code() == Code::Unavailable && error.message().contains("does not answer"), "{error}");
+    assert_eq!(world.mounts(), []);
+}
+
+async fn calls_for_one_source(world: World) {
+    let (plugin, pod) = (world.plugin().await, world.running_pod().await);
+    let workloads: Vec<_> = (0..20).map(|_| uid()).collect();
+    for workload in &workloads {
+        world.make_folder(workload);
+    }
+    let uids: Vec<_> = workloads.iter().map(String::as_str).collect();
+    world.attach("", &[(&pod, &uids)]).await;
+    let before = plugin.descriptors();
+    let calls: Vec<_> = workloads.iter().map(|workload| tokio::spawn(plugin.publish(workload).call())).collect();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    let servers: Vec<_> = workloads.iter().map(|workload| read(&world.target(workload), PROCESS)).collect();
+    assert!(servers.iter().all(|server| *server == servers[0]), "{servers:?}");
+    assert!(world.mounts().iter().all(|mount| mount.device == world.mounts()[0].device));
+    // Whoever asks again and again leaves nothing open.
+    for _ in 0..10 {
+        for workload in &workloads {
+            plugin.publish(workload).call().await.unwrap();
+        }
+    }
+    for workload in &workloads {
+        plugin.unpublish(workload).await.unwrap();
+    }
+    assert!(plugin.descriptors() <= before + 3, "{before} descriptors before, {} now", plugin.descriptors());
+    let kept = std::fs::read_dir(world.kubelet.join("plugins/s3.csi.scality.com/publications")).unwrap().count();
+    assert_eq!(kept, 0);
+}
