@@ -62,7 +62,7 @@ pub async fn read_only(cluster: &RealCluster) -> Outcome {
     cluster.shell("writes", "echo hello >greeting").await?;
     assert_eq!(cluster.shell("only-reads", "cat greeting").await?, "hello\n");
     for name in ["reader", "only-reads"] {
-        let refused = cluster.shell(name, "echo mine >other 2>&1 || true").await?;
+        let refused = cluster.shell(name, "(echo mine >other) 2>&1 || true").await?;
         assert!(refused.contains("Read-only file system"), "{name}: {refused}");
     }
     assert!(!cluster.s3()?.bucket("one-reads").join("other").exists());

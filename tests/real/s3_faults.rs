@@ -164,7 +164,7 @@ pub async fn credentials_rotated(cluster: &RealCluster) -> Outcome {
     cluster.set_s3_secret(name, &new).await?;
     keys.revoke(&old.access_key);
     let writes = async || {
-        let written = cluster.shell(name, "echo new >new 2>&1 && cat new").await;
+        let written = cluster.shell(name, "(echo new >new) 2>&1 && cat new").await;
         Ok(match written {
             Ok(text) if text == "new\n" => Ok(()),
             other => Err(format!("{other:?}")),
