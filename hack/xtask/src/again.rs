@@ -48,7 +48,7 @@ impl Failures {
     }
 
     /// The tests that may be run again; none where a run would say nothing about what went wrong.
-    pub fn to_repeat(self) -> Vec<Test> {
+    pub fn into_repeats(self) -> Vec<Test> {
         let tests = self.named.into_iter();
         let tests: Vec<Test> = tests
             .flat_map(|(target, names)| names.into_iter().map(move |name| Test { target: target.clone(), name }))
@@ -103,7 +103,7 @@ error: 1 target failed:
     fn read(output: &str) -> Vec<Test> {
         let mut failures = Failures::default();
         output.lines().for_each(|line| failures.line(line));
-        failures.to_repeat()
+        failures.into_repeats()
     }
 
     #[test]

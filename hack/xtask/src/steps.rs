@@ -104,7 +104,7 @@ impl Steps {
         self.step(name, |steps| {
             let (passed, counts, failures) = steps.runner(command)?;
             steps.counts += counts;
-            let again = failures.to_repeat();
+            let again = failures.into_repeats();
             if passed || again.is_empty() {
                 return if passed { Ok(()) } else { Err(remedy.into()) };
             }

@@ -142,13 +142,10 @@ fn spec(attributes: &Attributes, settings: &Settings) -> Value {
         "priorityClassName": settings.priority_class,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "tolerations": [{ "operator": "Exists" }],
-        "securityContext": { "seccompProfile": { "type": "RuntimeDefault" } },
+        "securityContext": pod_security(settings),
     });
-    if !settings.platform_chooses_user {
-        spec["securityContext"]["fsGroup"] = json!(USER);
-    }
     if let Some(certificates) = &settings.certificates {
-        spec["initContainers"] = json!([install(certificates, settings)]);
+        put(&mut spec, "initContainers", json!([install(certificates, settings)]));
     }
     spec
 }
@@ -169,9 +166,9 @@ fn fixed(name: &str, purpose: Purpose<'_>, attributes: &Attributes, settings: &S
     let recorded = serde_json::to_string(mount).map_err(|error| error.to_string())?;
     let mut spec = json!({ "restartPolicy": "OnFailure" });
     if let Some(account) = &attributes.service_account {
-        spec["serviceAccountName"] = json!(account);
+        put(&mut spec, "serviceAccountName", json!(account));
     } else {
-        spec["automountServiceAccountToken"] = json!(false);
+        put(&mut spec, "automountServiceAccountToken", json!(false));
     }
     bind(&mut spec, &mount.node_name, settings.node_binding);
     Ok(json!({
@@ -194,8 +191,7 @@ fn fixed(name: &str, purpose: Purpose<'_>, attributes: &Attributes, settings: &S
 fn bind(spec: &mut Value, node: &str, binding: NodeBinding) {
     let term = match binding {
         NodeBinding::Direct => {
-            spec["nodeName"] = json!(node);
-            return;
+            return put(spec, "nodeName", json!(node));
         }
         NodeBinding::Affinity => {
             json!({ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [node] }] })
@@ -205,7 +201,23 @@ fn bind(spec: &mut Value, node: &str, binding: NodeBinding) {
         }
     };
     let required = json!({ "nodeSelectorTerms": [term] });
-    spec["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } });
+    let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } });
+    put(spec, "affinity", affinity);
+}
+
+/// Sets a field of an object.
+fn put(object: &mut Value, field: &str, value: Value) {
+    if let Some(fields) = object.as_object_mut() {
+        fields.insert(field.to_owned(), value);
+    }
+}
+
+fn pod_security(settings: &Settings) -> Value {
+    let mut context = json!({ "seccompProfile": { "type": "RuntimeDefault" } });
+    if !settings.platform_chooses_user {
+        put(&mut context, "fsGroup", json!(USER));
+    }
+    context
 }
 
 /// What Pod Security `restricted` asks for, and a root file system that nobody writes.
@@ -218,7 +230,7 @@ fn restricted(settings: &Settings) -> Value {
         "seccompProfile": { "type": "RuntimeDefault" },
     });
     if !settings.platform_chooses_user {
-        context["runAsUser"] = json!(USER);
+        put(&mut context, "runAsUser", json!(USER));
     }
     context
 }

@@ -110,7 +110,7 @@ mod tests {
         Keys::of_secret(&fields.map(|(name, value)| (name.to_owned(), value.to_owned())).into()).unwrap()
     }
 
-    fn pod(kubelet: &Path) -> (std::path::PathBuf, Communication) {
+    fn pod(kubelet: &Path) -> (PathBuf, Communication) {
         let folder = communication_folder(kubelet, "uid");
         std::fs::create_dir_all(&folder).unwrap();
         let root = Root::open(kubelet.to_str().unwrap()).unwrap();

@@ -91,7 +91,7 @@ mod tests {
         let folder = kubelet.path().join(path());
         std::fs::write(folder.join("x~y.json"), std::fs::read(folder.join("u~pv.json")).unwrap()).unwrap();
         std::fs::write(folder.join("z.json"), "{").unwrap();
-        assert_eq!(Records::load(&root).unwrap().list(), [one.clone()]);
+        assert_eq!(Records::load(&root).unwrap().list(), std::slice::from_ref(&one));
         records.forget(&root, &one.target()).unwrap();
         records.forget(&root, &one.target()).unwrap();
         assert_eq!(Records::load(&root).unwrap().list(), []);

@@ -41,6 +41,13 @@ const CONTROLLER_MAY: &[Right] = &[
     (&["get", "list", "watch"], "bulkhead.dev/volumehealthpolicies", "", ""),
     (&["update"], "bulkhead.dev/volumehealthpolicies/status", "", ""),
     (&["get", "list", "watch"], "admissionregistration.k8s.io/validatingadmissionpolicybindings", "", ""),
+    (
+        &["get", "list", "watch", "create", "update", "patch", "delete"],
+        "s3.csi.scality.com/mountpoints3podattachments",
+        "",
+        "",
+    ),
+    (&["update"], "s3.csi.scality.com/mountpoints3podattachments/status", "", ""),
 ];
 
 const CONTROLLER_MAY_NOT: &[Right] = &[

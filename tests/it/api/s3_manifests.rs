@@ -17,7 +17,9 @@ const NODE_SERVICE: (&str, &str) = ("kube-system", "s3-csi-driver-sa");
 const PROVISIONER: (&str, &str) = ("kube-system", "s3-csi-driver-controller-sa");
 
 /// Who, a verb, a resource, a namespace, and whether it may.
-const RIGHTS: [((&str, &str), &str, &str, &str, bool); 14] = [
+type Right = ((&'static str, &'static str), &'static str, &'static str, &'static str, bool);
+
+const RIGHTS: [Right; 14] = [
     (NODE_SERVICE, "watch", "s3.csi.scality.com/mountpoints3podattachments", "", true),
     (NODE_SERVICE, "update", "s3.csi.scality.com/mountpoints3podattachments", "", false),
     (NODE_SERVICE, "patch", "s3.csi.scality.com/mountpoints3podattachments", "", false),

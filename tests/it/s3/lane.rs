@@ -199,7 +199,7 @@ impl<'a> Lane<'a> {
         for attachment in self.attachments_of(claim).await? {
             for (mountpoint_pod, workloads) in &attachment.spec.mountpoint_s3_pod_attachments {
                 let pod = mountpoint_pods.iter().find(|pod| pod.name_any() == *mountpoint_pod);
-                if !pod.is_some_and(|pod| phase(pod) == "Running") {
+                if pod.is_none_or(|pod| phase(pod) != "Running") {
                     trouble.push(format!("{mountpoint_pod} is {:?}", pod.map(phase)));
                 }
                 let group = groups.entry(mountpoint_pod.clone()).or_default();

@@ -7,6 +7,7 @@ mod faults;
 mod keys;
 mod records;
 mod service;
+mod tagged;
 
 use std::collections::BTreeSet;
 use std::io;

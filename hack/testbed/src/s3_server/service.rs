@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use super::faults::{Effect, Faults};
 use super::keys::{Access, Keys};
 use super::records::{Records, Request};
+use super::tagged::Tagged;
 
 /// What each request passes through.
 pub(super) struct Front {
@@ -27,7 +28,7 @@ pub(super) struct Front {
 /// The server behind: signatures, checksums and buckets.
 pub(super) fn build(folder: &Path, keys: &Keys) -> io::Result<S3Service> {
     let files = FileSystem::new(folder).map_err(|error| io::Error::other(format!("{error:?}")))?;
-    let mut builder = S3ServiceBuilder::new(files);
+    let mut builder = S3ServiceBuilder::new(Tagged(files));
     builder.set_auth(keys.clone());
     builder.set_access(Access { keys: keys.clone(), folder: folder.to_owned() });
     Ok(builder.build())

@@ -55,7 +55,8 @@ fn caches() {
 
 #[test]
 fn what_is_wrong_is_named() {
-    let cases: [(&[(&str, &str)], &[&str], &str); 9] = [
+    type Pairs = &'static [(&'static str, &'static str)];
+    let cases: [(Pairs, &[&str], &str); 9] = [
         (&[("cache", "disk")], &[], "emptyDir or ephemeral"),
         (&[("cache", "emptyDir")], &["--cache /tmp"], "exclude each other"),
         (&[("cache", "emptyDir")], &["cache=/tmp"], "exclude each other"),

@@ -180,7 +180,7 @@ impl World {
     /// The same over a view that may be old.
     pub fn pass_over(&mut self, seen: &Seen, writes: usize) -> Pass {
         let decision = decide::decide(seen, &self.settings, Patience::default(), self.now);
-        let until = self.writes.len() + writes;
+        let until = self.writes.len().saturating_add(writes);
         for effect in &decision.effects {
             if self.apply(effect, until).is_err() {
                 return Pass { decision };

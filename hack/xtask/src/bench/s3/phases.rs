@@ -220,12 +220,12 @@ impl<'a> Run<'a> {
                 name: format!("cycle-{done}-{number}"),
                 node: number % self.options.nodes,
                 // Every other one shares.
-                claim: claim(if number % 2 == 0 { number } else { 0 }),
+                claim: claim(if number.is_multiple_of(2) { number } else { 0 }),
                 ends_after: Duration::from_millis(100),
             };
             let workloads: Vec<_> = (0..size).map(workload).collect();
-            let wave = wave(&self.world, &self.seen, &workloads);
             let controller = self.world.controller.take().ok_or("the controller does not run")?;
+            let wave = wave(&self.world, &self.seen, &workloads);
             let (controller, kills) = kill_during(&self.world, controller, killed, wave).await?;
             self.world.controller = Some(controller);
             (done, killed) = (done + size, killed + kills);

@@ -227,7 +227,11 @@ fn workload(workload: &Workload) -> Value {
 
 /// Pods on nodes that do not exist are deleted by Kubernetes.
 fn elsewhere(number: usize) -> Value {
-    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": format!("elsewhere-{number:03}") } })
+    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": elsewhere_name(number) } })
+}
+
+fn elsewhere_name(number: usize) -> String {
+    format!("elsewhere-{number:03}")
 }
 
 /// About as large as pods are.
@@ -241,7 +245,7 @@ fn other(number: usize) -> Value {
             "labels": { "app.kubernetes.io/name": "other", "pod-template-hash": "5d4f8c7b9" },
         },
         "spec": {
-            "nodeName": elsewhere(number % ELSEWHERE)["metadata"]["name"], "automountServiceAccountToken": false,
+            "nodeName": elsewhere_name(number % ELSEWHERE), "automountServiceAccountToken": false,
             "containers": [{
                 "name": "main", "image": "registry.example.com/team/app:1.2.3", "env": environment,
                 "resources": { "requests": { "cpu": "100m", "memory": "128Mi" } },
