@@ -216,7 +216,7 @@ async fn messages_without_exactly_one_descriptor_are_refused() {
     assert!(with(1).await.is_ok());
     assert!(matches!(with(2).await, Err(ProtocolError::Descriptors(2))));
     // More than there is room for.
-    assert!(matches!(with(16).await, Err(ProtocolError::Descriptors(4))));
+    assert!(matches!(with(16).await, Err(ProtocolError::Descriptors(4..))));
 }
 
 #[tokio::test]
