@@ -1,6 +1,8 @@
 //! What goes wrong around buckets: Mountpoint Pods, the CSI service, the kubelet, the controller, the node, the credentials.
 
-use bulkhead::api::s3::MOUNTPOINT_NAMESPACE;
+use std::path::Path;
+
+use bulkhead::api::s3::{CREDENTIALS_FOLDER, MOUNTPOINT_NAMESPACE, communication_folder};
 use bulkhead_testbed::cluster::real::{PodPlace, RealCluster, S3Volume, Shell};
 use bulkhead_testbed::real_nodes::{Fault, NodeProgram};
 use bulkhead_testbed::s3_server::{KeyPair, Usable};
@@ -159,22 +161,27 @@ pub async fn credentials_rotated(cluster: &RealCluster) -> Outcome {
     keys.set(old.clone(), Usable::only([name]));
     cluster.set_s3_secret(name, &old).await?;
     add(cluster, &S3Volume { secret: Some(name.to_owned()), ..S3Volume::new(name) }).await?;
-    run(cluster, &[Shell::new(name, name, NODE)]).await?;
-    cluster.shell(name, "echo old >old").await?;
+    let shell = Shell { sees_later_mounts: true, ..Shell::new(name, name, NODE) };
+    let [pod] = <[PodPlace; 1]>::try_from(run(cluster, &[shell]).await?).map_err(|_| "not one pod")?;
+    cluster.shell(name, "echo before >greeting").await?;
+    let serving = mountpoint_pod(cluster, name, &pod).await?;
 
     keys.set(new.clone(), Usable::only([name]));
     cluster.set_s3_secret(name, &new).await?;
-    keys.revoke(&old.access_key);
-    let writes = async || {
-        let written = cluster.shell(name, "(echo new >new) 2>&1 && cat new").await;
-        Ok(match written {
-            Ok(text) if text == "new\n" => Ok(()),
-            other => Err(format!("{other:?}")),
-        })
+    let folder = communication_folder(Path::new("/var/lib/kubelet"), &serving.uid).join(CREDENTIALS_FOLDER);
+    let grep = ["grep", "-rl", &new.access_key, &folder.to_string_lossy()].map(str::to_owned);
+    let delivered = async || {
+        let found = cluster.node(NODE)?.exec(&grep.each_ref().map(String::as_str)).await?;
+        Ok(if found.status.success() { Ok(()) } else { Err(format!("not below {}", folder.display())) })
     };
-    cluster.wait("it writes with the new key", SOON, writes).await?;
-    assert_eq!(cluster.in_bucket(name, "new")?, "new\n");
-    assert_eq!(cluster.shell(name, "cat old").await?, "old\n");
+    cluster.wait("the new key is in the Mountpoint Pod", SOON, delivered).await?;
+
+    // mount-s3 looks into the files every 15 minutes, and when it starts.
+    keys.revoke(&old.access_key);
+    cluster.kill_mount_program(&serving).await?;
+    reads_again(cluster, name, "greeting", "before\n").await?;
+    cluster.shell(name, "echo after >greeting").await?;
+    assert_eq!(cluster.in_bucket(name, "greeting")?, "after\n");
     cluster.end_shells(&[name], SOON).await?;
     is_clean(cluster, name).await?;
     Ok(cluster.remove_s3_volume(name).await?)

@@ -306,7 +306,8 @@ pub const SCENES: [Row; 35] = [
         Scene::CredentialsRotated,
         "s3_credentials_rotated",
         false,
-        "another key in the Secret, the old one revoked: the same container writes on",
+        "another key in the Secret is in the Mountpoint Pod without anybody's doing; the old one revoked, mount-s3 that starts \
+         anew uses it",
     ),
     row(
         Scene::CredentialsIsolated,

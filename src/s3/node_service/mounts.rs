@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -108,6 +108,8 @@ pub fn mount_fuse(root: &Root, path: &str, read_only: bool) -> io::Result<OwnedF
 /// Mounts `source` at `target` too, over what is there: a container that follows the mounts of its node then sees it.
 pub fn bind(root: &Root, source: &str, target: &str, read_only: bool) -> io::Result<()> {
     let (from, to) = (folders::folder(root, source)?, folders::folder(root, target)?);
+    // Else all targets would be peers: what is mounted over one, or goes from it, would come and go with all others.
+    rustix::mount::mount_change(folders::path_of(&from), MountPropagationFlags::PRIVATE)?;
     if !read_only {
         return Ok(rustix::mount::mount_bind(folders::path_of(&from), folders::path_of(&to))?);
     }
