@@ -8,8 +8,8 @@ use bulkhead_testbed::real_nodes::{Fault, NodeProgram};
 use bulkhead_testbed::s3_server::{KeyPair, Usable};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
+use kube::Api;
 use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::json;
 
