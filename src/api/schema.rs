@@ -147,7 +147,8 @@ mod tests {
         assert!(silent.is_empty(), "without a sentence for kubectl explain: {silent:#?}");
     }
 
-    /// The cost estimate of CEL, and the size of an object in etcd, need a limit everywhere.
+    /// The cost estimate of CEL, and the size of an object in etcd, need a limit everywhere; but the spec of an s3pa is
+    /// upstream's, whose programs know no limit.
     #[test]
     fn every_list_map_and_text_has_a_limit() {
         let unlimited = offenders(|_, schema| match schema.type_.as_deref() {
@@ -156,7 +157,8 @@ mod tests {
             Some("string") => schema.max_length.is_none() && schema.enum_.is_none() && schema.format.is_none(),
             _ => false,
         });
-        assert!(unlimited.is_empty(), "{unlimited:#?}");
+        let ours = unlimited.iter().filter(|path| !path.starts_with("MountpointS3PodAttachment.spec."));
+        assert_eq!(ours.count(), 0, "{unlimited:#?}");
     }
 
     #[test]

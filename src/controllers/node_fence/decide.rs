@@ -314,7 +314,7 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
 /// So many nodes are suspected that the observer must be at fault: nothing that was not sent yet may be sent.
 fn hold_for_outage(seen: &Seen, rows: &Rows) -> Option<Step> {
     rows.outage?;
-    let effects = requests::turn_round(seen);
+    let effects = requests::turn_round(seen, |_| true);
     if effects.is_empty() { None } else { Step::new("Holding", effects) }
 }
 
@@ -357,7 +357,12 @@ fn undo(seen: &Seen, rows: &Rows) -> Option<Step> {
     if !unwanted {
         return None;
     }
-    let effects = requests::turn_round(seen);
+    // What was begun of a node that is gone is brought to its end. Turned round, it would be asked for again, and so on
+    // for ever.
+    let is_needed = |request: &FenceRequest| {
+        rows.volumes.iter().any(|row| row.needed && row.plan.driver.as_ref() == Some(&request.spec.fencer_name))
+    };
+    let effects = requests::turn_round(seen, |request| rows.node == NodeState::Back || !is_needed(request));
     if effects.is_empty() { None } else { Step::live(UNDOING, effects) }
 }
 

@@ -263,9 +263,9 @@ pub fn may_be_undone(request: &FenceRequest) -> bool {
     request.spec.desired == Desired::Fenced && request.spec.volumes.iter().any(|volume| !begun(volume))
 }
 
-/// Turns every request round that the fencer may still begin with.
-pub fn turn_round(seen: &Seen) -> Vec<Effect> {
-    let open = seen.requests.iter().filter(|request| may_be_undone(request));
+/// Turns every request round that the fencer may still begin with, and that `unwanted` holds of.
+pub fn turn_round(seen: &Seen, unwanted: impl Fn(&FenceRequest) -> bool) -> Vec<Effect> {
+    let open = seen.requests.iter().filter(|request| may_be_undone(request) && unwanted(request));
     open.map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect()
 }
 
