@@ -18,6 +18,7 @@ use crate::api::slim::{PersistentVolume, Pod};
 use crate::api::time::Now;
 
 use super::mountpoint_pod::{self, Purpose, Settings};
+use super::orphans::{self, Verdict};
 use super::plan::{self, Entries, Plan};
 use super::status;
 
@@ -199,7 +200,7 @@ impl Writes<'_> {
 
     /// First of all: once nothing names it, only a sweep would find a pod that was not told.
     fn retire(&mut self) {
-        for pod in self.dismissed().into_iter().filter(|pod| is_to_unmount(pod)) {
+        for pod in self.dismissed().into_iter().filter(|pod| orphans::is_to_unmount(pod)) {
             self.push(Effect::Retire(pod));
         }
     }
@@ -247,7 +248,9 @@ impl Writes<'_> {
     /// Pods that were named until now and hold nothing.
     fn leftovers(&mut self) {
         for pod in self.dismissed() {
-            self.delete_if_idle(pod);
+            if let Some(why) = orphans::idle(&pod) {
+                self.push(Effect::DeletePod { pod, why });
+            }
         }
     }
 
@@ -259,30 +262,16 @@ impl Writes<'_> {
         let orphans: Vec<_> =
             self.seen.pods.iter().filter(|(name, _)| is_orphan(name)).map(|(_, pod)| pod.clone()).collect();
         for pod in orphans {
-            let age = plan::age(pod.metadata.creation_timestamp.as_ref(), self.now);
-            if pod.has_ended() {
-                // That is how every Mountpoint Pod ends: nobody forgot it.
-                self.delete_if_idle(pod);
-            } else if age < patience.orphan_after {
-                self.look_again(patience.orphan_after - age);
-            } else if is_to_unmount(&pod) {
-                self.decision.orphans.insert(pod.name().to_owned());
-                self.push(Effect::Retire(pod));
-            } else if self.delete_if_idle(pod.clone()) {
-                self.decision.orphans.insert(pod.name().to_owned());
+            match orphans::judge(&pod, patience, self.now) {
+                Verdict::Leave => {}
+                Verdict::LookAgain(after) => self.look_again(after),
+                Verdict::Ended(effect) => self.push(effect),
+                Verdict::Forgotten(effect) => {
+                    self.decision.orphans.insert(pod.name().to_owned());
+                    self.push(effect);
+                }
             }
         }
-    }
-
-    fn delete_if_idle(&mut self, pod: Arc<MountpointPod>) -> bool {
-        let why = match () {
-            () if pod.is_terminating() => return false,
-            () if pod.has_ended() => Deleted::Ended,
-            () if !pod.has_run() => Deleted::NeverRan,
-            () => return false,
-        };
-        self.push(Effect::DeletePod { pod, why });
-        true
     }
 
     /// Only when nothing else is to be done.
@@ -306,11 +295,6 @@ impl Writes<'_> {
         let sooner = self.decision.look_again.map_or(after, |before| before.min(after));
         self.decision.look_again = Some(sooner);
     }
-}
-
-/// Whether something may be mounted by it that is not used any more, and nobody told it so.
-pub fn is_to_unmount(pod: &MountpointPod) -> bool {
-    pod.has_run() && !pod.has_ended() && !pod.needs_unmount()
 }
 
 fn new(mount: &Mount, entries: &Entries, settings: &Settings) -> MountpointS3PodAttachment {

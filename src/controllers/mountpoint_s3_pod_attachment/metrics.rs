@@ -129,6 +129,12 @@ impl Metrics {
         }
     }
 
+    /// A Mountpoint Pod that says of no mount was told to unmount or deleted.
+    pub fn ended(&self, effect: &Effect, forgotten: bool) {
+        self.wrote(if matches!(effect, Effect::Retire(_)) { Written::Retire } else { Written::DeletePod });
+        self.orphans.inc_by(forgotten.into());
+    }
+
     fn attached(
         &self,
         before: Option<&MountpointS3PodAttachment>,

@@ -10,8 +10,10 @@ pub mod flags;
 pub(crate) mod metrics;
 pub mod mountpoint_pod;
 pub mod observe;
+pub mod orphans;
 pub mod plan;
 pub mod status;
+mod strays;
 mod tell;
 #[cfg(test)]
 mod tests;
@@ -34,6 +36,7 @@ use departed::Departed;
 use feed::Feed;
 use metrics::Metrics;
 use mountpoint_pod::Settings;
+use strays::Strays;
 
 /// Mounts worked on at once.
 const CONCURRENCY: usize = 32;
@@ -83,26 +86,37 @@ pub async fn run(cx: Context, s3: S3Stores, config: Config, cancel: Cancellation
         let (s3, metrics) = (s3.clone(), metrics.clone());
         move || metrics.look(&s3.mountpoint_pods.list(), &s3.attachments.list())
     });
-    let sweeping = sweep(s3.clone(), queue, config.sweep, cancel.clone());
+    let (stray_queue, stray_receiver) = queue::queue();
+    Strays::feed(&s3, stray_queue.clone());
+    let strays =
+        Arc::new(Strays { cx: cx.clone(), s3: s3.clone(), patience: config.patience, metrics: metrics.clone() });
+    let sweeping = sweep(s3.clone(), queue, stray_queue, config.sweep, cancel.clone());
     let controller = Arc::new(Controller { cx, s3, config, metrics, departed, status_due: Mutex::default() });
-    let config = QueueConfig {
-        name: "mountpoint_s3_pod_attachment",
-        concurrency: CONCURRENCY,
-        deadline: Duration::from_secs(60),
-    };
     let reconcile = move |mount: Mount| {
         let controller = controller.clone();
         async move { controller.reconcile(&mount).await }
     };
-    tokio::join!(queue::run(config, receiver, &telemetry, cancel, Some(leadership), reconcile), sweeping);
+    let stray = move |name: String| {
+        let strays = strays.clone();
+        async move { strays.reconcile(&name).await }
+    };
+    let config = |name, concurrency| QueueConfig { name, concurrency, deadline: Duration::from_secs(60) };
+    let mounts = config("mountpoint_s3_pod_attachment", CONCURRENCY);
+    let others = config("stray_mountpoint_pods", strays::CONCURRENCY);
+    tokio::join!(
+        queue::run(mounts, receiver, &telemetry, cancel.clone(), Some(leadership.clone()), reconcile),
+        queue::run(others, stray_receiver, &telemetry, cancel, Some(leadership), stray),
+        sweeping,
+    );
 }
 
 /// The backstop behind the watches.
-async fn sweep(s3: S3Stores, queue: Queue<Mount>, every: Duration, cancel: CancellationToken) {
+async fn sweep(s3: S3Stores, mounts: Queue<Mount>, strays: Queue<String>, every: Duration, cancel: CancellationToken) {
     let sweep = async {
         loop {
             tokio::time::sleep(every).await;
-            feed::all(&s3).into_iter().for_each(|mount| queue.add(mount));
+            feed::all(&s3).into_iter().for_each(|mount| mounts.add(mount));
+            Strays::all(&s3).into_iter().for_each(|name| strays.add(name));
         }
     };
     cancel.run_until_cancelled(sweep).await;

@@ -123,10 +123,7 @@ pub fn build(name: &str, purpose: Purpose<'_>, settings: &Settings) -> Result<Po
 
 /// What the template may change.
 fn spec(attributes: &Attributes, settings: &Settings) -> Value {
-    let resources = match &attributes.resources {
-        Value::Null => settings.resources.clone(),
-        resources => resources.clone(),
-    };
+    let resources = resources(&attributes.resources, &settings.resources);
     let mut spec = json!({
         "containers": [{
             "name": CONTAINER,
@@ -148,6 +145,22 @@ fn spec(attributes: &Attributes, settings: &Settings) -> Value {
         put(&mut spec, "initContainers", json!([install(certificates, settings)]));
     }
     spec
+}
+
+/// What a volume says of CPU or memory replaces all that is said of it by default: a limit below a request is refused.
+fn resources(said: &Value, default: &Value) -> Value {
+    let mut resources = Value::Null;
+    for resource in ["cpu", "memory"] {
+        let is_said =
+            ["requests", "limits"].iter().any(|kind| said.get(kind).and_then(|it| it.get(resource)).is_some());
+        let from = if is_said { said } else { default };
+        for kind in ["requests", "limits"] {
+            if let Some(amount) = from.get(kind).and_then(|it| it.get(resource)) {
+                json_patch::merge(&mut resources, &json!({ kind: { resource: amount } }));
+            }
+        }
+    }
+    resources
 }
 
 /// What makes it a Mountpoint Pod: no template changes it.

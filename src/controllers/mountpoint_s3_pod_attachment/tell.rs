@@ -47,6 +47,9 @@ pub fn unscheduled(cx: &Context, s3: &S3Stores, pod: &MountpointPod) {
 
 /// What was done.
 pub fn done(cx: &Context, seen: &Seen, effect: &Effect, decision: &Decision) {
+    if matches!(effect, Effect::Replace { .. } | Effect::Remove(_)) && !decision.stale.is_empty() {
+        tracing::info!(mount = %seen.mount, workloads = ?decision.stale, "stale attachment cleanup");
+    }
     match effect {
         Effect::CreatePod { pod, workloads } => {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
@@ -59,14 +62,19 @@ pub fn done(cx: &Context, seen: &Seen, effect: &Effect, decision: &Decision) {
         }
         Effect::Replace { before, after } => moved(cx, seen, before, after),
         Effect::Retire(pod) | Effect::DeletePod { pod, .. } if decision.orphans.contains(pod.name()) => {
-            tracing::warn!(mount = %seen.mount, mountpoint_pod = pod.name(), "forgotten Mountpoint Pod removed");
-            let note = format!("no attachment names Mountpoint Pod {}: it is unmounted and deleted", pod.name());
-            cx.events.publish(reference(pod.as_ref()), EventType::Warning, "OrphanRemoved", "Sweep", note);
+            forgotten(cx, pod);
         }
         Effect::Retire(pod) => tracing::info!(mountpoint_pod = pod.name(), "Mountpoint Pod is to unmount"),
         Effect::DeletePod { pod, why } => tracing::info!(mountpoint_pod = pod.name(), ?why, "Mountpoint Pod deleted"),
         Effect::Create(_) | Effect::Remove(_) | Effect::Record { .. } => {}
     }
+}
+
+/// A Mountpoint Pod that no attachment names is removed.
+pub fn forgotten(cx: &Context, pod: &MountpointPod) {
+    tracing::warn!(mountpoint_pod = pod.name(), "forgotten Mountpoint Pod removed");
+    let note = format!("no attachment names Mountpoint Pod {}: it is unmounted and deleted", pod.name());
+    cx.events.publish(reference(pod), EventType::Warning, "OrphanRemoved", "Sweep", note);
 }
 
 /// Workloads that another Mountpoint Pod serves now.

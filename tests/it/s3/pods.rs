@@ -178,7 +178,7 @@ pub async fn invalid_attributes_are_told(world: &World) -> Result<(), Failed> {
 /// More than the quota of the namespace has.
 pub async fn a_refusal_is_told_to_the_workload(world: &World) -> Result<(), Failed> {
     let lane = Lane::new(world, "refused", 1).await?;
-    let huge = json!({ "csi": { "volumeAttributes": { "mountpointContainerResourcesRequestsMemory": "2Ti" } } });
+    let huge = json!({ "csi": { "volumeAttributes": { "mountpointContainerResourcesLimitsMemory": "2Ti" } } });
     lane.bound("data", huge).await?;
     lane.pod("user", 1, &["data"], json!({})).await?;
     let note = lane.told("user", "MountpointPodNotCreated").await?;

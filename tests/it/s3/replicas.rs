@@ -98,6 +98,8 @@ impl Replicas<'_> {
         let look = async || {
             let lease = leases.get_opt("bulkhead-controller").await?;
             let holder = lease.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity).unwrap_or_default();
+            // Each process adds something of its own to its name.
+            let holder = holder.rsplit_once('_').map(|(name, _)| name.to_owned()).unwrap_or_default();
             let known = self.processes.contains_key(&holder) && holder != other_than;
             Ok(if known { Ok(holder) } else { Err(format!("{holder:?} leads")) })
         };

@@ -54,11 +54,13 @@ fn a_volume_says_what_its_pod_needs() {
         ("mountpointContainerResourcesRequestsMemory", "2Gi"),
         ("cache", "emptyDir"),
     ];
-    let pod = built(&Settings { resources: json!({ "requests": { "cpu": "1" } }), ..settings() }, &attributes);
+    let resources = json!({ "requests": { "cpu": "1", "memory": "1Gi" }, "limits": { "memory": "1Gi" } });
+    let pod = built(&Settings { resources, ..settings() }, &attributes);
     assert_eq!(pod["spec"]["serviceAccountName"], "reader");
     assert_eq!(pod["spec"]["automountServiceAccountToken"], Value::Null);
     let container = &pod["spec"]["containers"][0];
-    assert_eq!(container["resources"], json!({ "requests": { "memory": "2Gi" } }));
+    // Of memory the volume says something, of CPU it does not.
+    assert_eq!(container["resources"], json!({ "requests": { "cpu": "1", "memory": "2Gi" } }));
     let mounts = container["volumeMounts"].as_array().unwrap();
     assert!(mounts.contains(&json!({ "name": "local-cache", "mountPath": "/local-cache" })));
     let defaults = built(&Settings { resources: json!({ "requests": { "cpu": "1" } }), ..settings() }, &[]);
