@@ -30,6 +30,11 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const VOLUME: &str = "pv-1";
 pub const HANDLE: &str = "models/2026";
 
+/// Whether this is the long run, for which the machine is to have nothing else to do.
+pub fn is_wide() -> bool {
+    std::env::var_os("BULKHEAD_WIDE").is_some()
+}
+
 /// What all tests share.
 pub struct Shared {
     // Dropped before the runtime that its tasks run on.
@@ -231,10 +236,10 @@ impl World {
         Api::namespaced(self.admin.clone(), MOUNTPOINT_NAMESPACE)
     }
 
-    fn mount(&self, group: &str) -> Mount {
+    fn mount(&self, volume: &str, group: &str) -> Mount {
         Mount {
             node_name: self.node.clone(),
-            persistent_volume_name: VOLUME.into(),
+            persistent_volume_name: volume.into(),
             volume_id: HANDLE.into(),
             mount_options: String::new(),
             workload_fs_group: group.into(),
@@ -243,7 +248,11 @@ impl World {
 
     /// The controller assigns workloads to Mountpoint Pods: the s3pa as it is from now on.
     pub async fn attach(&self, group: &str, entries: &[(&MountpointPod, &[&str])]) {
-        let mount = self.mount(group);
+        self.attach_volume(VOLUME, group, entries).await;
+    }
+
+    pub async fn attach_volume(&self, volume: &str, group: &str, entries: &[(&MountpointPod, &[&str])]) {
+        let mount = self.mount(volume, group);
         let name = mount.attachment_name();
         let workload = |uid: &&str| json!({ "workloadPodUID": uid, "attachmentTime": "2026-11-21T02:00:01Z" });
         let entries =
@@ -297,20 +306,18 @@ impl World {
         }
     }
 
-    /// Notes of Events about a workload.
-    pub async fn until_told(&self, workload: &str, words: &str) -> String {
+    /// The Event by which a workload is told so.
+    pub async fn until_told(&self, workload: &str, words: &str) -> Event {
         let events: Api<Event> = Api::namespaced(self.admin.clone(), "shop");
         let fields = format!("involvedObject.uid={workload}");
         let end = Instant::now() + PATIENCE;
         loop {
             let listed = events.list(&ListParams::default().fields(&fields)).await.unwrap();
-            let notes: Vec<_> =
-                listed.items.into_iter().filter(|event| event.reason.as_deref() == Some("MountDead")).collect();
-            let notes: Vec<_> = notes.into_iter().filter_map(|event| event.message).collect();
-            if let Some(note) = notes.iter().find(|note| note.contains(words)) {
-                return note.clone();
+            let says_so = |event: &&Event| event.message.as_ref().is_some_and(|note| note.contains(words));
+            if let Some(event) = listed.items.iter().find(says_so) {
+                return event.clone();
             }
-            assert!(Instant::now() < end, "no Event with {words:?}: {notes:?}");
+            assert!(Instant::now() < end, "no Event with {words:?}: {listed:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

@@ -11,6 +11,7 @@ pub mod credentials;
 pub mod decide;
 mod folders;
 pub mod identity;
+pub mod leaving;
 pub mod legacy;
 pub mod metrics;
 pub mod mounts;
@@ -60,9 +61,11 @@ use crate::runtime::store::Store;
 use crate::runtime::telemetry::Telemetry;
 use crate::s3::keys::Keys;
 
+use leaving::Leaving;
 use metrics::Metrics;
 use mounts::Table;
 use probe::Probes;
+use publication::Origin;
 use records::Records;
 use turns::Turns;
 
@@ -129,10 +132,16 @@ pub struct Node {
     pub metrics: Metrics,
     /// Asks mounts.
     pub probes: Probes,
-    /// One at a time.
+    /// One at a time at a target.
     pub turns: Turns,
+    /// One at a time at a source.
+    pub source_turns: Turns<Option<source::Failure>>,
+    /// Targets that are being left.
+    pub leaving: Leaving,
     /// What is mounted.
     pub records: Records,
+    /// What sources were made from, by Mountpoint Pod, as far as it is known.
+    pub origins: Mutex<BTreeMap<String, Origin>>,
     /// Credentials of volumes' own secrets by target, as the kubelet last brought them. Nowhere but here and in the
     /// memory of the Mountpoint Pod.
     pub keys: Mutex<HashMap<String, Keys>>,
@@ -198,6 +207,9 @@ pub async fn run(settings: Settings, parts: Parts) -> Result<()> {
         metrics: Metrics::register(&parts.telemetry),
         probes: Probes::new(parts.program.clone()),
         turns: Turns::default(),
+        source_turns: Turns::default(),
+        leaving: Leaving::default(),
+        origins: Mutex::new(origins(&records)),
         records,
         keys: Mutex::default(),
         dead: Mutex::default(),
@@ -208,6 +220,12 @@ pub async fn run(settings: Settings, parts: Parts) -> Result<()> {
     tokio::spawn(learn_version(node.clone(), cancel.clone()));
     let look_after = look_after(node.clone(), &parts, cancel.clone());
     tokio::try_join!(serve(node.clone(), cancel.clone()), look_after).map(drop)
+}
+
+/// What sources were made from, as far as it is mounted for somebody.
+fn origins(records: &Records) -> BTreeMap<String, Origin> {
+    let of = |record: publication::Publication| Some((record.served_by.clone()?.name, record.origin()));
+    records.list().into_iter().filter_map(of).collect()
 }
 
 /// What a run that was killed left half-made.
