@@ -11,7 +11,7 @@ use super::publishing::read;
 use super::world::{MountpointPod, Shared, World, trial, uid};
 
 /// Mountpoint Pods that end together.
-const TOGETHER: usize = 12;
+const TOGETHER: usize = 100;
 
 pub fn trials(shared: &Arc<Shared>) -> Vec<Trial> {
     vec![

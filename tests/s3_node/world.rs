@@ -12,6 +12,7 @@ use bulkhead::api::s3::{MOUNTPOINT_NAMESPACE, Mount, communication_folder, sourc
 use bulkhead::node_agent::mounts::mountinfo::{self, Mount as Mounted};
 use bulkhead_testbed::{Identity, Testbed, TestbedOptions};
 use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use libtest_mimic::{Failed, Trial};
@@ -79,6 +80,22 @@ where
         shared.runtime.block_on(async {
             let world = World::new(shared.base().await);
             test(world).await;
+            Ok::<_, Failed>(())
+        })
+    })
+}
+
+/// A test that changes what others share: it has a control plane of its own.
+pub fn alone<F, W>(shared: &Arc<Shared>, name: &str, test: F) -> Trial
+where
+    F: FnOnce(World, Api<CustomResourceDefinition>) -> W + Send + 'static,
+    W: Future<Output = ()>,
+{
+    let shared = shared.clone();
+    Trial::test(name, move || {
+        shared.runtime.block_on(async {
+            let base = Base::start().await;
+            test(World::new(&base), Api::all(base.admin.clone())).await;
             Ok::<_, Failed>(())
         })
     })

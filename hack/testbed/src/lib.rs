@@ -7,6 +7,7 @@ mod components;
 mod error;
 mod folder;
 mod lock;
+mod pod_watch;
 mod ports;
 
 pub mod apply;

@@ -36,7 +36,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube::Api;
-use kube::api::ListParams;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
@@ -48,7 +47,7 @@ use crate::csi::plugin_registration::registration_server::RegistrationServer;
 use crate::csi::server;
 use crate::csi::v1::identity_server::IdentityServer;
 use crate::csi::v1::node_server::NodeServer;
-use crate::error::{Error, Result, api_code};
+use crate::error::{Error, Result};
 use crate::node_agent::lock;
 use crate::node_agent::mounts::mountinfo::Device;
 use crate::node_agent::mounts::read::Root;
@@ -59,8 +58,8 @@ use crate::runtime::health::Health;
 use crate::runtime::informer::Informer;
 use crate::runtime::store::Store;
 use crate::runtime::telemetry::Telemetry;
+use crate::s3::keys::Keys;
 
-use credentials::Keys;
 use metrics::Metrics;
 use mounts::Table;
 use probe::Probes;
@@ -73,8 +72,6 @@ pub const BY_WORKLOAD: &str = "workload";
 const REQUEST_MAX: usize = 2 << 20;
 /// How often the server is asked again for what it has not told at the start.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long the start waits for the server's word on what it can select.
-const ASKING: Duration = Duration::from_secs(5);
 
 /// How the node service works.
 #[derive(Clone, Debug)]
@@ -189,7 +186,7 @@ pub async fn run(settings: Settings, parts: Parts) -> Result<()> {
     let records = Records::load(&root).map_err(at(&root.path))?;
     clear_read_only(&root).map_err(at(&root.path))?;
     let cancel = parts.cancel.clone();
-    let stores = watch_objects(&settings, &parts).await;
+    let stores = watch_objects(&settings, &parts);
     let node = Arc::new(Node {
         settings,
         root,
@@ -224,19 +221,17 @@ fn clear_read_only(root: &Root) -> io::Result<()> {
     Ok(())
 }
 
-async fn watch_objects(settings: &Settings, parts: &Parts) -> Stores {
+fn watch_objects(settings: &Settings, parts: &Parts) -> Stores {
     let watches = parts.clients.watches.clone();
     let here = format!("spec.nodeName={}", settings.node_name);
     let node_name = settings.node_name.clone();
-    let mut attachments = Informer::new(Api::all(watches.clone()), "mountpoints3podattachments")
+    let attachments = Informer::new(Api::all(watches.clone()), "mountpoints3podattachments")
         .index(BY_WORKLOAD, |attachment: &MountpointS3PodAttachment| {
             attachment.spec.workloads().into_iter().map(str::to_owned).collect()
         })
         .keep(move |attachment: &MountpointS3PodAttachment| attachment.spec.node_name == node_name)
+        .fields_if_served(&here)
         .eager();
-    if is_selectable(parts, &here).await {
-        attachments = attachments.fields(&here);
-    }
     let pods = Api::namespaced(watches, &settings.mountpoint_namespace);
     Stores {
         attachments: attachments.spawn(parts.cancel.clone(), &parts.telemetry),
@@ -244,19 +239,6 @@ async fn watch_objects(settings: &Settings, parts: &Parts) -> Stores {
             .fields(&here)
             .eager()
             .spawn(parts.cancel.clone(), &parts.telemetry),
-    }
-}
-
-/// Whether the server can choose the s3pa of a node for us. With an older definition it cannot: then we get all.
-async fn is_selectable(parts: &Parts, here: &str) -> bool {
-    let all: Api<MountpointS3PodAttachment> = Api::all(parts.clients.reads.clone());
-    let first = ListParams::default().fields(here).limit(1);
-    match tokio::time::timeout(ASKING, all.list(&first)).await {
-        Ok(Err(error)) if api_code(&error) == Some(400) => {
-            tracing::warn!(%error, "all MountpointS3PodAttachments are watched; apply our definition to watch this node's only");
-            false
-        }
-        _ => true,
     }
 }
 

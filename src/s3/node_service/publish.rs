@@ -6,9 +6,10 @@ use std::time::Duration;
 use tonic::Status;
 
 use crate::node_agent::lock;
+use crate::s3::keys::Keys;
 
 use super::communication::Communication;
-use super::credentials::{Files, Keys};
+use super::credentials::Files;
 use super::decide::{Assigned, Standing};
 use super::mounts::{self, Table, blocking};
 use super::publication::{self, CredentialSource, MountpointPod, Publication};

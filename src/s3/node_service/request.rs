@@ -8,8 +8,8 @@ use crate::csi::v1::NodePublishVolumeRequest;
 use crate::csi::v1::VolumeCapability;
 use crate::csi::v1::volume_capability::AccessType;
 use crate::csi::v1::volume_capability::access_mode::Mode;
+use crate::s3::keys::Keys;
 
-use super::credentials::Keys;
 use super::publication::{CredentialSource, Publication, parse_target};
 
 const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
@@ -43,7 +43,10 @@ pub fn publication(
     let credentials = source(context)?;
     let keys = match credentials {
         CredentialSource::Driver => None,
-        CredentialSource::Secret => Some(Keys::of_secret(&request.secrets).map_err(Status::invalid_argument)?),
+        CredentialSource::Secret => Some(Keys::of_secret(&request.secrets).map_err(|wrong| {
+            let whose = "nodePublishSecretRef of a volume with authenticationSource: secret";
+            Status::invalid_argument(format!("secrets: {wrong} ({whose})"))
+        })?),
     };
     let publication = Publication {
         volume_id: request.volume_id.clone(),

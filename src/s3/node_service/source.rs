@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tonic::Status;
 
+use crate::s3::keys::Keys;
 use crate::s3::socket_protocol::{MountMessage, ProtocolError, send};
 
 use super::Node;
 use super::communication::Communication;
-use super::credentials::{Files, Keys};
+use super::credentials::Files;
 use super::decide::Assigned;
 use super::mounts::{self, Table, blocking, is_of_mount_s3};
 use super::probe::Answer;

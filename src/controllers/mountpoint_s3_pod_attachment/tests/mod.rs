@@ -1,7 +1,9 @@
+mod api_server;
 mod attributes;
 mod build;
 mod flags;
 mod lives;
+mod others;
 mod property;
 mod settled;
 mod volumes;
