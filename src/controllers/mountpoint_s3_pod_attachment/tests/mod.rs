@@ -1,6 +1,8 @@
+mod anew;
 mod api_server;
 mod attributes;
 mod build;
+mod failing;
 mod flags;
 mod lives;
 mod others;

@@ -85,7 +85,7 @@ impl World {
                 self.gone(&uid, true);
             } else if let Some(pod) = serving.filter(|_| !self.workloads[&uid].is_finished()) {
                 self.mounted.insert(uid.clone(), pod.uid().to_owned());
-                self.phase(&uid, "Running");
+                self.runs(&uid);
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::api::s3::{DRIVER, Mount};
 use crate::api::slim::{PersistentVolume, Pod};
 use crate::api::time::{self, Now};
-use crate::controllers::testing::now;
+use crate::controllers::testing::{at, now};
 
 use super::super::decide::{self, Decision, Patience, Seen, Workload};
 use super::super::mountpoint_pod::Settings;
@@ -43,7 +43,7 @@ pub struct World {
 
 pub fn volume(uid: &str) -> PersistentVolume {
     serde_json::from_value(json!({
-        "metadata": { "name": "pv", "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z" },
+        "metadata": { "name": "pv", "uid": uid, "creationTimestamp": at(0) },
         "spec": {
             "csi": { "driver": DRIVER, "volumeHandle": "handle", "volumeAttributes": { "bucketName": "bucket" } },
             "claimRef": { "namespace": "default", "name": "claim", "uid": "uid-claim" },
@@ -99,6 +99,17 @@ impl World {
 
     pub fn phase(&mut self, uid: &str, phase: &str) {
         self.workloads.get_mut(uid).unwrap().status.phase = Some(phase.to_owned());
+    }
+
+    /// Its volumes are mounted, its containers run.
+    pub fn runs(&mut self, uid: &str) {
+        let now = time::to_k8s(self.now.wall);
+        let pod = self.workloads.get_mut(uid).unwrap();
+        pod.status.phase = Some("Running".to_owned());
+        if pod.condition("PodReadyToStartContainers").is_none() {
+            let begun = json!({ "type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": now });
+            pod.status.conditions.push(serde_json::from_value(begun).unwrap());
+        }
     }
 
     /// A person deletes a workload; its containers run on.
@@ -158,6 +169,7 @@ impl World {
             pods: self.pods.iter().map(|(name, pod)| (name.clone(), Arc::new(pod.clone()))).collect(),
             workloads: self.workloads.iter().map(workload).collect(),
             departed: named.intersection(&self.departed).cloned().collect(),
+            hostname: Some("host".into()),
             is_quiet: false,
         }
     }
