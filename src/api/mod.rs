@@ -5,6 +5,7 @@
 pub mod affinity;
 pub mod conditions;
 pub mod driver_report;
+pub mod endpoint;
 pub mod fence_request;
 pub mod fencing;
 pub mod hysteresis;
@@ -14,6 +15,7 @@ pub mod mountpoint_s3_pod_attachment;
 pub mod names;
 pub mod node_fence;
 pub mod node_volume_report;
+pub mod provider_volume;
 pub mod resiliency_policy;
 pub mod s3;
 mod schema;

@@ -84,6 +84,12 @@ fn allowed(path: &str) -> Option<Vec<String>> {
     if path.starts_with("src/runtime/") || path == "src/error.rs" {
         return words(&["api", "error", "runtime"]);
     }
+    if path.starts_with("src/nfs/") {
+        return words(&["nfs"]);
+    }
+    if path.starts_with("src/storageos/") {
+        return words(&["api", "runtime", "storageos"]);
+    }
     if path.starts_with("src/s3/") {
         // A service acts on the node; what it decides is apart.
         let pure = S3_PURE.iter().any(|pure| path.ends_with(pure));
@@ -97,7 +103,7 @@ fn allowed(path: &str) -> Option<Vec<String>> {
     if !IMPURE.iter().any(|impure| path.ends_with(impure)) {
         return Some(vec!["api".to_owned(), "mutants".to_owned(), module]);
     }
-    let mut allowed: Vec<String> = ["api", "csi", "error", "runtime"].map(str::to_owned).into();
+    let mut allowed: Vec<String> = ["api", "csi", "error", "nfs", "runtime", "storageos"].map(str::to_owned).into();
     // The context of all controllers, but not another controller.
     let context = [
         "Context",
