@@ -38,6 +38,7 @@ mod metrics_tests;
 pub mod mountpoint_s3_pod_attachment;
 pub mod node_fence;
 pub mod resiliency_policy;
+pub mod shared_volume;
 #[cfg(test)]
 mod testing;
 pub mod volume_health;
