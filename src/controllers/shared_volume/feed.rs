@@ -95,7 +95,8 @@ impl Feed {
         let both = || change.old.iter().chain(&change.new);
         let served = both().flat_map(|slice| indexes::service_of_slice(slice));
         let owners = both().flat_map(|slice| indexes::shared_volume_of_slice(slice));
-        let owners = owners.filter_map(|owner| owner.split_once('/').map(|(namespace, name)| ObjectKey::namespaced(namespace, name)));
+        let owners = owners
+            .filter_map(|owner| owner.split_once('/').map(|(namespace, name)| ObjectKey::namespaced(namespace, name)));
         served.flat_map(|name| self.by(BY_SERVICE, &name)).chain(owners).collect()
     }
 
@@ -108,7 +109,8 @@ impl Feed {
 
     /// Worth a look is only that a node is cut off, or is not any more.
     fn of_fence(&self, change: &Change<NodeFence>) -> Vec<ObjectKey> {
-        let is_active = |fence: &Option<Arc<NodeFence>>| fence.as_ref().is_some_and(|it| it.labels().contains_key(ACTIVE_LABEL));
+        let is_active =
+            |fence: &Option<Arc<NodeFence>>| fence.as_ref().is_some_and(|it| it.labels().contains_key(ACTIVE_LABEL));
         if is_active(&change.old) == is_active(&change.new) {
             return Vec::new();
         }

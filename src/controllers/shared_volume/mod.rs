@@ -1,14 +1,14 @@
 //! Gives the NFS server behind a claim one address that survives failover: a Service without a selector, our own
 //! EndpointSlices, and the mount endpoint told to whoever needs it. Keyed by namespace and name.
 
-pub mod act;
+mod act;
 pub mod decide;
 mod feed;
 pub mod flags;
 mod memories;
 pub(crate) mod metrics;
 pub mod objects;
-pub mod observe;
+mod observe;
 mod prober;
 mod publisher;
 mod server_pods;

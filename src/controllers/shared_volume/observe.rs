@@ -9,9 +9,7 @@ use kube::ResourceExt;
 use crate::api::names::ACTIVE_LABEL;
 use crate::api::shared_volume::SharedVolume;
 use crate::api::slim_network::EndpointSlice;
-use crate::controllers::{
-    BY_CLAIM, BY_SERVICE, BY_SHARED_VOLUME, Context, SharedVolumeStores, Stores, indexes,
-};
+use crate::controllers::{BY_CLAIM, BY_SERVICE, BY_SHARED_VOLUME, Context, SharedVolumeStores, Stores, indexes};
 use crate::error::Result;
 use crate::runtime::store::{ObjectKey, Store};
 use crate::storageos::providers::Providers;
@@ -42,10 +40,10 @@ impl Observer {
         let named = |name: &str| ObjectKey::namespaced(namespace, name);
         let service = named(&service_name(&shared_volume));
         let backend = &shared_volume.spec.backend;
-        let selection = backend.pods.as_ref().map(|pods| Selection {
-            namespace: namespace.to_owned(),
-            labels: pods.match_labels.clone(),
-        });
+        let selection = backend
+            .pods
+            .as_ref()
+            .map(|pods| Selection { namespace: namespace.to_owned(), labels: pods.match_labels.clone() });
         let pods = self.server_pods.select(key, selection).await?;
         let nodes = indexes::nodes_of_shared_volume(&shared_volume);
         let nodes = nodes.into_iter().chain(pods.iter().filter_map(|pod| pod.spec.node_name.clone()));

@@ -54,7 +54,11 @@ impl From<&Probe> for Pace {
         let (period, timeout) = (probe.period.get(), probe.timeout.get());
         // The schema holds both above these; an object from before it may not.
         let period = period.max(Duration::from_secs(1));
-        Self { period, timeout: timeout.clamp(Duration::from_millis(100), period), failure_threshold: probe.failure_threshold }
+        Self {
+            period,
+            timeout: timeout.clamp(Duration::from_millis(100), period),
+            failure_threshold: probe.failure_threshold,
+        }
     }
 }
 
@@ -100,7 +104,9 @@ impl Prober {
             let probing = match before.remove(target) {
                 Some(probing) if probing.pace == pace => probing,
                 // Its answers stay; the pace at which it is asked is new.
-                Some(probing) => self.start(&mut probed.started, key, target, pace, probing.answer.clone(), probing.settled),
+                Some(probing) => {
+                    self.start(&mut probed.started, key, target, pace, probing.answer.clone(), probing.settled)
+                }
                 None => {
                     let since = self.clock.now().mono;
                     self.start(&mut probed.started, key, target, pace, Answer::Pending { since }, Settled::Pending)

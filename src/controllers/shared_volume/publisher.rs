@@ -48,7 +48,14 @@ impl Drop for UnderWay {
 impl Publisher {
     /// Begins what a pass decided, unless a call for this SharedVolume is under way. `acknowledged` and `notes` count once
     /// the provider has taken it.
-    pub fn begin(&self, key: &ObjectKey, seen: &Seen, effect: &Effect, acknowledged: Option<Acknowledged>, notes: &[Note]) {
+    pub fn begin(
+        &self,
+        key: &ObjectKey,
+        seen: &Seen,
+        effect: &Effect,
+        acknowledged: Option<Acknowledged>,
+        notes: &[Note],
+    ) {
         let Effect::Publish { provider, namespace, volume, endpoint } = effect.clone() else { return };
         if !self.under_way.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone()) {
             return;
@@ -86,5 +93,11 @@ fn failure(
     at: std::time::Instant,
 ) -> PublishFailure {
     let failures = before.filter(|before| before.endpoint == endpoint).map_or(0, |before| before.failures) + 1;
-    PublishFailure { endpoint, is_conflict: *error == PublishError::VersionConflict, error: error.to_string(), failures, at }
+    PublishFailure {
+        endpoint,
+        is_conflict: *error == PublishError::VersionConflict,
+        error: error.to_string(),
+        failures,
+        at,
+    }
 }

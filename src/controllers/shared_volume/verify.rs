@@ -111,8 +111,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Found {
     async fn read(client: &Client, seen: &Seen) -> Result<Self> {
         let (namespace, name) = service_key(seen);
-        let wants_endpoints =
-            seen.shared_volume.spec.service.endpoints == EndpointObjects::EndpointSliceAndEndpoints || is_mirrored(seen);
+        let wants_endpoints = seen.shared_volume.spec.service.endpoints == EndpointObjects::EndpointSliceAndEndpoints
+            || is_mirrored(seen);
         let (mut slices, endpoints) = tokio::try_join!(slices(client, namespace, &name), async {
             if wants_endpoints { endpoints(client, namespace, &name).await } else { Ok(None) }
         })?;
