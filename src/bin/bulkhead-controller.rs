@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bulkhead::api::time;
 use bulkhead::controllers::{
-    Context, S3Stores, Stores, mountpoint_s3_pod_attachment, node_fence, resiliency_policy, volume_health,
-    volume_health_policy,
+    Context, ProviderStores, S3Stores, Stores, mountpoint_s3_pod_attachment, node_fence, resiliency_policy,
+    shared_volume_provider, volume_health, volume_health_policy,
 };
 use bulkhead::error::{Error, Result};
 use bulkhead::runtime::apply::Writer;
@@ -22,7 +22,7 @@ const _: () = assert!(
 );
 
 /// Bulkhead's controllers: fence failed nodes, release their pods, clean up after them; know the health of volumes; mount S3
-/// volumes in pods of their own.
+/// volumes in pods of their own; give NFS servers an address that survives failover.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -39,6 +39,8 @@ struct Cli {
     out_of_service_max: time::Duration,
     #[command(flatten)]
     s3: mountpoint_s3_pod_attachment::flags::S3Flags,
+    #[command(flatten)]
+    providers: shared_volume_provider::flags::ProviderFlags,
 }
 
 #[derive(clap::Subcommand)]
@@ -54,7 +56,8 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    run(Cli::parse()).await.unwrap_or_else(|error| program::failed(&error))
+    let arguments = shared_volume_provider::flags::with_two_dashes(std::env::args_os());
+    run(Cli::parse_from(arguments)).await.unwrap_or_else(|error| program::failed(&error))
 }
 
 async fn run(cli: Cli) -> Result<ExitCode> {
@@ -97,8 +100,16 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         let stores = S3Stores::spawn(watches, namespace, &program.telemetry, &program.health, &cancel);
         mountpoint_s3_pod_attachment::run(cx.clone(), stores, config, cancel.clone())
     });
+    let providers = {
+        let stores =
+            ProviderStores::spawn(&program.clients.watches, &program.telemetry, &program.health, &program.cancel);
+        let config = shared_volume_provider::Config { poll: cli.providers.poll() };
+        let reports = shared_volume_provider::providers(&cx);
+        shared_volume_provider::run(cx.clone(), stores, reports, config, cancel.clone())
+    };
     let work = async move {
         tokio::join!(
+            providers,
             async {
                 if let Some(s3) = s3 {
                     s3.await;

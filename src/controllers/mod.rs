@@ -16,6 +16,8 @@ use crate::api::names;
 use crate::api::node_fence::NodeFence;
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::resiliency_policy::ResiliencyPolicy;
+use crate::api::shared_volume::SharedVolume;
+use crate::api::shared_volume_provider::SharedVolumeProvider;
 use crate::api::slim::{
     AdmissionBinding, CsiDriver, CsiNode, Lease, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
     VolumeAttachment, VolumeSource,
@@ -38,6 +40,7 @@ mod metrics_tests;
 pub mod mountpoint_s3_pod_attachment;
 pub mod node_fence;
 pub mod resiliency_policy;
+pub mod shared_volume_provider;
 #[cfg(test)]
 mod testing;
 pub mod volume_health;
@@ -250,6 +253,36 @@ impl S3Stores {
     /// Whether a pod may have S3 volumes: a Mountpoint Pod that caches on a volume is served by nobody.
     pub fn is_workload(&self, pod: &Pod) -> bool {
         pod.metadata.namespace.as_deref() != Some(&self.namespace)
+    }
+}
+
+/// What the polls of storage control planes rest on besides.
+#[derive(Clone)]
+pub struct ProviderStores {
+    /// Providers.
+    pub providers: Store<SharedVolumeProvider>,
+    /// SharedVolumes.
+    pub shared_volumes: Store<SharedVolume>,
+}
+
+impl ProviderStores {
+    /// Starts the informers.
+    pub fn spawn(client: &Client, telemetry: &Telemetry, health: &Health, cancel: &CancellationToken) -> Self {
+        let all = |name| Start { name, client, telemetry, health, cancel };
+        Self {
+            providers: all("sharedvolumeproviders").informer(|i| i),
+            shared_volumes: all("sharedvolumes").informer(|i| i),
+        }
+    }
+
+    /// Returns once they, and the stores that they rest on, hold what the API server has.
+    pub async fn wait_synced(&self, stores: &Stores) {
+        tokio::join!(
+            self.providers.wait_synced(),
+            self.shared_volumes.wait_synced(),
+            stores.claims.wait_synced(),
+            stores.namespaces.wait_synced(),
+        );
     }
 }
 
