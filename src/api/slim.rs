@@ -47,6 +47,8 @@ macro_rules! part {
     };
 }
 
+pub(super) use {part, slim};
+
 slim! {
     /// A Pod.
     Pod: core::Pod {
