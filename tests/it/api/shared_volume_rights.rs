@@ -237,7 +237,6 @@ pub async fn the_controller_annotates_claims_and_no_more(world: &World) -> Outco
         json!({"metadata": {"finalizers": null}}),
         json!({"metadata": {"finalizers": ["example.com/held"]}}),
         json!({"spec": {"volumeName": "pv-of-another"}}),
-        json!({"spec": {"resources": {"requests": {"storage": "9Gi"}}}}),
     ] {
         let answer = claims.patch("annotated", &dry, &Patch::Merge(&change)).await;
         assert!(denied(&answer, text), "{change}: {answer:?}");
