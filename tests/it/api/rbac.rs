@@ -56,13 +56,13 @@ const CONTROLLER_MAY: &[Right] = &[
     (&["get", "list", "watch", "create", "update", "delete"], "/endpoints", "", ""),
     (&["get", "list", "watch", "create", "update", "delete"], "discovery.k8s.io/endpointslices", "", ""),
     // Credentials of storage control planes.
-    (&["get"], "/secrets", "bulkhead-system", "stos-api"),
+    (&["get", "list", "watch"], "/secrets", "bulkhead-system", "stos-api"),
 ];
 
 const CONTROLLER_MAY_NOT: &[Right] = &[
     (&["get", "list", "watch"], "/secrets", "", ""),
     (&["get"], "/secrets", "kube-system", ""),
-    (&["list", "watch", "create", "update", "patch", "delete"], "/secrets", "bulkhead-system", ""),
+    (&["create", "update", "patch", "delete"], "/secrets", "bulkhead-system", ""),
     (&["create", "update"], "/pods", "", ""),
     (&["create"], "/pods/exec", "", ""),
     (&["create"], "/pods/binding", "", ""),

@@ -1,6 +1,7 @@
 //! Whose address it is: claims that are not there, not bound, replaced, or claimed twice.
 
 use bulkhead::api::shared_volume::SharedVolume;
+use bulkhead_testbed::nfs_server::Mode;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Service};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
@@ -8,7 +9,6 @@ use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
 use super::lane::{Lane, candidates, is, uid};
-use super::server::Mode;
 
 /// Seed line 43: without a claim there is no Service; one that comes later is served.
 pub async fn are_waited_for(lane: &Lane<'_>) -> Result<(), Failed> {

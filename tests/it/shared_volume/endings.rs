@@ -1,6 +1,7 @@
 //! What is left when a SharedVolume goes or pauses: nothing, or all of it, as was asked for.
 
 use bulkhead::api::shared_volume::{SHARED_VOLUME_LABEL, SharedVolume, UNPUBLISH_FINALIZER};
+use bulkhead_testbed::nfs_server::Mode;
 use k8s_openapi::api::core::v1::{Endpoints, PersistentVolumeClaim, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
@@ -8,7 +9,6 @@ use libtest_mimic::Failed;
 use serde_json::json;
 
 use super::lane::{Lane, cluster_ips};
-use super::server::Mode;
 
 /// Reference 7.3 item 17.
 pub async fn one_that_is_deleted_leaves_nothing(lane: &Lane<'_>) -> Result<(), Failed> {

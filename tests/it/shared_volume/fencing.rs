@@ -1,6 +1,7 @@
 //! A node with an active NodeFence is being cut off from its volumes: whatever its server answers, no client is sent there.
 
 use bulkhead::api::shared_volume::SharedVolume;
+use bulkhead_testbed::nfs_server::{Mode, Server};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -8,7 +9,6 @@ use libtest_mimic::Failed;
 use serde_json::json;
 
 use super::lane::{Lane, is};
-use super::server::{Mode, Server};
 use crate::api::objects::api;
 
 /// A driver with no fencer: what is asked of it is never answered, so the incident stays open.

@@ -1,6 +1,7 @@
 //! Endpoints that others write for our Service: traffic that is split between two servers corrupts, so nobody is served.
 
 use bulkhead::api::shared_volume::SHARED_VOLUME_LABEL;
+use bulkhead_testbed::nfs_server::Mode;
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
@@ -8,7 +9,6 @@ use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
 use super::lane::{Lane, is};
-use super::server::Mode;
 
 fn slice(name: &str, service: &str, endpoints: Value) -> Value {
     let labels = json!({ "kubernetes.io/service-name": service, "endpointslice.kubernetes.io/managed-by": "somebody" });

@@ -9,6 +9,7 @@ use bulkhead::api::shared_volume::{SharedVolume, SharedVolumeStatus};
 use bulkhead_testbed::Identity;
 use bulkhead_testbed::audit::Record;
 use bulkhead_testbed::cluster::{ClusterError, merge};
+use bulkhead_testbed::nfs_server::{Mode, Server};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Endpoints, Namespace, PersistentVolume, PersistentVolumeClaim, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -20,7 +21,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::server::{Mode, Server};
 use super::union::Serving;
 use super::world::{SOON, World};
 

@@ -9,8 +9,8 @@ mod fencing;
 mod foreign;
 mod lane;
 mod pods;
+mod providers;
 mod restarts;
-mod server;
 mod services;
 mod switching;
 mod union;
@@ -33,6 +33,7 @@ pub fn trials() -> Vec<Trial> {
         alone("killed_at_its_writes_it_converges", restarts::killed_at_its_writes_it_converges),
         alone("replicas_that_take_turns_serve_on", restarts::replicas_that_take_turns_serve_on),
         alone("at_rest_nothing_is_written", restarts::at_rest_nothing_is_written),
+        alone("the_seeds_flags_have_their_effect", providers::the_seeds_flags_have_their_effect),
         trial(&shared, "services_are_as_specified", services::are_as_specified),
         trial(&shared, "services_go_with_the_claim", services::go_with_the_claim),
         trial(&shared, "services_come_back_with_their_address", services::come_back_with_their_address),
@@ -68,6 +69,19 @@ pub fn trials() -> Vec<Trial> {
         trial(&shared, "only_selected_pods_serve", pods::only_selected_ones_serve),
         trial(&shared, "a_fence_moves_clients_off_the_node", fencing::moves_clients_off_the_node),
         trial(&shared, "a_fence_leaves_nobody_there", fencing::leaves_nobody_where_there_is_no_other),
+        trial(&shared, "volumes_of_a_provider_are_published", providers::volumes_are_published),
+        trial(&shared, "a_failover_of_a_provider_is_followed", providers::a_failover_is_followed),
+        trial(&shared, "a_lost_endpoint_may_change_nothing", providers::a_lost_endpoint_may_change_nothing),
+        trial(&shared, "incomplete_volumes_are_ignored", providers::incomplete_volumes_are_ignored_silently),
+        trial(&shared, "what_is_deleted_is_taken_back", providers::what_is_deleted_is_taken_back),
+        trial(&shared, "a_volume_that_is_gone_keeps_its_address", providers::a_volume_that_is_gone_keeps_its_address),
+        trial(&shared, "failures_of_a_provider_are_told_apart", providers::failures_are_told_apart),
+        trial(&shared, "nobody_gets_at_the_volume_of_another", providers::nobody_gets_at_the_volume_of_another),
+        trial(
+            &shared,
+            "what_was_discovered_belongs_to_the_namespace",
+            providers::what_was_discovered_belongs_to_the_namespace,
+        ),
     ];
     if std::env::var_os("BULKHEAD_WIDE").is_some() {
         trials.push(alone("wide::killed_at_every_write_it_converges", restarts::killed_at_every_write_it_converges));

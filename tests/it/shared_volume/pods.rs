@@ -2,6 +2,7 @@
 //! are played: what they would say of a pod is written into its status.
 
 use bulkhead::api::shared_volume::SharedVolume;
+use bulkhead_testbed::nfs_server::{Mode, Server};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -9,7 +10,6 @@ use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
 use super::lane::Lane;
-use super::server::{Mode, Server};
 use super::world::SOON;
 
 /// A node, so that nobody collects the pods on it.

@@ -8,6 +8,7 @@ use bulkhead::api::names;
 use bulkhead::api::shared_volume::SharedVolume;
 use bulkhead_testbed::Identity;
 use bulkhead_testbed::fault_proxy::{Call, Script, Site};
+use bulkhead_testbed::nfs_server::Mode;
 use bulkhead_testbed::process::{Process, Signal};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;
@@ -18,7 +19,6 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::lane::{Lane, cluster_ips};
-use super::server::Mode;
 use super::world::{SOON, World};
 
 /// The name under which they follow each other.

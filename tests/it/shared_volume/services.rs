@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use bulkhead::api::shared_volume::{SHARED_VOLUME_LABEL, SLICE_MANAGER, SharedVolume};
+use bulkhead_testbed::nfs_server::Mode;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
@@ -10,7 +11,6 @@ use libtest_mimic::Failed;
 use serde_json::json;
 
 use super::lane::{Lane, cluster_ips, is, uid};
-use super::server::Mode;
 use super::world::AT_ONCE;
 
 /// Seed 003 lines 62–75 and 120; reference 7.3 items 10 and 11.

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use bulkhead::api::shared_volume::{MOUNT_ENDPOINT_ANNOTATION, SharedVolume, SharedVolumePhase};
+use bulkhead_testbed::nfs_server::Mode;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
@@ -10,7 +11,6 @@ use libtest_mimic::Failed;
 use serde_json::json;
 
 use super::lane::{Lane, cluster_ips, is};
-use super::server::Mode;
 use super::world::SOON;
 
 /// Seed lines 86 and 96; reference 7.3 item 14: TCP alone is no answer.
