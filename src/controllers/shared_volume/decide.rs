@@ -12,12 +12,17 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1 as discovery;
+use kube::ResourceExt;
 
 use crate::api::provider_volume::Observation;
-use crate::api::shared_volume::{ProbeType, SharedVolume, SharedVolumeStatus};
+use crate::api::shared_volume::{ProbeType, SharedVolume, SharedVolumeMode, SharedVolumePhase, SharedVolumeStatus};
 use crate::api::slim::PersistentVolumeClaim;
 use crate::api::slim_network::{EndpointSlice, Endpoints, ServerPod, Service};
 use crate::api::time::Now;
+
+pub use super::memory::{Acknowledged, Leaving, Memory, PublishFailure, Refusal, Refused};
+use super::status::{self, Finding, Report};
+use super::{claim, deletion, endpoints, objects, serve, slices};
 
 /// What a pass sees.
 #[derive(Clone, Debug)]
@@ -107,96 +112,6 @@ impl Default for Intervals {
             create_wait: Duration::from_secs(20),
         }
     }
-}
-
-/// What only this process knows of a SharedVolume. Losing it costs nothing but a stamp, or a call that is made twice.
-///
-/// [`Decision::memory`] replaces it once all effects of the decision have succeeded; after a failure the one before stays,
-/// with what `act` notes in it: [`Memory::refused`] and [`Memory::publish_failed`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// The Service was created and has not been seen since.
-    pub created: Option<Instant>,
-    /// The API server refused to create the Service with [`Effect::ApplyService`]. Noted by `act`.
-    pub refused: Option<Refusal>,
-    /// The server that is to take over, and since when it is.
-    pub target_since: Option<(String, Instant)>,
-    /// Why and since when the active server is to be left.
-    pub leaving: Option<Leaving>,
-    /// The last automatic switch.
-    pub last_switch: Option<Instant>,
-    /// What the provider took, until a later report shows it.
-    pub published: Option<Acknowledged>,
-    /// What the provider did not take. Noted by `act`.
-    pub publish_failed: Option<PublishFailure>,
-    /// Since when it is tried to un-publish.
-    pub releasing_since: Option<Instant>,
-    /// When everything was last found as it is to be.
-    pub verified: Option<Instant>,
-}
-
-/// Why a server is left.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leaving {
-    /// In a word.
-    pub reason: &'static str,
-    /// When that was seen.
-    pub at: DateTime<Utc>,
-}
-
-/// A Service that the API server refused with 422.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// What it refused: see [`Refused::of`].
-    pub what: Refused,
-    /// Its words.
-    pub error: String,
-    /// When.
-    pub at: Instant,
-}
-
-/// What an API server did not like about a Service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// The addresses that it was to have.
-    Addresses,
-    /// The families.
-    Families,
-}
-
-impl Refused {
-    /// By the fields that the answer's causes name (`details.causes[].field`). Nothing when it is about something else.
-    pub fn of<'a>(fields: impl IntoIterator<Item = &'a str>) -> Option<Self> {
-        fields.into_iter().find_map(|field| match field {
-            _ if field.starts_with("spec.clusterIP") => Some(Self::Addresses),
-            _ if field.starts_with("spec.ipFamil") => Some(Self::Families),
-            _ => None,
-        })
-    }
-}
-
-/// What a provider took.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acknowledged {
-    /// The mount endpoint.
-    pub endpoint: String,
-    /// Version of the volume that was reported then: that report is outdated.
-    pub over: String,
-}
-
-/// What a provider did not take.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PublishFailure {
-    /// The mount endpoint.
-    pub endpoint: String,
-    /// Whether others keep writing to the volume.
-    pub is_conflict: bool,
-    /// For people.
-    pub error: String,
-    /// Failures in a row.
-    pub failures: u32,
-    /// When it failed last.
-    pub at: Instant,
 }
 
 /// What to do.
@@ -303,7 +218,96 @@ pub struct Decision {
     pub is_settled: bool,
 }
 
+impl Seen {
+    /// What is recorded.
+    pub fn status(&self) -> Option<&SharedVolumeStatus> {
+        self.shared_volume.status.as_ref()
+    }
+}
+
+impl Note {
+    /// Something was done.
+    pub fn normal(reason: &'static str, text: String) -> Self {
+        Self { reason, is_warning: false, text }
+    }
+
+    /// Something is wrong.
+    pub fn warning(reason: &'static str, text: String) -> Self {
+        Self { reason, is_warning: true, text }
+    }
+}
+
+impl Decision {
+    /// These effects, and nothing else to remember.
+    pub fn new(reason: &'static str, seen: &Seen, effects: Vec<Effect>) -> Self {
+        Self { reason, effects, memory: seen.memory.clone(), ..Self::default() }
+    }
+
+    /// A status, if it would say anything new.
+    pub fn record(reason: &'static str, seen: &Seen, report: &Report<'_>, now: Now) -> Self {
+        let status = status::compute(seen, report, now);
+        if status::is_same(seen.status(), &status) {
+            return Self::new(reason, seen, Vec::new());
+        }
+        let notes = status::notes(seen.status(), &status);
+        let effect = Effect::Record { before: seen.shared_volume.clone(), status: Box::new(status) };
+        Self { notes, ..Self::new(reason, seen, vec![effect]) }
+    }
+
+    fn touches_slices(&self) -> bool {
+        self.effects.iter().any(|effect| matches!(effect, Effect::WriteSlice { .. } | Effect::DeleteSlice(_)))
+    }
+
+    /// Looks again after this time, if not sooner.
+    pub fn look_again(mut self, after: Option<Duration>) -> Self {
+        self.look_again = self.look_again.into_iter().chain(after).min();
+        self
+    }
+}
+
 /// Says the next step.
-pub fn decide(seen: &Seen, _now: Now) -> Decision {
-    Decision { reason: "Settled", memory: seen.memory.clone(), ..Decision::default() }
+pub fn decide(seen: &Seen, now: Now) -> Decision {
+    let spec = &seen.shared_volume.spec;
+    let is_deleted = seen.shared_volume.metadata.deletion_timestamp.is_some();
+    if !is_deleted && spec.mode == SharedVolumeMode::Suspended {
+        let report = Report { phase: Some(SharedVolumePhase::Suspended), ..Report::default() };
+        return Decision::record("Suspended", seen, &report, now);
+    }
+    let decision = if is_deleted { deletion::step(seen, now) } else { of_living(seen, now) };
+    cut_off(seen).filter(|_| !decision.touches_slices()).unwrap_or(decision)
+}
+
+fn of_living(seen: &Seen, now: Now) -> Decision {
+    if !deletion::is_guarded(seen) {
+        return Decision::new("NotGuarded", seen, vec![Effect::Finalizer { wanted: true }]);
+    }
+    if let Some(rival) = claim::rival(seen) {
+        return Decision::record("Rival", seen, &rivalry(seen, rival), now);
+    }
+    match claim::check(seen) {
+        Ok(identity) => serve::of_claim(seen, &identity, now),
+        Err(finding) => {
+            let report = Report { claim: Some(finding), claim_identity: claim::first_sight(seen), ..Report::default() };
+            Decision::record("ClaimNotReady", seen, &report, now)
+        }
+    }
+}
+
+/// Whatever else is wrong or waited for: nothing of ours leads to a node that is being fenced.
+fn cut_off(seen: &Seen) -> Option<Decision> {
+    let node = slices::written(seen)?.node?;
+    let service = seen.service.as_ref().filter(|_| seen.fenced_nodes.contains(&node))?;
+    let effects = endpoints::withdraw(seen, service);
+    (!effects.is_empty()).then(|| Decision::new("CutOff", seen, effects))
+}
+
+fn rivalry<'a>(seen: &Seen, rival: &SharedVolume) -> Report<'a> {
+    let (claim, name) = (&seen.shared_volume.spec.claim_name, rival.name_any());
+    if rival.spec.claim_name == *claim {
+        let message = format!("SharedVolume {name} is older and has claim {claim}: delete one of them");
+        return Report { duplicate: Some(Finding::no("DuplicateClaim", message)), ..Report::default() };
+    }
+    let service = objects::service_name(&seen.shared_volume);
+    let message = format!("SharedVolume {name} is older and has Service {service}: set another service.name");
+    Report { service: Some(Finding::no("ServiceConflict", message)), ..Report::default() }
 }

@@ -2,16 +2,28 @@
 //! EndpointSlices, and the mount endpoint told to whoever needs it. Keyed by namespace and name.
 
 mod act;
+pub mod choose;
+pub mod claim;
 pub mod decide;
+pub mod deletion;
+pub mod endpoints;
+pub mod failover;
 mod feed;
 pub mod flags;
 mod memories;
+pub mod memory;
 pub(crate) mod metrics;
 pub mod objects;
 mod observe;
 mod prober;
+pub mod publish;
 mod publisher;
+pub mod serve;
 mod server_pods;
+pub mod servers;
+pub mod service;
+pub mod slices;
+pub mod status;
 mod tell;
 mod verify;
 
