@@ -32,6 +32,7 @@ pub mod pki;
 pub mod process;
 pub mod real_nodes;
 pub mod s3_server;
+pub mod storageos;
 pub mod usage;
 
 pub use control_plane::Testbed;
