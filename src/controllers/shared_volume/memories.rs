@@ -44,3 +44,37 @@ impl Memories {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::shared_volume::decide::Acknowledged;
+
+    fn acknowledged(endpoint: &str) -> Option<Acknowledged> {
+        Some(Acknowledged { endpoint: endpoint.to_owned(), over: "1".to_owned() })
+    }
+
+    #[test]
+    fn what_a_provider_said_during_a_pass_is_kept() {
+        let (memories, key) = (Memories::default(), ObjectKey::namespaced("web", "media"));
+        let before = memories.of(&key);
+        let after = Memory { last_switch: Some(crate::runtime::clock::monotonic()), ..Memory::default() };
+        memories.note(&key, |memory| memory.published = acknowledged("10.0.0.7:2049"));
+        memories.keep(&key, &before, after.clone(), false);
+        let now = memories.of(&key);
+        assert_eq!((&now.published, now.last_switch), (&acknowledged("10.0.0.7:2049"), after.last_switch));
+        // A pass that saw it may forget it.
+        memories.keep(&key, &now, after, false);
+        assert_eq!(memories.of(&key).published, None);
+    }
+
+    #[test]
+    fn what_a_provider_is_yet_to_take_is_not_remembered_as_taken() {
+        let (memories, key) = (Memories::default(), ObjectKey::namespaced("web", "media"));
+        let wanted = Memory { published: acknowledged("10.0.0.7:2049"), ..Memory::default() };
+        memories.keep(&key, &Memory::default(), wanted, true);
+        assert_eq!(memories.of(&key).published, None);
+        memories.forget(&key);
+        assert_eq!(memories.of(&key), Memory::default());
+    }
+}

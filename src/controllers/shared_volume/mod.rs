@@ -153,7 +153,6 @@ impl Controller {
             self.observer.hidden.is_ahead(key, seen);
         }
         self.memories.keep(key, &seen.memory, decision.memory, false);
-        tell::tell(cx, seen, &decision.notes);
         seen.memory = self.memories.of(key);
         Ok(decide::decide(seen, cx.clock.now()))
     }

@@ -222,3 +222,7 @@ fn result_of(result: &Result<(), NullCallError>) -> ProbeResult {
 fn jittered(pause: Duration, unit: f64) -> Duration {
     pause.mul_f64(1.0 - JITTER + 2.0 * JITTER * unit)
 }
+
+#[cfg(test)]
+#[path = "prober_tests.rs"]
+mod tests;
