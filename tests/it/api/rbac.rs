@@ -52,17 +52,17 @@ const CONTROLLER_MAY: &[Right] = &[
     (&["update"], "bulkhead.dev/sharedvolumes/status", "", ""),
     (&["get", "list", "watch"], "bulkhead.dev/sharedvolumeproviders", "", ""),
     (&["update"], "bulkhead.dev/sharedvolumeproviders/status", "", ""),
-    (&["get", "list", "watch", "create", "update", "patch", "delete"], "/services", "", ""),
-    (&["get", "list", "watch", "create", "update", "patch", "delete"], "/endpoints", "", ""),
-    (&["get", "list", "watch", "create", "update", "patch", "delete"], "discovery.k8s.io/endpointslices", "", ""),
+    (&["get", "list", "watch", "create", "patch", "delete"], "/services", "", ""),
+    (&["get", "list", "watch", "create", "update", "delete"], "/endpoints", "", ""),
+    (&["get", "list", "watch", "create", "update", "delete"], "discovery.k8s.io/endpointslices", "", ""),
     // Credentials of storage control planes.
-    (&["get"], "/secrets", "bulkhead-system", "stos-api"),
+    (&["get", "list", "watch"], "/secrets", "bulkhead-system", "stos-api"),
 ];
 
 const CONTROLLER_MAY_NOT: &[Right] = &[
     (&["get", "list", "watch"], "/secrets", "", ""),
     (&["get"], "/secrets", "kube-system", ""),
-    (&["list", "watch", "create", "update", "patch", "delete"], "/secrets", "bulkhead-system", ""),
+    (&["create", "update", "patch", "delete"], "/secrets", "bulkhead-system", ""),
     (&["create", "update"], "/pods", "", ""),
     (&["create"], "/pods/exec", "", ""),
     (&["create"], "/pods/binding", "", ""),
@@ -71,7 +71,9 @@ const CONTROLLER_MAY_NOT: &[Right] = &[
     (&["create", "update", "delete"], "/persistentvolumeclaims", "", ""),
     (&["update", "patch"], "/services/status", "", ""),
     (&["create"], "/services/proxy", "", ""),
-    (&["deletecollection"], "/services", "", ""),
+    (&["update", "deletecollection"], "/services", "", ""),
+    (&["patch", "deletecollection"], "/endpoints", "", ""),
+    (&["patch", "deletecollection"], "discovery.k8s.io/endpointslices", "", ""),
     (&["update", "delete", "static"], "bulkhead.dev/sharedvolumes", "", ""),
     (&["create", "update", "patch", "delete"], "bulkhead.dev/sharedvolumeproviders", "", ""),
     (&["tolerate"], "bulkhead.dev/volumehealths", "", ""),

@@ -86,7 +86,8 @@ impl Record {
     }
 
     fn judge(&mut self, service: &Service) {
-        let of = |(key, (of, ready)): (&String, &(Service, Vec<i32>))| (of == service).then(|| (key.clone(), ready.clone()));
+        let of =
+            |(key, (of, ready)): (&String, &(Service, Vec<i32>))| (of == service).then(|| (key.clone(), ready.clone()));
         let slices: BTreeMap<_, _> = self.slices.iter().filter_map(of).collect();
         let serving: Serving = slices.values().flatten().copied().collect();
         if serving.len() > 1 {

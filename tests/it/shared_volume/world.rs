@@ -1,11 +1,12 @@
 //! A dual-stack control plane with the shipped controller under its shipped rights. Nodes and pods are objects only; NFS
 //! servers are tasks of this process that answer on an address which is not loopback, as slices demand.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions};
+use bulkhead_testbed::nfs_server::reachable_address;
 use bulkhead_testbed::{Component, Identity, TestbedOptions};
 use kube::Client;
 use libtest_mimic::Failed;
@@ -62,7 +63,7 @@ pub struct World {
 impl World {
     /// Everything but the controller, which will have these arguments.
     pub async fn start(arguments: &[&str]) -> Result<Self, Failed> {
-        let here = here()?;
+        let here = reachable_address()?;
         let cluster = Cluster::start(options(arguments)).await?;
         let admin = cluster.testbed.client(&Identity::Admin).await?;
         Ok(Self { union: Union::watch(admin.clone()), here, kept: None, admin, cluster })
@@ -89,13 +90,4 @@ fn options(arguments: &[&str]) -> ClusterOptions {
         controller_args: arguments.iter().map(ToString::to_string).collect(),
         ..ClusterOptions::default()
     }
-}
-
-/// The address from which this machine would speak to others; nothing is sent.
-fn here() -> Result<IpAddr, Failed> {
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
-    let others: SocketAddr = ([198, 51, 100, 1], 9).into();
-    let route = socket.connect(others).and_then(|()| socket.local_addr());
-    let here = route.map_err(|error| format!("this machine has no IPv4 address but loopback: {error}"))?;
-    Ok(here.ip())
 }

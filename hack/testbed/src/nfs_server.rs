@@ -1,7 +1,8 @@
-//! NFS servers as a probe sees them: what answers RPC NULL calls, hangs, or is not there.
+//! NFS servers as a probe sees them: what answers RPC NULL calls, hangs, or is not there. They answer on an address that is not
+//! loopback, as slices demand.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -22,8 +23,22 @@ pub enum Mode {
     Refuses,
 }
 
+/// An address of this machine that is not loopback: the one from which it would speak to others. Nothing is sent.
+///
+/// # Errors
+/// When it has none.
+pub fn reachable_address() -> io::Result<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    let others: SocketAddr = ([198, 51, 100, 1], 9).into();
+    let route = socket.connect(others).and_then(|()| socket.local_addr());
+    let text = |error| io::Error::other(format!("this machine has no IPv4 address but loopback: {error}"));
+    Ok(route.map_err(text)?.ip())
+}
+
 /// A server; it ends when this is dropped.
+#[derive(Debug)]
 pub struct Server {
+    /// Where it answers.
     pub address: SocketAddr,
     mode: watch::Sender<Mode>,
     calls: Arc<AtomicUsize>,
@@ -32,6 +47,9 @@ pub struct Server {
 
 impl Server {
     /// On a free port of this address.
+    ///
+    /// # Errors
+    /// When it is not to be had.
     pub async fn start(address: IpAddr, mode: Mode) -> io::Result<Self> {
         let listener = TcpListener::bind((address, 0)).await?;
         let address = listener.local_addr()?;
@@ -42,10 +60,12 @@ impl Server {
         Ok(Self { address, mode, calls, _serving: serving })
     }
 
+    /// Lets it behave so from now on; what is open is cut off.
     pub fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
 
+    /// Its port.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
