@@ -30,11 +30,11 @@ impl Live {
     pub async fn read(client: &Client, seen: &Seen) -> Result<Self> {
         let (namespace, name) = service_key(seen);
         let services: Api<Service> = Api::namespaced(client.clone(), namespace);
-        let (service, slices, endpoints) = tokio::try_join!(
-            async { Ok(services.get_opt(&name).await?) },
-            slices(client, namespace, &name),
-            endpoints(client, namespace, &name),
-        )?;
+        let (service, slices, endpoints) =
+            tokio::try_join!(async { Ok(services.get_opt(&name).await?) }, slices(client, namespace, &name), async {
+                let counts = wants_endpoints(seen) || seen.endpoints.is_some();
+                if counts { endpoints(client, namespace, &name).await } else { Ok(None) }
+            },)?;
         Ok(Self { service: service.map(Arc::new), slices, endpoints })
     }
 
