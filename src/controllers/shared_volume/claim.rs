@@ -37,12 +37,14 @@ pub fn check(seen: &Seen) -> Result<ClaimIdentity, Finding> {
         );
         return Err(Finding::no("ClaimReplaced", message));
     }
-    let Some(volume) = claim.spec.volume_name.clone().filter(|volume| !volume.is_empty()) else {
+    // A claim may name any volume, also that of another; only Kubernetes binds it.
+    let is_bound = claim.status.phase.as_deref() == Some("Bound");
+    let Some(volume) = claim.spec.volume_name.clone().filter(|volume| is_bound && !volume.is_empty()) else {
         return Err(Finding::no("ClaimPending", format!("claim {name} is not bound to a volume yet")));
     };
-    if let Some(backed) = backed(seen).filter(|backed| *backed != volume) {
+    if let Some(theirs) = mismatch(seen, &volume) {
         let message = format!(
-            "claim {name} is bound to {volume}, and the provider's volume belongs to {backed}: \
+            "claim {name} is bound to {volume}, and the provider's volume is {theirs}: \
              correct backend.provider.volumeID in a new SharedVolume"
         );
         return Err(Finding::no("VolumeMismatch", message));
@@ -73,10 +75,17 @@ fn claim_name(seen: &Seen) -> &String {
     &seen.shared_volume.spec.claim_name
 }
 
-/// The PersistentVolume that the provider's volume belongs to, by its label.
-fn backed(seen: &Seen) -> Option<String> {
+/// Whose the provider's volume is by its labels, if it is not this claim's: its server is that of somebody else's data.
+fn mismatch(seen: &Seen, volume: &str) -> Option<String> {
     let report = seen.observation.as_ref()?.last()?;
-    Some(report.volume_name.clone()).filter(|volume| !volume.is_empty())
+    let namespace = seen.shared_volume.namespace().unwrap_or_default();
+    if report.volume_name.is_empty() {
+        return Some("labelled with no PersistentVolume".to_owned());
+    }
+    let is_named = !report.claim_name.is_empty() && !report.claim_namespace.is_empty();
+    let is_other = is_named && (&report.claim_name, &report.claim_namespace) != (claim_name(seen), &namespace);
+    let theirs = || format!("that of {}, claim {}/{}", report.volume_name, report.claim_namespace, report.claim_name);
+    (report.volume_name != volume || is_other).then(theirs)
 }
 
 /// An annotation of the claim.

@@ -374,8 +374,13 @@ pub async fn nobody_gets_at_the_volume_of_another(lane: &Lane<'_>) -> Result<(),
     stos.attach(&theirs, &server.address.to_string())?;
     lane.claim("mine").await?;
     let backend = json!({ "provider": { "name": lane.name, "volumeID": theirs, "volumeNamespace": elsewhere } });
-    lane.volume("mine", json!({ "backend": backend })).await?;
+    lane.volume("mine", json!({ "backend": backend.clone() })).await?;
     let volume = lane.condition("mine", "ClaimBound", "False", "VolumeMismatch").await?;
+    // Nor by a claim that names their volume, which will never be bound.
+    lane.unbound_claim("guess", "pv-of-another").await?;
+    lane.volume("guess", json!({ "backend": backend })).await?;
+    lane.condition("guess", "ClaimBound", "False", "ClaimPending").await?;
+    assert!(lane.all::<Service>().get_opt("guess").await?.is_none());
     stos.polled(2).await?;
     assert_eq!((stos.mounts(&theirs), stos.told()), (String::new(), 0));
     assert!(lane.all::<Service>().get_opt("mine").await?.is_none());
