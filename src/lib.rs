@@ -7,6 +7,8 @@ pub mod csi;
 pub mod csi_sidecar;
 pub mod error;
 pub mod mutants;
+pub mod nfs;
 pub mod node_agent;
 pub mod runtime;
 pub mod s3;
+pub mod storageos;

@@ -47,6 +47,8 @@ macro_rules! part {
     };
 }
 
+pub(super) use {part, slim};
+
 slim! {
     /// A Pod.
     Pod: core::Pod {
@@ -362,14 +364,24 @@ slim! {
     PersistentVolumeClaim: core::PersistentVolumeClaim {
         /// Spec.
         spec: ClaimSpec,
+        /// Status.
+        status: ClaimStatus,
     }
 }
 
 part! {
     /// Spec of a PersistentVolumeClaim.
     ClaimSpec {
-        /// The PersistentVolume it is bound to.
+        /// The PersistentVolume it is bound to, or that it wants: who creates it may name any.
         volume_name: Option<String>,
+    }
+}
+
+part! {
+    /// Status of a PersistentVolumeClaim.
+    ClaimStatus {
+        /// Pending, Bound or Lost. Only Bound says that the volume is its own.
+        phase: Option<String>,
     }
 }
 

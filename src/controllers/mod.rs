@@ -38,6 +38,9 @@ mod metrics_tests;
 pub mod mountpoint_s3_pod_attachment;
 pub mod node_fence;
 pub mod resiliency_policy;
+pub mod shared_volume;
+pub mod shared_volume_provider;
+mod stores;
 #[cfg(test)]
 mod testing;
 pub mod volume_health;
@@ -45,6 +48,8 @@ pub mod volume_health_policy;
 
 pub use indexes::{ANY_HOST, BY_CLAIM, BY_DRIVER, BY_HANDLE, BY_HOST, BY_NODE, BY_VOLUME};
 pub use indexes::{BY_MOUNT, BY_MOUNTPOINT_POD, BY_PLACE, BY_UID, BY_WORKLOAD};
+pub use indexes::{BY_PROVIDER_VOLUME, BY_SERVICE, BY_SHARED_VOLUME};
+pub use stores::{ProviderStores, SharedVolumeStores};
 
 /// Where kubelets keep their Leases.
 pub const NODE_LEASES: &str = "kube-node-lease";

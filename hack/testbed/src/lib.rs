@@ -25,6 +25,7 @@ pub mod kubeconfig;
 pub mod ledger;
 pub mod mount_nodes;
 pub mod mount_s3;
+pub mod nfs_server;
 pub mod nodes;
 pub mod options;
 pub mod oracle;
@@ -32,6 +33,7 @@ pub mod pki;
 pub mod process;
 pub mod real_nodes;
 pub mod s3_server;
+pub mod storageos;
 pub mod usage;
 
 pub use control_plane::Testbed;

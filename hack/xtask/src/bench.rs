@@ -6,6 +6,7 @@ mod failover;
 mod health;
 mod report;
 mod s3;
+mod shared_volume;
 mod simulate;
 mod timeline;
 
@@ -32,6 +33,8 @@ pub enum Benchmark {
     Health(health::Options),
     /// Workloads with S3 volumes come and go by the thousand: how soon they are attached and let go, and what it costs
     S3(s3::Options),
+    /// NFS servers are switched, alone and all at once: how soon clients are led to the other one, and what it costs
+    SharedVolume(shared_volume::Options),
     /// Many schedules of the simulated cluster, each with its faults; every invariant is judged
     Simulate(simulate::Options),
     /// Every schedule of a small simulated cluster, within bounds; then every mutant, and what notices it
@@ -88,6 +91,7 @@ pub async fn run(root: &Path, benchmark: &Benchmark) -> Result<()> {
         Benchmark::Failover(options) => fail_over(root, options).await,
         Benchmark::Health(options) => health::run(root, options).await,
         Benchmark::S3(options) => s3::run(root, options).await,
+        Benchmark::SharedVolume(options) => shared_volume::run(root, options).await,
         Benchmark::Simulate(options) => {
             let (root, options) = (root.to_owned(), *options);
             tokio::task::spawn_blocking(move || simulate::run(&root, options).map_err(|error| error.to_string()))

@@ -116,7 +116,7 @@ impl Default for Probe {
 }
 
 /// What is asked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum ProbeType {
     /// An RPC NULL call of NFS.
     #[default]

@@ -1,0 +1,80 @@
+//! What this process remembers of SharedVolumes between two passes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::runtime::store::ObjectKey;
+
+use super::decide::Memory;
+
+/// What this process remembers of each SharedVolume.
+#[derive(Clone, Default)]
+pub struct Memories(Arc<Mutex<HashMap<ObjectKey, Memory>>>);
+
+impl Memories {
+    /// What is remembered.
+    pub fn of(&self, key: &ObjectKey) -> Memory {
+        self.lock().get(key).cloned().unwrap_or_default()
+    }
+
+    /// Takes in what a pass that saw `before` wants to be remembered. What a provider said is known better here, if it said
+    /// it meanwhile, or was only just asked.
+    pub fn keep(&self, key: &ObjectKey, before: &Memory, mut after: Memory, was_asked: bool) {
+        let mut memories = self.lock();
+        let current = memories.entry(key.clone()).or_default();
+        let is_same = current.published == before.published && current.publish_failed == before.publish_failed;
+        if was_asked || !is_same {
+            after.published = current.published.take();
+            after.publish_failed = current.publish_failed.take();
+        }
+        *current = after;
+    }
+
+    /// Changes what is remembered.
+    pub fn note(&self, key: &ObjectKey, change: impl FnOnce(&mut Memory)) {
+        change(self.lock().entry(key.clone()).or_default());
+    }
+
+    /// The SharedVolume is gone.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Memory>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::shared_volume::decide::Acknowledged;
+
+    fn acknowledged(endpoint: &str) -> Option<Acknowledged> {
+        Some(Acknowledged { endpoint: endpoint.to_owned(), over: "1".to_owned() })
+    }
+
+    #[test]
+    fn what_a_provider_said_during_a_pass_is_kept() {
+        let (memories, key) = (Memories::default(), ObjectKey::namespaced("web", "media"));
+        let before = memories.of(&key);
+        let after = Memory { last_switch: Some(crate::runtime::clock::monotonic()), ..Memory::default() };
+        memories.note(&key, |memory| memory.published = acknowledged("10.0.0.7:2049"));
+        memories.keep(&key, &before, after.clone(), false);
+        let now = memories.of(&key);
+        assert_eq!((&now.published, now.last_switch), (&acknowledged("10.0.0.7:2049"), after.last_switch));
+        // A pass that saw it may forget it.
+        memories.keep(&key, &now, after, false);
+        assert_eq!(memories.of(&key).published, None);
+    }
+
+    #[test]
+    fn what_a_provider_is_yet_to_take_is_not_remembered_as_taken() {
+        let (memories, key) = (Memories::default(), ObjectKey::namespaced("web", "media"));
+        let wanted = Memory { published: acknowledged("10.0.0.7:2049"), ..Memory::default() };
+        memories.keep(&key, &Memory::default(), wanted, true);
+        assert_eq!(memories.of(&key).published, None);
+        memories.forget(&key);
+        assert_eq!(memories.of(&key), Memory::default());
+    }
+}

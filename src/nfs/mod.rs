@@ -1,0 +1,3 @@
+//! NFS, as far as it takes to ask a server whether it serves.
+
+pub mod null_call;
