@@ -24,6 +24,7 @@ pub use self::workload::{Workload, merge};
 use crate::array::{Array, ArrayOptions, ClaimError};
 use crate::images::ImagesError;
 use crate::mount_s3::MountS3Error;
+use crate::nfs_server::NfsServerError;
 use crate::nodes::{KwokHeartbeat, NodeError, NodeOptions, SimulatedNode, SimulatedNodes};
 use crate::process::{Launch, Process, ProcessError};
 use crate::real_nodes::RealNodeError;
@@ -107,6 +108,9 @@ pub enum ClusterError {
     /// The program that serves buckets.
     #[error(transparent)]
     MountS3(#[from] MountS3Error),
+    /// The program that serves NFS.
+    #[error(transparent)]
+    NfsServer(#[from] NfsServerError),
     /// A file of this machine.
     #[error("cannot use {path}: {source}")]
     File {

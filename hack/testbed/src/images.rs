@@ -63,13 +63,14 @@ const MOUNTER: Image = Image {
 };
 
 /// Every image there is.
-const IMAGES: [Image; 9] = [
+const IMAGES: [Image; 10] = [
     ours("bulkhead-controller", NOBODY),
     ours("bulkhead-csi-sidecar", ROOT),
     ours("bulkhead-node-agent", ROOT),
     Image { authorities: true, ..ours("bulkhead-s3-csi", ROOT) },
     MOUNTER,
     ours("testbed-csi-driver", ROOT),
+    ours("testbed-nfs-client", NOBODY),
     ours("testbed-writer", ROOT),
     upstream("csi-attacher", Program::CsiAttacher),
     upstream("csi-provisioner", Program::CsiProvisioner),

@@ -24,6 +24,8 @@ pub mod kubeconfig;
 pub mod ledger;
 pub mod mount_nodes;
 pub mod mount_s3;
+pub mod nfs_client;
+pub mod nfs_server;
 pub mod nodes;
 pub mod options;
 pub mod oracle;
