@@ -18,6 +18,8 @@ pub mod resiliency_policy;
 pub mod s3;
 mod schema;
 pub mod selector;
+pub mod shared_volume;
+pub mod shared_volume_provider;
 pub mod slim;
 pub mod text;
 pub mod time;
@@ -37,6 +39,8 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
         schema::definition::<node_fence::NodeFence>(),
         schema::definition::<node_volume_report::NodeVolumeReport>(),
         schema::definition::<resiliency_policy::ResiliencyPolicy>(),
+        schema::definition::<shared_volume::SharedVolume>(),
+        schema::definition::<shared_volume_provider::SharedVolumeProvider>(),
         schema::definition::<volume_health::VolumeHealth>(),
         schema::definition::<volume_health_policy::VolumeHealthPolicy>(),
     ]
