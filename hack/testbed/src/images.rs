@@ -63,14 +63,13 @@ const MOUNTER: Image = Image {
 };
 
 /// Every image there is.
-const IMAGES: [Image; 10] = [
+const IMAGES: [Image; 9] = [
     ours("bulkhead-controller", NOBODY),
     ours("bulkhead-csi-sidecar", ROOT),
     ours("bulkhead-node-agent", ROOT),
     Image { authorities: true, ..ours("bulkhead-s3-csi", ROOT) },
     MOUNTER,
     ours("testbed-csi-driver", ROOT),
-    ours("testbed-nfs-client", NOBODY),
     ours("testbed-writer", ROOT),
     upstream("csi-attacher", Program::CsiAttacher),
     upstream("csi-provisioner", Program::CsiProvisioner),
@@ -204,7 +203,7 @@ fn spec(image: Image, programs: &[(&Path, &str)], scratch: &Path) -> Result<Imag
 }
 
 /// Every node of a testbed unpacks it: without what only a debugger needs.
-fn strip(program: &Path, to: &Path) -> Result<(), ImagesError> {
+pub(crate) fn strip(program: &Path, to: &Path) -> Result<(), ImagesError> {
     let output = Command::new("strip").args(["--strip-all", "-o"]).args([to, program]).output();
     let output = output.map_err(ImagesError::Strip)?;
     if output.status.success() {

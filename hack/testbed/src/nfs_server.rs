@@ -1,5 +1,6 @@
 //! A real NFS server: nfs-ganesha of the distribution (Debian's packages `nfs-ganesha` and `nfs-ganesha-vfs`), a server in user
-//! space; the machine's kernel has none. Here is what it needs to fail over: its settings, and an image of it for pods.
+//! space; the machine's kernel has none. Here is what it needs to fail over: its settings, and an image of it for pods, in
+//! which clients are too: ours, and `nfs-cat` of libnfs (`libnfs-utils`), which is nobody's here.
 //!
 //! Its clients notice nothing of a move but the pause if the server in the other place is the same for them: the same
 //! exported volume at the same path, with handles that do not depend on the device (`fsid_type`), the same name of the server
@@ -13,21 +14,29 @@ use std::process::Command;
 
 use crate::image::{ImageError, ImageFile, ImageSpec};
 
-/// The image of pods that export a volume.
-pub const IMAGE: &str = "testbed-nfs-server:latest";
+/// The image of servers and clients.
+pub const IMAGE: &str = "testbed-nfs:latest";
 /// What clients call the export.
 pub const EXPORT: &str = "/data";
 const PROGRAM: &str = "/usr/bin/ganesha.nfsd";
+/// Prints a file of a server, by libnfs.
+pub const READER: &str = "/usr/bin/nfs-cat";
+/// Our client in the image.
+pub const CLIENT: &str = "/testbed-nfs-client";
 /// The part that exports file systems.
 const FILE_SYSTEMS: &str = "libfsalvfs.so";
 /// The C library opens it by itself when a thread ends.
 const UNWINDER: &str = "libgcc_s.so.1";
+/// Which transports there are, for its library of remote procedure calls.
+const TRANSPORTS: &str = "/etc/netconfig";
+/// Where it looks for what is mounted.
+const MOUNTS: (&str, &str) = ("/etc/mtab", "/proc/self/mounts");
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
 pub enum NfsServerError {
     /// It is not installed.
-    #[error("there is no {what} on this machine: install the packages nfs-ganesha and nfs-ganesha-vfs")]
+    #[error("there is no {what} on this machine: install the packages nfs-ganesha, nfs-ganesha-vfs and libnfs-utils")]
     Missing {
         /// What was looked for.
         what: String,
@@ -74,8 +83,8 @@ impl NfsServer {
     /// # Errors
     /// When it is not installed.
     pub fn find() -> Result<Self, NfsServerError> {
-        if !Path::new(PROGRAM).is_file() {
-            return Err(NfsServerError::Missing { what: PROGRAM.to_owned() });
+        if let Some(missing) = [PROGRAM, READER, TRANSPORTS].into_iter().find(|path| !Path::new(path).is_file()) {
+            return Err(NfsServerError::Missing { what: missing.to_owned() });
         }
         let folders =
             ["/usr/lib", "/usr/lib64"].iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten());
@@ -112,7 +121,6 @@ impl NfsServer {
     Plugins_Dir = {parts};
 }}
 NFSv4 {{
-    Minor_Versions = 1, 2;
     Lease_Lifetime = {lease};
     # It ends before that when every client of before has said that it has all it wants.
     Grace_Period = {grace};
@@ -122,6 +130,7 @@ NFSv4 {{
     Server_Scope = "bulkhead-testbed";
     Server_Owner = "bulkhead-testbed";
     Only_Numeric_Owners = true;
+    UseGetpwnam = true;
 }}
 NFS_KRB5 {{
     Active_krb5 = false;
@@ -144,22 +153,26 @@ EXPORT {{
         )
     }
 
-    /// Its image: the program with its libraries, as they are on this machine.
+    /// The image: the server and libnfs' reader with their libraries, as they are on this machine, and our client.
     ///
     /// # Errors
     /// When the libraries cannot be found.
-    pub fn image(&self) -> Result<ImageSpec, NfsServerError> {
-        let part = self.parts.join(FILE_SYSTEMS);
-        let mut files = BTreeSet::from([PathBuf::from(PROGRAM), part.clone()]);
-        files.extend(libraries(Path::new(PROGRAM))?);
-        files.extend(libraries(&part)?);
+    pub fn image(&self, client: &Path) -> Result<ImageSpec, NfsServerError> {
+        let mut files = BTreeSet::new();
+        for program in [PathBuf::from(PROGRAM), self.parts.join(FILE_SYSTEMS), PathBuf::from(READER)] {
+            files.extend(libraries(&program)?);
+            files.insert(program);
+        }
         let unwinder = files.iter().filter_map(|path| Some(path.parent()?.join(UNWINDER))).find(|path| path.is_file());
         files.extend(unwinder);
-        let file = |path: &PathBuf| ImageFile { source: path.clone(), path: path.display().to_string(), mode: 0o755 };
+        files.insert(PathBuf::from(TRANSPORTS));
+        let same = |path: &PathBuf| ImageFile { source: path.clone(), path: path.display().to_string(), mode: 0o755 };
+        let client = ImageFile { source: client.to_owned(), path: CLIENT.to_owned(), mode: 0o755 };
+        let (mounts, table) = MOUNTS;
         Ok(ImageSpec {
             name: IMAGE.to_owned(),
-            files: files.iter().map(file).collect(),
-            entrypoint: vec![PROGRAM.to_owned()],
+            files: files.iter().map(same).chain([client]).collect(),
+            links: vec![(mounts.to_owned(), table.to_owned())],
             ..ImageSpec::default()
         })
     }

@@ -54,7 +54,7 @@ pub struct RealClusterOptions {
     pub operator: bool,
     /// Whether the S3 driver is installed too, with an S3 server on the storage network.
     pub s3: bool,
-    /// Whether nodes have the image of an NFS server, which the machine must have installed.
+    /// Whether nodes have the image of an NFS server and its clients, which the machine must have installed.
     pub nfs: bool,
     /// Further arguments of `bulkhead-controller`.
     pub controller_args: Vec<String>,
@@ -314,7 +314,7 @@ async fn archives(options: &RealClusterOptions) -> Result<Vec<PathBuf>, ClusterE
             archives.extend(s3::archives(&programs, &folder)?);
         }
         if with_nfs {
-            archives.push(nfs::archive(&folder)?);
+            archives.push(nfs::archive(&programs, &folder)?);
         }
         Ok(archives)
     });

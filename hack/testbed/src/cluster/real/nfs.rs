@@ -14,8 +14,9 @@ use serde_json::json;
 
 use super::{PodPlace, RealCluster, protected, workload};
 use crate::cluster::{ClusterError, wait};
-use crate::images::ImagesError;
-use crate::nfs_server::{EXPORT, IMAGE, NfsServer, Settings};
+use crate::images::{self, ImagesError};
+use crate::journal::{RECORD, number};
+use crate::nfs_server::{self, EXPORT, IMAGE, NfsServer, READER, Settings};
 
 /// The namespace of servers and clients.
 const NAMESPACE: &str = "default";
@@ -102,6 +103,7 @@ impl NfsExport {
                             "name": "nfs",
                             "image": IMAGE,
                             "imagePullPolicy": "Never",
+                            "command": [server.program()],
                             "args": arguments,
                             "ports": [{"name": "nfs", "containerPort": NFS_PORT}],
                             "readinessProbe": {"tcpSocket": {"port": "nfs"}, "periodSeconds": 1},
@@ -136,18 +138,22 @@ fn client(name: &str, node: &str, server: SocketAddr) -> Result<Pod, serde_json:
             "nodeSelector": {"kubernetes.io/hostname": node},
             "containers": [{
                 "name": CLIENT,
-                "image": "testbed-nfs-client:latest",
+                "image": IMAGE,
                 "imagePullPolicy": "Never",
+                "command": [nfs_server::CLIENT],
                 "args": [format!("--server={server}"), format!("--path={path}"), format!("--name={name}")],
             }],
         },
     }))
 }
 
-/// The archive of the servers' image.
-pub(super) fn archive(folder: &Path) -> Result<PathBuf, ClusterError> {
-    let archive = folder.join("testbed-nfs-server.tar");
-    NfsServer::find()?.image()?.write(&archive).map_err(ImagesError::from)?;
+/// The archive of the image of servers and clients.
+pub(super) fn archive(programs: &Path, folder: &Path) -> Result<PathBuf, ClusterError> {
+    let archive = folder.join("testbed-nfs.tar");
+    let client = folder.join("testbed-nfs-client");
+    images::strip(&programs.join("testbed-nfs-client"), &client)?;
+    let image = NfsServer::find()?.image(&client)?;
+    image.write(&archive).map_err(ImagesError::from)?;
     Ok(archive)
 }
 
@@ -225,6 +231,23 @@ impl RealCluster {
         })
         .await?;
         Ok(place)
+    }
+
+    /// The records in a client's file as libnfs reads it in the client's pod: another program than the one that wrote them.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn read_by_libnfs(&self, client: &PodPlace, server: SocketAddr) -> Result<u64, ClusterError> {
+        let (host, port) = (server.ip(), server.port());
+        let url = format!("nfs://{host}{EXPORT}/{}?version=4&nfsport={port}", client.name);
+        let text = self.testbed.kubectl(&["exec", "--namespace", NAMESPACE, &client.name, "--", READER, &url]).await?;
+        let records = text.as_bytes().chunks_exact(RECORD).map(number);
+        Ok((1..)
+            .zip(records)
+            .take_while(|(expected, found)| *found == Some(*expected))
+            .map(|(it, _)| it)
+            .last()
+            .unwrap_or(0))
     }
 
     /// What a client said so far, read from the disk of its node.
