@@ -130,7 +130,7 @@ impl Look {
         };
         let of_it = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
         let slices = slices.list(&of_it).await?;
-        let endpoints = slices.into_iter().flat_map(|slice| slice.endpoints.unwrap_or_default());
+        let endpoints = slices.into_iter().flat_map(|slice| slice.endpoints);
         let fence: Option<NodeFence> = Api::all(client.clone()).get_opt(&old.node).await?;
         Ok(Self {
             node: Api::all(client.clone()).get_opt(&old.node).await?,
