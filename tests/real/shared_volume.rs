@@ -52,8 +52,8 @@ pub async fn nfs_server_moves(cluster: &RealCluster) -> Outcome {
         |line: &&Said| ["stale", "lost", "broken", "read something"].iter().any(|word| line.what.starts_with(word));
     assert_eq!(said.iter().find(wrong), None);
     assert!(said.iter().any(|line| line.what == "renewed Reclaimed"), "{said:?}");
-    let found = cluster.read_by_libnfs(&client, address).await?;
-    assert!(Some(found) >= last(&said), "libnfs reads {found} of {:?} records", last(&said));
+    let found = cluster.read_by_libnfs(&client, address, SOON).await?;
+    assert!(Some(found) >= last(&said), "libnfs reads {found} records of {:?}", last(&said));
 
     cluster.node(&old.node)?.heal_all().await?;
     cluster.usable(&old.node, SOON).await?;

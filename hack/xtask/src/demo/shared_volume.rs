@@ -4,7 +4,7 @@
 
 mod look;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ async fn play(cluster: &RealCluster) -> Result<Vec<Promise>> {
     let stage = Stage::set_up(cluster).await?;
     let failure = stage.fail().await?;
     stage.report(&failure)?;
-    let read = cluster.read_by_libnfs(&stage.client, stage.address).await?;
+    let read = cluster.read_by_libnfs(&stage.client, stage.address, LIMIT).await?;
     cluster.node(&stage.server.node)?.heal_all().await?;
     cluster.usable(&stage.server.node, LIMIT).await?;
     println!("{} is whole again; the server stays where it is.", stage.server.node);
@@ -206,8 +206,7 @@ async fn address(cluster: &RealCluster) -> Result<SocketAddr> {
             Ok(status.mount_endpoint.clone().filter(|_| ready).ok_or_else(|| format!("{status:?}")))
         })
         .await?;
-    let parsed: SocketAddr = address.parse()?;
-    Ok(SocketAddr::new(IpAddr::from(parsed.ip()), parsed.port()))
+    Ok(address.parse()?)
 }
 
 async fn shared_volume(cluster: &RealCluster) -> Result<SharedVolume> {

@@ -113,11 +113,14 @@ impl NfsExport {
                                 {"name": "data", "mountPath": EXPORTED, "subPath": "exported"},
                                 {"name": "data", "mountPath": RECOVERY, "subPath": "recovery"},
                                 {"name": "settings", "mountPath": SETTINGS},
+                                {"name": "scratch", "mountPath": "/tmp"},
                             ],
                         }],
                         "volumes": [
                             {"name": "data", "persistentVolumeClaim": {"claimName": self.name}},
                             {"name": "settings", "configMap": {"name": self.name}},
+                            // Where it tries which locks there are.
+                            {"name": "scratch", "emptyDir": {}},
                         ],
                     },
                 },
@@ -233,21 +236,27 @@ impl RealCluster {
         Ok(place)
     }
 
-    /// The records in a client's file as libnfs reads it in the client's pod: another program than the one that wrote them.
+    /// How many records without a gap libnfs reads from a client's file, in the client's pod: another program than the one
+    /// that wrote them. A server that has just started lets nobody open anything anew for some seconds.
     ///
     /// # Errors
-    /// When it cannot be read.
-    pub async fn read_by_libnfs(&self, client: &PodPlace, server: SocketAddr) -> Result<u64, ClusterError> {
+    /// When it cannot be read in time.
+    pub async fn read_by_libnfs(
+        &self,
+        client: &PodPlace,
+        server: SocketAddr,
+        limit: Duration,
+    ) -> Result<u64, ClusterError> {
         let (host, port) = (server.ip(), server.port());
         let url = format!("nfs://{host}{EXPORT}/{}?version=4&nfsport={port}", client.name);
-        let text = self.testbed.kubectl(&["exec", "--namespace", NAMESPACE, &client.name, "--", READER, &url]).await?;
+        let exec = ["exec", "--namespace", NAMESPACE, &client.name, "--", READER, &url];
+        let text = wait::until("libnfs reads the file", limit, async || {
+            Ok(self.testbed.kubectl(&exec).await.map_err(|error| error.to_string()))
+        })
+        .await?;
         let records = text.as_bytes().chunks_exact(RECORD).map(number);
-        Ok((1..)
-            .zip(records)
-            .take_while(|(expected, found)| *found == Some(*expected))
-            .map(|(it, _)| it)
-            .last()
-            .unwrap_or(0))
+        let whole = (1..).zip(records).take_while(|(expected, found)| *found == Some(*expected));
+        Ok(whole.map(|(number, _)| number).last().unwrap_or(0))
     }
 
     /// What a client said so far, read from the disk of its node.
