@@ -64,7 +64,7 @@ async fn start() -> Result<RealCluster, Failed> {
         Path::new(env!("CARGO_BIN_EXE_bulkhead-controller")).parent().ok_or("the programs are in no folder")?;
     let cluster = RealCluster::start(RealClusterOptions {
         testbed,
-        s3: false,
+        s3: true,
         nfs: true,
         controller_args: vec!["--attacher-resync-period=1s".into()],
         ..RealClusterOptions::new(programs)

@@ -1,13 +1,12 @@
 //! A volume that an NFS server exports, behind one address: the server's node dies, and its clients go on.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use bulkhead_testbed::cluster::real::{NFS_PORT, NfsExport, PodPlace, RealCluster, Said};
+use bulkhead::api::shared_volume::{SharedVolume, SharedVolumeStatus};
+use bulkhead_testbed::cluster::real::{NfsExport, RealCluster, Said};
 use bulkhead_testbed::real_nodes::Fault;
-use k8s_openapi::api::core::v1::{Pod, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::DeleteParams;
 use libtest_mimic::Failed;
 use serde_json::json;
 
@@ -15,81 +14,88 @@ use super::Outcome;
 use super::bed::SOON;
 use super::scenes::leader;
 
+/// The claim, and with it the server, the SharedVolume, the Service.
+const NAME: &str = "builds";
+/// How many records a client writes after the failover before it is believed that it goes on.
+const RECORDS: u64 = 20;
+/// What a client must never say: the first word of a line.
+const WRONG: [&str; 3] = ["stale", "lost", "broken"];
+
 /// The server moves with its volume, and a client that has a file open notices nothing but the pause.
 pub async fn nfs_server_moves(cluster: &RealCluster) -> Outcome {
     let leader = leader(cluster).await?.spec.and_then(|spec| spec.node_name).ok_or("the leader is on no node")?;
-    let nodes: Vec<_> = (1..=3).map(|number| format!("node-{number}")).collect();
-    let at = nodes.iter().filter(|name| **name != leader).cloned().collect::<Vec<_>>();
-    let [first, client_node] = <[String; 2]>::try_from(at).map_err(|_| "there are not three nodes")?;
-    let export = NfsExport { name: "builds".to_owned(), nodes: vec![first, leader] };
+    let others: Vec<_> = (1..=3).map(|number| format!("node-{number}")).filter(|name| *name != leader).collect();
+    let [first, client] = <[String; 2]>::try_from(others).map_err(|_| "there are not three nodes")?;
+    let export = NfsExport { name: NAME.to_owned(), nodes: vec![first, leader] };
     cluster.create_nfs_export(&export).await?;
+    share(cluster).await?;
     let old = cluster.nfs_export_runs(&export, None, SOON).await?;
-    let address = published(cluster, &export, &old).await?;
-    let client = cluster.run_nfs_client("builder", &client_node, address, SOON).await?;
+    let address = served(cluster, None).await?;
+    let client = cluster.run_nfs_client("builder", &client, address, SOON).await?;
 
     cluster.node(&old.node)?.fault(Fault::KillEverything).await?;
     let safe = last(&cluster.said(&client)?);
     let new = cluster.nfs_export_runs(&export, Some(&old), SOON).await?;
     assert_ne!(new.node, old.node);
-    switch(cluster, &export, &new).await?;
+    assert_eq!(served(cluster, Some(&new.node)).await?, address, "another address");
     cluster
-        .wait("the client writes again", SOON, async || {
+        .wait("the client goes on writing", SOON, async || {
             let said = cluster.said(&client)?;
-            Ok(if last(&said) > safe.map(|safe| safe + 20) {
-                Ok(())
-            } else {
-                Err(format!("{:?}", said.iter().rev().take(20).collect::<Vec<_>>()))
-            })
+            Ok(if last(&said) >= safe + RECORDS { Ok(()) } else { Err(notable(&said).join("; ")) })
         })
         .await?;
+
     let said = cluster.said(&client)?;
-    for line in &said {
-        if !line.what.starts_with("wrote") && !line.what.starts_with("read ") {
-            println!("{} {}", line.at, line.what);
-        }
-    }
-    let wrong =
-        |line: &&Said| ["stale", "lost", "broken", "read something"].iter().any(|word| line.what.starts_with(word));
-    assert_eq!(said.iter().find(wrong), None);
-    assert!(said.iter().any(|line| line.what == "renewed Reclaimed"), "{said:?}");
-    let found = cluster.read_by_libnfs(&client, address, SOON).await?;
-    assert!(Some(found) >= last(&said), "libnfs reads {found} records of {:?}", last(&said));
+    let notable = notable(&said);
+    assert!(!notable.iter().any(|line| WRONG.iter().any(|word| line.starts_with(word))), "{notable:?}");
+    assert!(notable.iter().any(|line| line == "renewed Reclaimed"), "it lost what it had open: {notable:?}");
+    let read = cluster.read_by_libnfs(&client, address, SOON).await?;
+    assert!(read >= last(&said), "libnfs reads {read} records of {}", last(&said));
 
     cluster.node(&old.node)?.heal_all().await?;
     cluster.usable(&old.node, SOON).await?;
     cluster.end_shells(&[&client.name], SOON).await?;
+    Api::<SharedVolume>::default_namespaced(cluster.client.clone()).delete(NAME, &DeleteParams::default()).await?;
     Ok(cluster.end_nfs_export(&export, SOON).await?)
 }
 
-fn last(said: &[Said]) -> Option<u64> {
-    said.iter().filter_map(|line| line.what.strip_prefix("wrote ")?.parse().ok()).max()
-}
-
-async fn published(cluster: &RealCluster, export: &NfsExport, server: &PodPlace) -> Result<SocketAddr, Failed> {
-    let service: Service = serde_json::from_value(json!({
-        "metadata": {"name": export.name},
-        "spec": {"ports": [{"name": "nfs", "port": 2049}]},
-    }))?;
-    let services: Api<Service> = Api::default_namespaced(cluster.client.clone());
-    let made = services.create(&PostParams::default(), &service).await?;
-    let address: IpAddr = made.spec.and_then(|spec| spec.cluster_ip).ok_or("no address")?.parse()?;
-    switch(cluster, export, server).await?;
-    Ok(SocketAddr::new(address, 2049))
-}
-
-async fn switch(cluster: &RealCluster, export: &NfsExport, server: &PodPlace) -> Outcome {
-    let pods: Api<Pod> = Api::default_namespaced(cluster.client.clone());
-    let address = pods.get(&server.name).await?.status.and_then(|status| status.pod_ip).ok_or("no address")?;
-    let slice = json!({
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {"name": "builds-ipv4", "labels": {"kubernetes.io/service-name": export.name}},
-        "addressType": "IPv4",
-        "ports": [{"name": "nfs", "port": NFS_PORT, "protocol": "TCP"}],
-        "endpoints": [{"addresses": [address], "conditions": {"ready": true}}],
+async fn share(cluster: &RealCluster) -> Outcome {
+    let shared = json!({
+        "apiVersion": "bulkhead.dev/v1alpha1",
+        "kind": "SharedVolume",
+        "metadata": {"name": NAME, "namespace": "default"},
+        "spec": {"claimName": NAME, "backend": {"pods": {"matchLabels": {"app": NAME}}}, "probe": {"period": "1s"}},
     });
-    let slices: Api<EndpointSlice> = Api::default_namespaced(cluster.client.clone());
-    slices.patch("builds-ipv4", &PatchParams::apply("test"), &Patch::Apply(slice)).await?;
-    let _ = DeleteParams::default();
-    Ok(())
+    Ok(cluster.testbed.apply(vec![serde_json::from_value(shared)?]).await?)
+}
+
+/// Waits until the address serves, from a server on `node` if one is named.
+async fn served(cluster: &RealCluster, node: Option<&str>) -> Result<SocketAddr, Failed> {
+    let volumes: Api<SharedVolume> = Api::default_namespaced(cluster.client.clone());
+    let is_served = |status: &SharedVolumeStatus| {
+        let ready = status.conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True");
+        let on = status.active.as_ref().and_then(|active| active.node_name.as_deref());
+        ready && on.is_some() && (node.is_none() || on == node)
+    };
+    let address = cluster
+        .wait("the SharedVolume is Ready", SOON, async || {
+            let status = volumes.get(NAME).await?.status.unwrap_or_default();
+            Ok(status.mount_endpoint.clone().filter(|_| is_served(&status)).ok_or_else(|| format!("{status:?}")))
+        })
+        .await?;
+    Ok(address.parse()?)
+}
+
+/// The last record that was safe; 0 for none.
+fn last(said: &[Said]) -> u64 {
+    said.iter().filter_map(|line| line.what.strip_prefix("wrote ")?.parse().ok()).max().unwrap_or(0)
+}
+
+/// What was said but for each record.
+fn notable(said: &[Said]) -> Vec<String> {
+    let is_record = |what: &str| {
+        what.split_once(' ')
+            .is_some_and(|(word, rest)| ["wrote", "read"].contains(&word) && rest.parse::<u64>().is_ok())
+    };
+    said.iter().map(|line| line.what.clone()).filter(|what| !is_record(what)).collect()
 }
