@@ -15,7 +15,7 @@ mod table;
 use std::sync::Arc;
 
 use bulkhead_testbed::cluster::real::RealCluster;
-use bulkhead_testbed::nfs_server::NfsServer;
+use bulkhead_testbed::ganesha::Ganesha;
 use bulkhead_testbed::real_nodes;
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -102,7 +102,7 @@ fn lacking(arguments: &Arguments) -> Option<String> {
         return None;
     }
     let lacking = real_nodes::check().err().map(|error| error.to_string());
-    lacking.or_else(|| NfsServer::find().err().map(|error| error.to_string()))
+    lacking.or_else(|| Ganesha::find().err().map(|error| error.to_string()))
 }
 
 fn trial<T>(bed: &Arc<Bed>, name: &str, test: T) -> Trial

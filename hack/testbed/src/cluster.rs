@@ -22,9 +22,9 @@ pub use self::tapped::Tapped;
 pub use self::workload::{Workload, merge};
 
 use crate::array::{Array, ArrayOptions, ClaimError};
+use crate::ganesha::GaneshaError;
 use crate::images::ImagesError;
 use crate::mount_s3::MountS3Error;
-use crate::nfs_server::NfsServerError;
 use crate::nodes::{KwokHeartbeat, NodeError, NodeOptions, SimulatedNode, SimulatedNodes};
 use crate::process::{Launch, Process, ProcessError};
 use crate::real_nodes::RealNodeError;
@@ -110,7 +110,7 @@ pub enum ClusterError {
     MountS3(#[from] MountS3Error),
     /// The program that serves NFS.
     #[error(transparent)]
-    NfsServer(#[from] NfsServerError),
+    Ganesha(#[from] GaneshaError),
     /// A file of this machine.
     #[error("cannot use {path}: {source}")]
     File {

@@ -4,14 +4,14 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use bulkhead_testbed::ganesha::{EXPORT, Ganesha, Settings};
 use bulkhead_testbed::nfs_client::{NfsError, NfsFile, Renewal};
-use bulkhead_testbed::nfs_server::{EXPORT, NfsServer, Settings};
 use bulkhead_testbed::process::{Process, Signal};
 
 use crate::bed::{Bed, Mounted, SOON, wait};
 
 /// An nfs-ganesha that exports what is mounted there.
-fn serve(bed: &Bed, server: &NfsServer, name: &str, at: &Mounted, port: u16) -> Process {
+fn serve(bed: &Bed, server: &Ganesha, name: &str, at: &Mounted, port: u16) -> Process {
     let [exported, recovery] = ["exported", "recovery"].map(|folder| at.target.join(folder));
     for folder in [&exported, &recovery] {
         fs::create_dir_all(folder).unwrap();
@@ -40,7 +40,7 @@ fn insist<T>(what: &str, mut attempt: impl FnMut() -> Result<T, NfsError>) -> T 
 #[test]
 fn a_client_of_an_exported_volume_goes_on_with_its_file_handle_when_the_server_moves() {
     let Some(bed) = Bed::new() else { return };
-    let server = match NfsServer::find() {
+    let server = match Ganesha::find() {
         Ok(server) => server,
         Err(error) => {
             assert!(std::env::var_os("CI").is_none(), "{error}");

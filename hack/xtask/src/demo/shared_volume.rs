@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead::api::shared_volume::SharedVolume;
 use bulkhead_testbed::cluster::real::{NfsExport, PodPlace, RealCluster, RealClusterOptions, Said};
-use bulkhead_testbed::nfs_server::NfsServer;
+use bulkhead_testbed::ganesha::Ganesha;
 use bulkhead_testbed::real_nodes::{self, Fault};
 use chrono::{DateTime, Utc};
 use kube::Api;
@@ -39,7 +39,7 @@ type Promise = (bool, String);
 /// Shows it all.
 pub async fn run(root: &Path) -> Result<()> {
     real_nodes::check()?;
-    NfsServer::find()?;
+    Ganesha::find()?;
     println!(
         "Preparing: our programs and upstream's (built once, then cached), and images of them and of nfs-ganesha."
     );

@@ -14,9 +14,9 @@ use serde_json::json;
 
 use super::{PodPlace, RealCluster, protected, workload};
 use crate::cluster::{ClusterError, wait};
+use crate::ganesha::{self, EXPORT, Ganesha, IMAGE, READER, Settings};
 use crate::images::{self, ImagesError};
 use crate::journal::{RECORD, number};
-use crate::nfs_server::{self, EXPORT, IMAGE, NfsServer, READER, Settings};
 
 /// The namespace of servers and clients.
 const NAMESPACE: &str = "default";
@@ -60,7 +60,7 @@ impl NfsExport {
         }))
     }
 
-    fn settings(&self, server: &NfsServer) -> Result<ConfigMap, serde_json::Error> {
+    fn settings(&self, server: &Ganesha) -> Result<ConfigMap, serde_json::Error> {
         let settings = Settings {
             port: NFS_PORT,
             folder: Path::new(EXPORTED),
@@ -74,7 +74,7 @@ impl NfsExport {
         }))
     }
 
-    fn deployment(&self, server: &NfsServer) -> Result<Deployment, serde_json::Error> {
+    fn deployment(&self, server: &Ganesha) -> Result<Deployment, serde_json::Error> {
         let mut labels = protected();
         labels.insert("app".to_owned(), self.name.clone());
         let arguments = server.arguments(&Path::new(SETTINGS).join("ganesha.conf"), Path::new("/ganesha.pid"));
@@ -143,7 +143,7 @@ fn client(name: &str, node: &str, server: SocketAddr) -> Result<Pod, serde_json:
                 "name": CLIENT,
                 "image": IMAGE,
                 "imagePullPolicy": "Never",
-                "command": [nfs_server::CLIENT],
+                "command": [ganesha::CLIENT],
                 "args": [format!("--server={server}"), format!("--path={path}"), format!("--name={name}")],
             }],
         },
@@ -155,7 +155,7 @@ pub(super) fn archive(programs: &Path, folder: &Path) -> Result<PathBuf, Cluster
     let archive = folder.join("testbed-nfs.tar");
     let client = folder.join("testbed-nfs-client");
     images::strip(&programs.join("testbed-nfs-client"), &client)?;
-    let image = NfsServer::find()?.image(&client)?;
+    let image = Ganesha::find()?.image(&client)?;
     image.write(&archive).map_err(ImagesError::from)?;
     Ok(archive)
 }
@@ -166,7 +166,7 @@ impl RealCluster {
     /// # Errors
     /// When the API server refuses them.
     pub async fn create_nfs_export(&self, export: &NfsExport) -> Result<(), ClusterError> {
-        let (server, create) = (NfsServer::find()?, PostParams::default());
+        let (server, create) = (Ganesha::find()?, PostParams::default());
         let claim = export.claim(self.array.driver_name())?;
         Api::namespaced(self.client.clone(), NAMESPACE).create(&create, &claim).await?;
         Api::namespaced(self.client.clone(), NAMESPACE).create(&create, &export.settings(&server)?).await?;

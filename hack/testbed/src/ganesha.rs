@@ -34,7 +34,7 @@ const MOUNTS: (&str, &str) = ("/etc/mtab", "/proc/self/mounts");
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
-pub enum NfsServerError {
+pub enum GaneshaError {
     /// It is not installed.
     #[error("there is no {what} on this machine: install the packages nfs-ganesha, nfs-ganesha-vfs and libnfs-utils")]
     Missing {
@@ -56,7 +56,7 @@ pub enum NfsServerError {
 
 /// An nfs-ganesha that is installed on this machine.
 #[derive(Clone, Debug)]
-pub struct NfsServer {
+pub struct Ganesha {
     /// The folder of its parts.
     parts: PathBuf,
 }
@@ -77,20 +77,20 @@ pub struct Settings<'a> {
     pub grace: u32,
 }
 
-impl NfsServer {
+impl Ganesha {
     /// The one of this machine.
     ///
     /// # Errors
     /// When it is not installed.
-    pub fn find() -> Result<Self, NfsServerError> {
+    pub fn find() -> Result<Self, GaneshaError> {
         if let Some(missing) = [PROGRAM, READER, TRANSPORTS].into_iter().find(|path| !Path::new(path).is_file()) {
-            return Err(NfsServerError::Missing { what: missing.to_owned() });
+            return Err(GaneshaError::Missing { what: missing.to_owned() });
         }
         let folders =
             ["/usr/lib", "/usr/lib64"].iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten());
         let inside = folders.flatten().map(|entry| entry.path()).chain([PathBuf::from("/usr/lib64")]);
         let parts = inside.map(|folder| folder.join("ganesha")).find(|folder| folder.join(FILE_SYSTEMS).is_file());
-        parts.map(|parts| Self { parts }).ok_or_else(|| NfsServerError::Missing { what: FILE_SYSTEMS.to_owned() })
+        parts.map(|parts| Self { parts }).ok_or_else(|| GaneshaError::Missing { what: FILE_SYSTEMS.to_owned() })
     }
 
     /// Its program.
@@ -157,7 +157,7 @@ EXPORT {{
     ///
     /// # Errors
     /// When the libraries cannot be found.
-    pub fn image(&self, client: &Path) -> Result<ImageSpec, NfsServerError> {
+    pub fn image(&self, client: &Path) -> Result<ImageSpec, GaneshaError> {
         let mut files = BTreeSet::new();
         for program in [PathBuf::from(PROGRAM), self.parts.join(FILE_SYSTEMS), PathBuf::from(READER)] {
             files.extend(libraries(&program)?);
@@ -179,13 +179,13 @@ EXPORT {{
 }
 
 /// The libraries that a program or library needs, by the dynamic linker's own word, and the linker.
-fn libraries(path: &Path) -> Result<Vec<PathBuf>, NfsServerError> {
-    let failed = |source| NfsServerError::Libraries { path: path.to_owned(), source };
+fn libraries(path: &Path) -> Result<Vec<PathBuf>, GaneshaError> {
+    let failed = |source| GaneshaError::Libraries { path: path.to_owned(), source };
     let output = Command::new("ldd").arg(path).output().map_err(failed)?;
     if !output.status.success() {
         return Err(failed(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())));
     }
-    parse(&String::from_utf8_lossy(&output.stdout)).map_err(|what| NfsServerError::Missing { what })
+    parse(&String::from_utf8_lossy(&output.stdout)).map_err(|what| GaneshaError::Missing { what })
 }
 
 /// What `ldd` prints: `NAME => PATH (ADDRESS)`, or `PATH (ADDRESS)` of the linker itself; the kernel's own library has no path.
