@@ -2,7 +2,7 @@
 
 use chrono::DateTime;
 
-use super::{mountpoint_s3_pod_attachment, node_fence, resiliency_policy, volume_health};
+use super::{mountpoint_s3_pod_attachment, node_fence, resiliency_policy, shared_volume_provider, volume_health};
 use crate::api::node_fence::{NodeFenceStatus, Timeline};
 use crate::api::volume_health::VolumeHealth;
 use crate::runtime::telemetry::{EventResult, InformerLabel, Outcome, QueueLabel, Telemetry};
@@ -61,6 +61,8 @@ fn the_list_of_metrics_is_as_recorded() {
     let mounts = mountpoint_s3_pod_attachment::metrics::Metrics::register(&telemetry);
     mounts.wrote(mountpoint_s3_pod_attachment::metrics::Written::Create);
     mounts.look(&[], &[]);
+    shared_volume_provider::metrics::Metrics::register(&telemetry).polled("", None);
+    crate::storageos::metrics::Metrics::register(&telemetry).helped("list_namespaces", "", 0.0);
     let text = telemetry.encode().unwrap();
     let mut lines: Vec<_> =
         text.lines().filter(|line| line.starts_with("# HELP") || line.starts_with("# TYPE")).collect();

@@ -4,6 +4,7 @@ mod api;
 mod crash;
 mod failover;
 mod s3;
+mod shared_volume_provider;
 mod tree;
 mod volume_health;
 
@@ -15,11 +16,18 @@ const THREADS: usize = 6;
 fn main() {
     let mut arguments = libtest_mimic::Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(THREADS));
-    let mut trials: Vec<_> =
-        [crash::trials(), tree::trials(), api::trials(), failover::trials(), volume_health::trials(), s3::trials()]
-            .into_iter()
-            .flatten()
-            .collect();
+    let mut trials: Vec<_> = [
+        crash::trials(),
+        tree::trials(),
+        api::trials(),
+        failover::trials(),
+        volume_health::trials(),
+        s3::trials(),
+        shared_volume_provider::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     if let Some(lacking) = lacking(&arguments) {
         trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();
     }
