@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use bulkhead::api::time;
 use bulkhead::controllers::{
-    Context, S3Stores, Stores, mountpoint_s3_pod_attachment, node_fence, resiliency_policy, volume_health,
-    volume_health_policy,
+    Context, S3Stores, SharedVolumeStores, Stores, mountpoint_s3_pod_attachment, node_fence, resiliency_policy,
+    shared_volume, volume_health, volume_health_policy,
 };
 use bulkhead::error::{Error, Result};
 use bulkhead::runtime::apply::Writer;
 use bulkhead::runtime::client::Clients;
 use bulkhead::runtime::clock::Clock;
 use bulkhead::runtime::program::{self, Flags};
+use bulkhead::storageos::providers::Providers;
 use clap::Parser;
 
 const _: () = assert!(
@@ -22,7 +23,7 @@ const _: () = assert!(
 );
 
 /// Bulkhead's controllers: fence failed nodes, release their pods, clean up after them; know the health of volumes; mount S3
-/// volumes in pods of their own.
+/// volumes in pods of their own; give NFS servers an address that survives failover.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -39,6 +40,8 @@ struct Cli {
     out_of_service_max: time::Duration,
     #[command(flatten)]
     s3: mountpoint_s3_pod_attachment::flags::S3Flags,
+    #[command(flatten)]
+    shared_volumes: shared_volume::flags::SharedVolumeFlags,
 }
 
 #[derive(clap::Subcommand)]
@@ -97,8 +100,13 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         let stores = S3Stores::spawn(watches, namespace, &program.telemetry, &program.health, &cancel);
         mountpoint_s3_pod_attachment::run(cx.clone(), stores, config, cancel.clone())
     });
+    let (watches, telemetry) = (&program.clients.watches, &program.telemetry);
+    let shared_volumes = SharedVolumeStores::spawn(watches, telemetry, &program.health, &cancel);
+    let providers = Providers::default();
+    let config = shared_volume::Config { cluster_domain: cli.shared_volumes.cluster_domain, ..Default::default() };
     let work = async move {
         tokio::join!(
+            shared_volume::run(cx.clone(), shared_volumes, providers, config, cancel.clone()),
             async {
                 if let Some(s3) = s3 {
                     s3.await;

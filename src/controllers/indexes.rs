@@ -4,8 +4,12 @@ use crate::api::affinity::{self, HOSTNAME_LABEL};
 use crate::api::mountpoint_pod::MountpointPod;
 use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::api::node_volume_report::NodeVolumeReport;
+use crate::api::shared_volume::{SHARED_VOLUME_LABEL, SharedVolume};
 use crate::api::slim::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeSource};
+use crate::api::slim_network::{EndpointSlice, ServerPod};
 use crate::api::volume_health::VolumeHealth;
+
+use super::shared_volume::objects::service_name;
 
 /// Pods, attachments and requests by the name of their node.
 pub const BY_NODE: &str = "node";
@@ -32,6 +36,12 @@ pub const BY_MOUNT: &str = "mount";
 pub const BY_WORKLOAD: &str = "workload";
 /// s3pa by the name of a Mountpoint Pod.
 pub const BY_MOUNTPOINT_POD: &str = "mountpointpod";
+/// SharedVolumes, and slices, by `namespace/name` of their Service.
+pub const BY_SERVICE: &str = "service";
+/// Slices by `namespace/name` of the SharedVolume that they say they belong to.
+pub const BY_SHARED_VOLUME: &str = "sharedvolume";
+/// SharedVolumes by [`provider_volume`].
+pub const BY_PROVIDER_VOLUME: &str = "providervolume";
 
 /// What tells the volumes of all CSI drivers apart.
 pub fn handle(driver: &str, handle: &str) -> String {
@@ -128,4 +138,49 @@ pub fn claims_of_health(health: &VolumeHealth) -> Vec<String> {
 /// The volume that a claim is bound to, or asks for.
 pub(super) fn volume_of_claim(claim: &PersistentVolumeClaim) -> Vec<String> {
     claim.spec.volume_name.iter().cloned().collect()
+}
+
+/// What tells the volumes of all providers apart.
+pub fn provider_volume(provider: &str, volume_id: &str) -> String {
+    format!("{provider}/{volume_id}")
+}
+
+pub(super) fn provider_volume_of_shared_volume(it: &SharedVolume) -> Vec<String> {
+    let provider = it.spec.backend.provider.iter();
+    provider.map(|provider| provider_volume(&provider.name, &provider.volume_id)).collect()
+}
+
+pub(super) fn claim_of_shared_volume(it: &SharedVolume) -> Vec<String> {
+    it.metadata.namespace.iter().map(|namespace| format!("{namespace}/{}", it.spec.claim_name)).collect()
+}
+
+pub(super) fn service_of_shared_volume(it: &SharedVolume) -> Vec<String> {
+    let name = service_name(it);
+    it.metadata.namespace.iter().map(|namespace| format!("{namespace}/{name}")).collect()
+}
+
+/// Nodes of the servers that it may have, and of the one that it has. Pods are found by their own watch.
+pub(super) fn nodes_of_shared_volume(it: &SharedVolume) -> Vec<String> {
+    let candidates = it.spec.backend.static_.iter().flat_map(|backend| &backend.candidates);
+    let active = it.status.as_ref().and_then(|status| status.active.as_ref());
+    let active = active.and_then(|active| active.node_name.as_ref());
+    let mut nodes: Vec<_> = candidates.filter_map(|it| it.node_name.as_ref()).chain(active).cloned().collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes
+}
+
+pub(super) fn service_of_slice(slice: &EndpointSlice) -> Vec<String> {
+    let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
+    slice.service().map(|service| format!("{namespace}/{service}")).into_iter().collect()
+}
+
+pub(super) fn shared_volume_of_slice(slice: &EndpointSlice) -> Vec<String> {
+    let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
+    let label = slice.metadata.labels.as_ref().and_then(|labels| labels.get(SHARED_VOLUME_LABEL));
+    label.map(|name| format!("{namespace}/{name}")).into_iter().collect()
+}
+
+pub(super) fn node_of_server_pod(pod: &ServerPod) -> Vec<String> {
+    pod.spec.node_name.iter().cloned().collect()
 }

@@ -2,8 +2,9 @@
 
 use chrono::DateTime;
 
-use super::{mountpoint_s3_pod_attachment, node_fence, resiliency_policy, volume_health};
+use super::{mountpoint_s3_pod_attachment, node_fence, resiliency_policy, shared_volume, volume_health};
 use crate::api::node_fence::{NodeFenceStatus, Timeline};
+use crate::api::shared_volume::{LastFailover, SharedVolumeStatus};
 use crate::api::volume_health::VolumeHealth;
 use crate::runtime::telemetry::{EventResult, InformerLabel, Outcome, QueueLabel, Telemetry};
 
@@ -21,6 +22,39 @@ fn unhealthy() -> VolumeHealth {
     let status = serde_json::json!({ "phase": "Healthy", "taints": [taint] });
     let status = serde_json::from_value(status).unwrap();
     VolumeHealth { status: Some(status), ..VolumeHealth::default() }
+}
+
+/// A failover that was noticed at 100 s and switched at 101 s.
+fn failed_over(serving: Option<i64>) -> SharedVolumeStatus {
+    let at = |seconds| DateTime::from_timestamp(seconds, 0);
+    let failover = LastFailover {
+        from: Some("a".to_owned()),
+        to: Some("b".to_owned()),
+        reason: "NodeFenced".to_owned(),
+        detected_at: at(100).unwrap(),
+        switched_at: at(101),
+        serving_at: serving.and_then(at),
+    };
+    SharedVolumeStatus { last_failover: Some(failover), ..SharedVolumeStatus::default() }
+}
+
+#[test]
+fn each_part_of_a_failover_is_observed_once() {
+    let telemetry = Telemetry::new();
+    let metrics = shared_volume::metrics::Metrics::register(&telemetry);
+    let (switched, serving) = (failed_over(None), failed_over(Some(120)));
+    metrics.recorded(None, &switched);
+    metrics.recorded(Some(&switched), &serving);
+    metrics.recorded(Some(&serving), &serving);
+    let text = telemetry.encode().unwrap();
+    for line in [
+        "bulkhead_shared_volume_failovers_total{reason=\"NodeFenced\"} 1",
+        "bulkhead_shared_volume_failover_seconds_sum{phase=\"Switch\"} 1.0",
+        "bulkhead_shared_volume_failover_seconds_count{phase=\"Switch\"} 1",
+        "bulkhead_shared_volume_failover_seconds_sum{phase=\"Serving\"} 20.0",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
 }
 
 #[test]
@@ -61,6 +95,12 @@ fn the_list_of_metrics_is_as_recorded() {
     let mounts = mountpoint_s3_pod_attachment::metrics::Metrics::register(&telemetry);
     mounts.wrote(mountpoint_s3_pod_attachment::metrics::Written::Create);
     mounts.look(&[], &[]);
+    let addresses = shared_volume::metrics::Metrics::register(&telemetry);
+    addresses.wrote(shared_volume::metrics::Written::Record);
+    addresses.probed(shared_volume::metrics::ProbeResult::Answered, std::time::Duration::ZERO);
+    addresses.published(&Ok(()));
+    addresses.recorded(None, &failed_over(Some(120)));
+    addresses.look(&[]);
     let text = telemetry.encode().unwrap();
     let mut lines: Vec<_> =
         text.lines().filter(|line| line.starts_with("# HELP") || line.starts_with("# TYPE")).collect();

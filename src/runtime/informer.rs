@@ -38,6 +38,7 @@ pub struct Informer<K> {
     indexers: Vec<Indexer<K>>,
     keep: Box<dyn Fn(&K) -> bool + Send + Sync>,
     eager: bool,
+    is_one_of_many: bool,
 }
 
 impl<K> Informer<K>
@@ -50,7 +51,7 @@ where
         let jitter = name.bytes().fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
         let timeout = WATCH_TIMEOUT + jitter % (TIMEOUT_JITTER + 1);
         let config = watcher::Config::default().streaming_lists().timeout(timeout);
-        Self { api, name, config, indexers: Vec::new(), keep: Box::new(|_| true), eager: false }
+        Self { api, name, config, indexers: Vec::new(), keep: Box::new(|_| true), eager: false, is_one_of_many: false }
     }
 
     /// Adds an index: `values` gives the values under which [`Store::by_index`] finds an object.
@@ -90,33 +91,50 @@ where
         self
     }
 
+    /// It is one of many under one name, which come and go: it has no gauges, which would show only the last of them, and
+    /// its end is no sign that the program is stuck.
+    #[must_use]
+    pub fn one_of_many(mut self) -> Self {
+        self.is_one_of_many = true;
+        self
+    }
+
     /// Starts watching in a task that ends with `cancel`.
     pub fn spawn(self, cancel: CancellationToken, telemetry: &Telemetry) -> Store<K> {
         let store = Store::new_detached(self.indexers.clone());
         let label = InformerLabel { informer: self.name };
         let metrics = telemetry.runtime.clone();
-        telemetry.before_scrape({
-            let (store, metrics, label) = (store.clone(), metrics.clone(), label.clone());
-            move || {
-                let idle = monotonic().saturating_duration_since(store.last_progress()).as_secs();
-                metrics.informer_idle.get_or_create(&label).set(i64::try_from(idle).unwrap_or(i64::MAX));
-                metrics.informer_objects.get_or_create(&label).set(i64::try_from(store.len()).unwrap_or(i64::MAX));
-            }
-        });
+        if !self.is_one_of_many {
+            telemetry.before_scrape(gauges(store.clone(), metrics.clone(), label.clone()));
+        }
+        let liveness = Some(telemetry.clone()).filter(|_| !self.is_one_of_many);
         let feed = Feed { store: store.clone(), keep: self.keep, eager: self.eager, label, metrics };
-        let watch = watch_for_ever(guarded(self.api, self.name, telemetry.clone()), self.config, feed);
+        let watch = watch_for_ever(guarded(self.api, self.name, liveness), self.config, feed);
         tokio::spawn(async move { cancel.run_until_cancelled(watch).await });
         store
     }
 }
 
-/// The same resources as `api`, decoded with a guard around each object. Each request is a sign of life: kube's watcher
-/// renews a watch without a word.
-fn guarded<K: Resource<DynamicType = ()>>(api: Api<K>, name: &'static str, telemetry: Telemetry) -> Api<Guarded<K>> {
+/// How much is kept, and for how long nothing came.
+fn gauges<K>(store: Store<K>, metrics: RuntimeMetrics, label: InformerLabel) -> impl Fn() {
+    move || {
+        let idle = monotonic().saturating_duration_since(store.last_progress()).as_secs();
+        metrics.informer_idle.get_or_create(&label).set(i64::try_from(idle).unwrap_or(i64::MAX));
+        metrics.informer_objects.get_or_create(&label).set(i64::try_from(store.len()).unwrap_or(i64::MAX));
+    }
+}
+
+/// The same resources as `api`, decoded with a guard around each object. Each request is a sign of life, if somebody asks
+/// for them: kube's watcher renews a watch without a word.
+fn guarded<K: Resource<DynamicType = ()>>(
+    api: Api<K>,
+    name: &'static str,
+    liveness: Option<Telemetry>,
+) -> Api<Guarded<K>> {
     let namespace = api.namespace().map(str::to_owned);
     let inner = api.into_client();
     let noted = tower::service_fn(move |request: http::Request<Body>| {
-        telemetry.informer_asks(name);
+        liveness.iter().for_each(|telemetry| telemetry.informer_asks(name));
         let inner = inner.clone();
         async move { inner.send(request).await }
     });

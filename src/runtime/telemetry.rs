@@ -11,7 +11,10 @@ use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::WithExportConfig as _;
 use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
 use prometheus_client::{
-    encoding::{EncodeLabelSet, EncodeLabelValue, text::encode},
+    encoding::{
+        EncodeLabelSet, EncodeLabelValue,
+        text::{encode_eof, encode_registry},
+    },
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Metric, Registry},
 };
@@ -27,6 +30,8 @@ type Refresh = Box<dyn Fn() + Send + Sync>;
 #[derive(Clone)]
 pub struct Telemetry {
     registry: Arc<Mutex<Registry>>,
+    /// Metrics whose whole names somebody else fixed.
+    exact: Arc<Mutex<Registry>>,
     refresh: Arc<Mutex<Vec<Refresh>>>,
     /// Informer → when it last asked the server for a list or a watch.
     asked: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
@@ -45,12 +50,18 @@ impl Telemetry {
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("bulkhead");
         let runtime = RuntimeMetrics::register(&mut registry);
-        Self { registry: Arc::new(Mutex::new(registry)), refresh: Arc::default(), asked: Arc::default(), runtime }
+        let registry = Arc::new(Mutex::new(registry));
+        Self { registry, exact: Arc::default(), refresh: Arc::default(), asked: Arc::default(), runtime }
     }
 
     /// Adds a metric under `bulkhead_<name>` and returns it.
     pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
         Adder(&mut lock(&self.registry)).with(name, help, metric)
+    }
+
+    /// Adds a metric under exactly this name, as a seed fixes it, and returns it. Counters end in `_total` all the same.
+    pub fn register_exact<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
+        Adder(&mut lock(&self.exact)).with(name, help, metric)
     }
 
     /// Runs `update` before each scrape, for gauges that depend on the time of day.
@@ -76,7 +87,9 @@ impl Telemetry {
             update();
         }
         let mut text = String::new();
-        encode(&mut text, &lock(&self.registry))
+        encode_registry(&mut text, &lock(&self.registry))
+            .and_then(|()| encode_registry(&mut text, &lock(&self.exact)))
+            .and_then(|()| encode_eof(&mut text))
             .map_err(|error| Error::Invalid(format!("metrics cannot be encoded: {error}")))?;
         Ok(text)
     }

@@ -10,6 +10,8 @@ mod rule_cases;
 mod rules;
 mod s3_manifests;
 mod samples;
+mod shared_volume_rights;
+mod shared_volume_rules;
 mod volumes;
 pub mod world;
 
@@ -35,6 +37,20 @@ pub fn trials() -> Vec<Trial> {
         trial(&shared, "applying_a_sample_again_changes_nothing", samples::applying_a_sample_again_changes_nothing),
         trial(&shared, "every_rule_refuses_what_it_names", rules::every_rule_refuses_what_it_names),
         trial(&shared, "limits_and_enums_are_enforced", rules::limits_and_enums_are_enforced),
+        trial(&shared, "what_the_rules_of_shared_volumes_let_pass", shared_volume_rules::what_the_rules_let_pass),
+        trial(
+            &shared,
+            "the_shortest_shared_volumes_get_every_default",
+            shared_volume_rules::the_shortest_ones_get_every_default,
+        ),
+        trial(&shared, "few_may_point_a_service_anywhere", shared_volume_rights::few_may_point_a_service_anywhere),
+        trial(&shared, "teams_write_no_status", shared_volume_rights::teams_write_no_status),
+        trial(&shared, "the_controller_writes_its_own_services", shared_volume_rights::the_controller_writes_its_own),
+        trial(
+            &shared,
+            "the_controller_annotates_claims_and_no_more",
+            shared_volume_rights::the_controller_annotates_claims_and_no_more,
+        ),
         trial(&shared, "an_incident_may_grow_and_recur", rules::an_incident_may_grow_and_recur),
         trial(&shared, "only_the_fencer_attests", admission::only_the_fencer_attests),
         trial(&shared, "only_the_driver_reports", admission::only_the_driver_reports),

@@ -68,15 +68,22 @@ fn missing(pointer: &str) -> Failed {
     format!("{pointer}: not there").into()
 }
 
-/// The API of one of our kinds.
+/// The API of one of our cluster-wide kinds.
 pub fn api(client: &Client, kind: &str) -> Api<DynamicObject> {
-    let kind = GroupVersionKind::gvk("bulkhead.dev", "v1alpha1", kind);
-    Api::all_with(client.clone(), &ApiResource::from_gvk(&kind))
+    Api::all_with(client.clone(), &resource(kind))
 }
 
 /// The API for an object of ours.
 pub fn api_of(client: &Client, object: &Value) -> Result<Api<DynamicObject>, Failed> {
-    Ok(api(client, object.get("kind").and_then(Value::as_str).ok_or("an object without kind")?))
+    let kind = object.get("kind").and_then(Value::as_str).ok_or("an object without kind")?;
+    Ok(match object.pointer("/metadata/namespace").and_then(Value::as_str) {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource(kind)),
+        None => api(client, kind),
+    })
+}
+
+fn resource(kind: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk("bulkhead.dev", "v1alpha1", kind))
 }
 
 /// An object to send.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::objects::Changes;
+use super::shared_volume_rules;
 
 /// Something that a rule refuses.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub struct Case {
 #[derive(Debug)]
 pub enum Refused {
     Create(Changes),
-    Update(Changes),
+    Update { before: Changes, after: Changes },
     Status { before: Changes, after: Changes },
 }
 
@@ -28,7 +29,7 @@ const RISK: &str =
 const UNREACHABLE: &str = "minimumProof cannot be reached by any listed method: Verified needs Unpublish";
 const NEVER: &str = "no node could ever be declared failed: add Kubelet to decisiveChannels, or list a taint that somebody \
                      other than the node lifecycle controller sets";
-const LABELS: &str = "values is required for In and NotIn and must be empty for Exists and DoesNotExist";
+pub const LABELS: &str = "values is required for In and NotIn and must be empty for Exists and DoesNotExist";
 const SHARE: &str = "must be a whole number from 1 to 5000 or a percentage from 1% to 100%";
 
 /// When something began.
@@ -37,7 +38,7 @@ const SINCE: &str = "2026-11-21T02:14:31Z";
 pub fn cases() -> Vec<Case> {
     let of_failover = [policy(), node_fence(), fence_request()];
     let of_volumes = [node_volume_report(), driver_report(), volume_health(), volume_health_policy()];
-    of_failover.into_iter().chain(of_volumes).flatten().collect()
+    of_failover.into_iter().chain(of_volumes).chain([shared_volume_rules::cases()]).flatten().collect()
 }
 
 fn policy() -> Vec<Case> {
@@ -115,7 +116,7 @@ fn node_fence() -> Vec<Case> {
         kind: "NodeFence",
         field,
         message,
-        refused: Refused::Update(vec![(pointer, value)]),
+        refused: Refused::Update { before: vec![], after: vec![(pointer, value)] },
     };
     vec![
         update("spec.episode", "episode only rises, by one", "/spec/episode", json!(4)),
@@ -167,7 +168,7 @@ fn fence_request() -> Vec<Case> {
         kind: "FenceRequest",
         field,
         message,
-        refused: Refused::Update(vec![(pointer, value)]),
+        refused: Refused::Update { before: vec![], after: vec![(pointer, value)] },
     };
     let status = |message, before, after| Case {
         kind: "FenceRequest",

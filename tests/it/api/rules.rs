@@ -11,10 +11,11 @@ use serde_json::{Value, json};
 use super::Outcome;
 use super::objects::{Changes, api_of, changed, dynamic, one};
 use super::rule_cases::{Case, Refused, cases};
+use super::shared_volume_rules;
 use super::world::{World, root, samples};
 
 /// A request that changes nothing but is judged like any other.
-fn dry_run() -> PostParams {
+pub fn dry_run() -> PostParams {
     PostParams { dry_run: true, ..PostParams::default() }
 }
 
@@ -28,6 +29,8 @@ pub fn sample(kind: &str) -> Result<Value, Failed> {
         "VolumeHealthPolicy" => one(&root().join("config/samples/volumehealthpolicy-databases.yaml")),
         "DriverReport" => one(&samples().join("driverreport.yaml")),
         "NodeVolumeReport" => one(&samples().join("nodevolumereport.yaml")),
+        "SharedVolume" => one(&root().join("config/samples/sharedvolume-static.yaml")),
+        "SharedVolumeProvider" => one(&root().join("config/samples/sharedvolumeprovider.yaml")),
         other => Err(format!("no sample for {other}").into()),
     }
 }
@@ -53,9 +56,9 @@ async fn refused(world: &World, case: &Case, number: usize) -> Result<String, Fa
     let api = api_of(&world.admin, &sample)?;
     let answer = match &case.refused {
         Refused::Create(changes) => api.create(&dry_run(), &dynamic(&changed(&sample, &name, changes)?)?).await,
-        Refused::Update(changes) => {
-            let stored = api.create(&PostParams::default(), &dynamic(&changed(&sample, &name, &vec![])?)?).await?;
-            let update = changed(&serde_json::to_value(&stored)?, &name, changes)?;
+        Refused::Update { before, after } => {
+            let stored = api.create(&PostParams::default(), &dynamic(&changed(&sample, &name, before)?)?).await?;
+            let update = changed(&serde_json::to_value(&stored)?, &name, after)?;
             api.replace(&name, &dry_run(), &dynamic(&update)?).await
         }
         Refused::Status { before, after } => {
@@ -139,7 +142,7 @@ pub async fn limits_and_enums_are_enforced(world: &World) -> Outcome {
         ("VolumeHealthPolicy", vec![("/spec/thresholds/failure", json!(0))], "failure: Invalid value"),
         ("VolumeHealthPolicy", vec![("/spec/checks/0/name", json!("Vibes"))], "Unsupported value"),
     ];
-    for (kind, changes, expected) in cases {
+    for (kind, changes, expected) in cases.into_iter().chain(shared_volume_rules::limits()) {
         let object = changed(&sample(kind)?, "beyond-limits", &changes)?;
         match api_of(&world.admin, &object)?.create(&dry_run(), &dynamic(&object)?).await {
             Err(kube::Error::Api(status)) if status.code == 422 && status.message.contains(expected) => {}

@@ -1,0 +1,111 @@
+//! Carries out what a pass decided, in order, each effect at its own moment of leadership.
+
+use std::time::Instant;
+
+use json_patch::Patch;
+use k8s_openapi::api::core::v1 as core;
+use kube::ResourceExt;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::api::shared_volume::{MOUNT_ENDPOINT_ANNOTATION, SERVICE_MANAGER, SHARED_VOLUME_LABEL, UNPUBLISH_FINALIZER};
+use crate::api::slim_network::Service;
+use crate::controllers::Context;
+use crate::error::{Error, Result};
+use crate::runtime::apply::{Kind, Writer};
+use crate::runtime::patch::{self, Edit};
+use crate::runtime::store::ObjectKey;
+
+use super::decide::{Effect, Refusal, Refused, Seen};
+use super::metrics::Written;
+
+/// Carries out one effect. Telling a provider and reading live are not among them: see [`publisher`](super::publisher) and
+/// [`verify`](super::verify).
+pub async fn act(cx: &Context, seen: &Seen, effect: &Effect) -> Result<()> {
+    let (writer, owned) = (&cx.writer, &cx.writer.under(SERVICE_MANAGER));
+    match effect {
+        Effect::Record { before, status } => {
+            let mut after = before.as_ref().clone();
+            after.status = Some(status.as_ref().clone());
+            writer.replace_status(&after).await.map(drop)
+        }
+        Effect::Finalizer { wanted } => {
+            let change = if *wanted { patch::add_finalizer } else { patch::remove_finalizer };
+            let object = seen.shared_volume.as_ref();
+            patched(writer, object, change(&object.metadata, UNPUBLISH_FINALIZER)).await
+        }
+        Effect::ApplyService { service, create: true } => owned.create(service.as_ref()).await.map(drop),
+        Effect::ApplyService { service, .. } => owned.apply(service.as_ref(), None::<&core::Service>).await.map(drop),
+        Effect::RepairService { before, ports } => repair(owned, before, ports).await,
+        Effect::DeleteService(before) => delete(owned, before.as_ref(), None).await,
+        Effect::DisownService(before) => {
+            patched(owned, before.as_ref(), patch::remove_label(&before.metadata, SHARED_VOLUME_LABEL)).await
+        }
+        Effect::WriteSlice { slice, before } => write(owned, slice.as_ref(), before.is_some()).await,
+        Effect::DeleteSlice(before) => delete(owned, before.as_ref(), before.resource_version()).await,
+        Effect::WriteEndpoints { endpoints, before } => write(owned, endpoints.as_ref(), before.is_some()).await,
+        Effect::DeleteEndpoints(before) => delete(owned, before.as_ref(), before.resource_version()).await,
+        Effect::AnnotateClaim { claim, endpoint } => {
+            let edit = Edit::of(&claim.metadata).annotation(MOUNT_ENDPOINT_ANNOTATION, endpoint.as_deref());
+            patched(writer, claim.as_ref(), edit.patch()).await
+        }
+        Effect::Publish { .. } | Effect::Verify => Ok(()),
+    }
+}
+
+/// What was written by an effect, for those who count.
+pub fn written(effect: &Effect) -> Option<Written> {
+    Some(match effect {
+        Effect::Record { .. } => Written::Record,
+        Effect::Finalizer { .. } => Written::Finalizer,
+        Effect::ApplyService { .. }
+        | Effect::RepairService { .. }
+        | Effect::DeleteService(_)
+        | Effect::DisownService(_) => Written::Service,
+        Effect::WriteSlice { .. } | Effect::DeleteSlice(_) => Written::EndpointSlice,
+        Effect::WriteEndpoints { .. } | Effect::DeleteEndpoints(_) => Written::Endpoints,
+        Effect::AnnotateClaim { .. } => Written::Claim,
+        Effect::Publish { .. } | Effect::Verify => return None,
+    })
+}
+
+/// Whether an effect makes an object that is not there.
+pub fn is_creation(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::ApplyService { create: true, .. }
+            | Effect::WriteSlice { before: None, .. }
+            | Effect::WriteEndpoints { before: None, .. }
+    )
+}
+
+/// What the API server has against a Service; nothing if that is no reason of its own.
+pub fn refusal(effect: &Effect, error: &Error, at: Instant) -> Option<Refusal> {
+    let Effect::ApplyService { .. } = effect else { return None };
+    let Error::Api(inner) = error else { return None };
+    let kube::Error::Api(status) = inner.as_ref() else { return None };
+    let details = status.details.as_ref().filter(|_| status.code == 422)?;
+    let what = Refused::of(details.causes.iter().map(|cause| cause.field.as_str()))?;
+    Some(Refusal { what, error: status.message.clone(), at })
+}
+
+async fn repair(writer: &Writer, before: &Service, ports: &[core::ServicePort]) -> Result<()> {
+    let edit = Edit::of(&before.metadata).put(&["spec", "ports"], ports);
+    let has_selector = !before.spec.selector.is_empty();
+    let edit = if has_selector { edit.take(&["spec", "selector"]) } else { edit };
+    patched(writer, before, edit.patch()).await
+}
+
+async fn write<K: Kind + Serialize + DeserializeOwned>(writer: &Writer, object: &K, is_there: bool) -> Result<()> {
+    if is_there { writer.replace(object).await.map(drop) } else { writer.create(object).await.map(drop) }
+}
+
+async fn delete<K: Kind>(writer: &Writer, before: &K, version: Option<String>) -> Result<()> {
+    let uid = before.meta().uid.as_deref().unwrap_or_default();
+    writer.delete::<K>(&ObjectKey::from(before), uid, version.as_deref(), None).await
+}
+
+async fn patched<K: Kind + DeserializeOwned>(writer: &Writer, object: &K, patch: Option<Patch>) -> Result<()> {
+    let Some(patch) = patch else { return Ok(()) };
+    writer.json_patch::<K>(&ObjectKey::from(object), patch).await.map(drop)
+}

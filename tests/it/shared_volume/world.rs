@@ -1,0 +1,101 @@
+//! A dual-stack control plane with the shipped controller under its shipped rights. Nodes and pods are objects only; NFS
+//! servers are tasks of this process that answer on an address which is not loopback, as slices demand.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bulkhead_testbed::cluster::{Cluster, ClusterOptions};
+use bulkhead_testbed::{Component, Identity, TestbedOptions};
+use kube::Client;
+use libtest_mimic::Failed;
+use tokio::runtime::Runtime;
+use tokio::sync::OnceCell;
+
+use super::union::Union;
+use crate::failover::kept::Kept;
+
+/// Long enough for a loaded machine; nothing waits this long when it works.
+pub const SOON: Duration = Duration::from_secs(60);
+/// What a watch wakes is done so soon even on a loaded machine; what waits for the next full look (a minute) is not.
+/// `hack/bench shared-volume` measures the promise itself, which is a second.
+pub const AT_ONCE: Duration = Duration::from_secs(10);
+
+/// The shared cluster, started by the first test that needs it.
+pub struct Shared {
+    // Dropped before the runtime that its tasks run on.
+    world: OnceCell<World>,
+    runtime: Runtime,
+}
+
+impl Shared {
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { world: OnceCell::new(), runtime: Runtime::new()? })
+    }
+
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    pub async fn world(&self) -> Result<&World, Failed> {
+        let start = async || {
+            let mut world = World::start(&[]).await?;
+            world.cluster.start_controller().await?;
+            world.kept = Some(Kept::new(world.cluster.controllers.remove(0)));
+            Ok::<_, Failed>(world)
+        };
+        self.world.get_or_try_init(start).await
+    }
+}
+
+/// The cluster.
+pub struct World {
+    pub admin: Client,
+    /// Watches all slices from the beginning on.
+    pub union: Union,
+    /// An address of this machine that is not loopback.
+    pub here: IpAddr,
+    kept: Option<Kept>,
+    pub cluster: Cluster,
+}
+
+impl World {
+    /// Everything but the controller, which will have these arguments.
+    pub async fn start(arguments: &[&str]) -> Result<Self, Failed> {
+        let here = here()?;
+        let cluster = Cluster::start(options(arguments)).await?;
+        let admin = cluster.testbed.client(&Identity::Admin).await?;
+        Ok(Self { union: Union::watch(admin.clone()), here, kept: None, admin, cluster })
+    }
+}
+
+/// No kubelet renews anything here, so no Lease says that a node is gone.
+fn options(arguments: &[&str]) -> ClusterOptions {
+    let controller = PathBuf::from(env!("CARGO_BIN_EXE_bulkhead-controller"));
+    let mut testbed = TestbedOptions {
+        scheduler: false,
+        node_monitor_grace_period: Duration::from_secs(86400),
+        ..TestbedOptions::default()
+    };
+    // The last one counts.
+    let families = vec!["--service-cluster-ip-range=10.0.0.0/16,fd00:96::/112".to_owned()];
+    testbed.extra_args.insert(Component::ApiServer, families);
+    ClusterOptions {
+        testbed,
+        programs: controller.parent().map(PathBuf::from),
+        arrays: Vec::new(),
+        nodes: 0,
+        controller: false,
+        controller_args: arguments.iter().map(ToString::to_string).collect(),
+        ..ClusterOptions::default()
+    }
+}
+
+/// The address from which this machine would speak to others; nothing is sent.
+fn here() -> Result<IpAddr, Failed> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    let others: SocketAddr = ([198, 51, 100, 1], 9).into();
+    let route = socket.connect(others).and_then(|()| socket.local_addr());
+    let here = route.map_err(|error| format!("this machine has no IPv4 address but loopback: {error}"))?;
+    Ok(here.ip())
+}
