@@ -25,6 +25,8 @@ pub mod service;
 pub mod slices;
 pub mod status;
 mod tell;
+#[cfg(test)]
+mod tests;
 mod verify;
 
 use std::sync::Arc;
