@@ -94,6 +94,24 @@ pub fn fencer_lease(driver: &str) -> String {
     format!("bulkhead-fencer-{}", hex(&Sha256::digest(driver), 4))
 }
 
+/// Longest name of a Service.
+const SERVICE_MAX: usize = 63;
+
+/// The name itself if a Service may have it (a DNS-1035 label); else its readable part, `-` and eight hex digits of its
+/// SHA-256.
+pub fn service_label(name: &str) -> String {
+    let is_inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let is_first = |c: char| c.is_ascii_lowercase();
+    if name.len() <= SERVICE_MAX && name.starts_with(is_first) && !name.ends_with('-') && name.chars().all(is_inside) {
+        return name.to_owned();
+    }
+    let readable: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let readable = readable.trim_start_matches(|c| !is_first(c));
+    let readable = readable.get(..SERVICE_MAX - 9).unwrap_or(readable).trim_end_matches('-');
+    let readable = if readable.is_empty() { "volume" } else { readable };
+    format!("{readable}-{}", hex(&Sha256::digest(name), 4))
+}
+
 /// The first `bytes` bytes as lower-case hexadecimal digits.
 pub fn hex(digest: &[u8], bytes: usize) -> String {
     digest.iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
@@ -125,6 +143,21 @@ mod tests {
     fn the_attachers_finalizer_is_spelled_as_the_attacher_does() {
         assert_eq!(attacher_finalizer("csi.block.example.com"), "external-attacher/csi-block-example-com");
         assert_eq!(attacher_finalizer("odd."), "external-attacher/odd-X");
+    }
+
+    #[test]
+    fn a_service_has_the_name_or_one_that_is_like_it() {
+        for name in ["media", "data-0", "a"] {
+            assert_eq!(service_label(name), name);
+        }
+        let long = "n".repeat(64);
+        for name in ["data.v2", "0data", "1", &long, "pvc.with-dots.and-more"] {
+            let label = service_label(name);
+            assert!(label.len() <= 63 && service_label(&label) == label && label != name, "{name}: {label}");
+        }
+        assert_eq!(service_label("data.v2"), service_label("data.v2"));
+        assert_ne!(service_label("data.v2"), service_label("data-v2."));
+        assert!(service_label("data.v2").starts_with("data-v2-"));
     }
 
     #[test]

@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use bulkhead::api::time;
 use bulkhead::controllers::{
-    Context, S3Stores, SharedVolumeStores, Stores, mountpoint_s3_pod_attachment, node_fence, resiliency_policy,
-    shared_volume, volume_health, volume_health_policy,
+    Context, ProviderStores, S3Stores, SharedVolumeStores, Stores, mountpoint_s3_pod_attachment, node_fence,
+    resiliency_policy, shared_volume, shared_volume_provider, volume_health, volume_health_policy,
 };
 use bulkhead::error::{Error, Result};
 use bulkhead::runtime::apply::Writer;
 use bulkhead::runtime::client::Clients;
 use bulkhead::runtime::clock::Clock;
-use bulkhead::runtime::program::{self, Flags};
-use bulkhead::storageos::providers::Providers;
+use bulkhead::runtime::program::{self, Flags, Program};
 use clap::Parser;
 
 const _: () = assert!(
@@ -41,6 +40,8 @@ struct Cli {
     #[command(flatten)]
     s3: mountpoint_s3_pod_attachment::flags::S3Flags,
     #[command(flatten)]
+    providers: shared_volume_provider::flags::ProviderFlags,
+    #[command(flatten)]
     shared_volumes: shared_volume::flags::SharedVolumeFlags,
 }
 
@@ -57,7 +58,8 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    run(Cli::parse()).await.unwrap_or_else(|error| program::failed(&error))
+    let arguments = shared_volume_provider::flags::with_two_dashes(std::env::args_os());
+    run(Cli::parse_from(arguments)).await.unwrap_or_else(|error| program::failed(&error))
 }
 
 async fn run(cli: Cli) -> Result<ExitCode> {
@@ -100,13 +102,10 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         let stores = S3Stores::spawn(watches, namespace, &program.telemetry, &program.health, &cancel);
         mountpoint_s3_pod_attachment::run(cx.clone(), stores, config, cancel.clone())
     });
-    let (watches, telemetry) = (&program.clients.watches, &program.telemetry);
-    let shared_volumes = SharedVolumeStores::spawn(watches, telemetry, &program.health, &cancel);
-    let providers = Providers::default();
-    let config = shared_volume::Config { cluster_domain: cli.shared_volumes.cluster_domain, ..Default::default() };
+    let shared_volumes = shared_volumes(&cx, &program, &cli.providers, cli.shared_volumes);
     let work = async move {
         tokio::join!(
-            shared_volume::run(cx.clone(), shared_volumes, providers, config, cancel.clone()),
+            shared_volumes,
             async {
                 if let Some(s3) = s3 {
                     s3.await;
@@ -119,6 +118,32 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         );
     };
     Ok(program.run(work).await)
+}
+
+/// Shared volumes and their providers, which meet in what the providers report.
+fn shared_volumes(
+    cx: &Context,
+    program: &Program,
+    providers: &shared_volume_provider::flags::ProviderFlags,
+    flags: shared_volume::flags::SharedVolumeFlags,
+) -> impl Future<Output = ()> + use<> {
+    let Program { clients, telemetry, health, cancel, .. } = program;
+    let stores = SharedVolumeStores::spawn(&clients.watches, telemetry, health, cancel);
+    let of_providers =
+        ProviderStores::spawn(&clients.watches, stores.shared_volumes.clone(), telemetry, health, cancel);
+    let intervals = shared_volume::decide::Intervals {
+        cache_expiry: providers.cache_expiry(),
+        create_poll: providers.create_poll(),
+        create_wait: providers.create_wait(),
+    };
+    let config = shared_volume::Config { intervals, cluster_domain: flags.cluster_domain };
+    let (reports, metrics) = shared_volume_provider::providers(cx);
+    let served = shared_volume::run(cx.clone(), stores, reports.clone(), config, cancel.clone());
+    let config = shared_volume_provider::Config { poll: providers.poll() };
+    let polled = shared_volume_provider::run(cx.clone(), of_providers, (reports, metrics), config, cancel.clone());
+    async move {
+        tokio::join!(served, polled);
+    }
 }
 
 /// Does this while it holds the Lease, so that no controller does anything again; and says what came of it.

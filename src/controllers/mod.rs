@@ -16,12 +16,10 @@ use crate::api::names;
 use crate::api::node_fence::NodeFence;
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::resiliency_policy::ResiliencyPolicy;
-use crate::api::shared_volume::{SHARED_VOLUME_LABEL, SharedVolume};
 use crate::api::slim::{
     AdmissionBinding, CsiDriver, CsiNode, Lease, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
     VolumeAttachment, VolumeSource,
 };
-use crate::api::slim_network::{EndpointSlice, Endpoints, MANAGED_BY_LABEL, SELECTOR_SLICES, Service};
 use crate::api::usage::Lookup;
 use crate::api::volume_health::VolumeHealth;
 use crate::api::volume_health_policy::VolumeHealthPolicy;
@@ -41,6 +39,8 @@ pub mod mountpoint_s3_pod_attachment;
 pub mod node_fence;
 pub mod resiliency_policy;
 pub mod shared_volume;
+pub mod shared_volume_provider;
+mod stores;
 #[cfg(test)]
 mod testing;
 pub mod volume_health;
@@ -49,6 +49,7 @@ pub mod volume_health_policy;
 pub use indexes::{ANY_HOST, BY_CLAIM, BY_DRIVER, BY_HANDLE, BY_HOST, BY_NODE, BY_VOLUME};
 pub use indexes::{BY_MOUNT, BY_MOUNTPOINT_POD, BY_PLACE, BY_UID, BY_WORKLOAD};
 pub use indexes::{BY_PROVIDER_VOLUME, BY_SERVICE, BY_SHARED_VOLUME};
+pub use stores::{ProviderStores, SharedVolumeStores};
 
 /// Where kubelets keep their Leases.
 pub const NODE_LEASES: &str = "kube-node-lease";
@@ -240,6 +241,7 @@ impl S3Stores {
         tokio::join!(
             self.attachments.wait_synced(),
             self.mountpoint_pods.wait_synced(),
+            stores.nodes.wait_synced(),
             stores.pods.wait_synced(),
             stores.claims.wait_synced(),
             stores.volumes.wait_synced(),
@@ -254,55 +256,6 @@ impl S3Stores {
     /// Whether a pod may have S3 volumes: a Mountpoint Pod that caches on a volume is served by nobody.
     pub fn is_workload(&self, pod: &Pod) -> bool {
         pod.metadata.namespace.as_deref() != Some(&self.namespace)
-    }
-}
-
-/// What shared volumes rest on besides. Nobody else waits for it.
-#[derive(Clone)]
-pub struct SharedVolumeStores {
-    /// SharedVolumes.
-    pub shared_volumes: Store<SharedVolume>,
-    /// All Services: one that is not ours may have the name that ours is to have.
-    pub services: Store<Service>,
-    /// Slices of Services without a selector, whoever writes them.
-    pub slices: Store<EndpointSlice>,
-    /// Endpoints that are ours.
-    pub endpoints: Store<Endpoints>,
-}
-
-impl SharedVolumeStores {
-    /// Starts the informers.
-    pub fn spawn(client: &Client, telemetry: &Telemetry, health: &Health, cancel: &CancellationToken) -> Self {
-        let all = |name| Start { name, client, telemetry, health, cancel };
-        // The slices of Services with a selector are most of a cluster's, and change with each of its pods.
-        let slices = format!("{MANAGED_BY_LABEL}!={SELECTOR_SLICES}");
-        Self {
-            shared_volumes: all("sharedvolumes").informer(|i| {
-                i.index(BY_CLAIM, indexes::claim_of_shared_volume)
-                    .index(BY_SERVICE, indexes::service_of_shared_volume)
-                    .index(BY_NODE, indexes::nodes_of_shared_volume)
-                    .index(BY_PROVIDER_VOLUME, indexes::provider_volume_of_shared_volume)
-            }),
-            services: all("services").informer(|i| i),
-            slices: all("endpointslices").informer(|i| {
-                i.labels(&slices)
-                    .index(BY_SERVICE, indexes::service_of_slice)
-                    .index(BY_SHARED_VOLUME, indexes::shared_volume_of_slice)
-            }),
-            endpoints: all("endpoints").informer(|i| i.labels(SHARED_VOLUME_LABEL)),
-        }
-    }
-
-    /// Returns once they, and the stores that they rest on, hold what the API server has.
-    pub async fn wait_synced(&self, stores: &Stores) {
-        tokio::join!(
-            self.shared_volumes.wait_synced(),
-            self.services.wait_synced(),
-            self.slices.wait_synced(),
-            self.endpoints.wait_synced(),
-            stores.claims.wait_synced(),
-            stores.fences.wait_synced(),
-        );
     }
 }
 

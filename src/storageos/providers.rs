@@ -251,12 +251,18 @@ impl Providers {
         self.change(provider, |provider| provider.has_namespaces(ids));
     }
 
-    /// All volumes of one namespace, by a list that began then; or the list failed.
-    pub fn listed(&self, provider: &str, namespace_id: &str, volumes: Option<Vec<ProviderVolume>>, began: Instant) {
+    /// All volumes of one namespace, by a list that began then; or the list failed. Returns whether that changes anything.
+    pub fn listed(
+        &self,
+        provider: &str,
+        namespace_id: &str,
+        volumes: Option<Vec<ProviderVolume>>,
+        began: Instant,
+    ) -> bool {
         self.change(provider, |provider| match volumes {
             Some(volumes) => provider.has_volumes(namespace_id, volumes, began),
             None => provider.has_failed(namespace_id),
-        });
+        })
     }
 
     /// All that a provider reported, in the order of ids.
@@ -276,14 +282,16 @@ impl Providers {
         found.map(|(name, _)| name.clone()).collect()
     }
 
-    fn change(&self, name: &str, change: impl FnOnce(&mut Provider) -> HashSet<String>) {
+    fn change(&self, name: &str, change: impl FnOnce(&mut Provider) -> HashSet<String>) -> bool {
         let mut state = self.lock();
         let provider = state.providers.entry(name.to_owned()).or_default();
         let affected = change(provider);
         if let Some(round) = &mut provider.round {
             round.pending.extend(affected.intersection(&provider.asked).cloned());
         }
+        let has_changed = !affected.is_empty();
         state.tell(name, affected);
+        has_changed
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -75,7 +75,8 @@ impl Feed {
     fn of_claim(&self, change: &Change<PersistentVolumeClaim>) -> Vec<ObjectKey> {
         let view = |claim: &Arc<PersistentVolumeClaim>| {
             let told = claim.annotations().get(MOUNT_ENDPOINT_ANNOTATION).cloned();
-            (claim.uid(), claim.spec.clone(), claim.metadata.deletion_timestamp.clone(), told)
+            let bound = (claim.spec.clone(), claim.status.clone());
+            (claim.uid(), bound, claim.metadata.deletion_timestamp.clone(), told)
         };
         let is_same = change.old.as_ref().map(view) == change.new.as_ref().map(view);
         if is_same { Vec::new() } else { self.by(BY_CLAIM, &change.key.to_string()) }

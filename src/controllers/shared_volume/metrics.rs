@@ -41,7 +41,11 @@ enum Cause {
     ProbeFailed,
     NodeFenced,
     PodLost,
-    ProviderMoved,
+    EndpointChanged,
+    EndpointLost,
+    CandidateRemoved,
+    /// Another process had seen why.
+    BackendChanged,
     Other,
 }
 
@@ -249,7 +253,10 @@ fn cause(reason: &str) -> Cause {
         "ProbeFailed" => Cause::ProbeFailed,
         "NodeFenced" => Cause::NodeFenced,
         "PodLost" => Cause::PodLost,
-        "ProviderMoved" => Cause::ProviderMoved,
+        "EndpointChanged" => Cause::EndpointChanged,
+        "EndpointLost" => Cause::EndpointLost,
+        "CandidateRemoved" => Cause::CandidateRemoved,
+        "BackendChanged" => Cause::BackendChanged,
         _ => Cause::Other,
     }
 }

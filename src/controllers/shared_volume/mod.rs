@@ -25,6 +25,8 @@ pub mod service;
 pub mod slices;
 pub mod status;
 mod tell;
+#[cfg(test)]
+mod tests;
 mod verify;
 
 use std::sync::Arc;
@@ -35,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 use crate::controllers::{Context, SharedVolumeStores};
 use crate::error::{Error, Result};
 use crate::runtime::queue::{self, Next, QueueConfig};
+use crate::runtime::random_unit;
 use crate::runtime::store::ObjectKey;
 use crate::storageos::providers::Providers;
 
@@ -54,6 +57,8 @@ const CONCURRENCY: usize = 64;
 const CONFLICT_PACE: Duration = Duration::from_millis(50);
 /// How long our own writes are waited for in the stores, and how often they are asked.
 const SETTLING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(5));
+/// By how much of it the time until a volume is verified again may be longer.
+const SPREAD: f64 = 0.1;
 
 /// How the controller works.
 #[derive(Clone, Debug)]
@@ -228,6 +233,10 @@ fn next(seen: &Seen, decision: &Decision) -> Next {
     let look_again = match decision.look_again {
         _ if has_written => Some(Duration::ZERO),
         None if is_unseen => Some(seen.intervals.create_poll),
+        // Volumes of providers are verified at different times: after a start it would be all of them at one.
+        Some(after) if decision.is_settled && seen.observation.is_some() => {
+            Some(after.mul_f64(1.0 + SPREAD * random_unit()))
+        }
         look_again => look_again,
     };
     look_again.map_or(Next::Await, Next::After)

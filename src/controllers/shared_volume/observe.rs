@@ -45,17 +45,20 @@ impl Observer {
             .as_ref()
             .map(|pods| Selection { namespace: namespace.to_owned(), labels: pods.match_labels.clone() });
         let pods = self.server_pods.select(key, selection).await?;
-        let nodes = indexes::nodes_of_shared_volume(&shared_volume);
-        let nodes = nodes.into_iter().chain(pods.iter().filter_map(|pod| pod.spec.node_name.clone()));
+        let slices = self.slices(key, &service);
+        let nodes = indexes::nodes_of_shared_volume(&shared_volume).into_iter();
+        let nodes = nodes.chain(pods.iter().filter_map(|pod| pod.spec.node_name.clone()));
+        let led_to = slices.iter().flat_map(|slice| &slice.endpoints).filter_map(|it| it.node_name.clone());
+        let fenced_nodes = fenced(&self.cx.stores, nodes.chain(led_to));
         let mut seen = Seen {
             rivals: self.rivals(&shared_volume),
             claim: self.cx.stores.claims.get(&named(&shared_volume.spec.claim_name)),
             service: self.stores.services.get(&service),
-            slices: self.slices(key, &service),
+            slices,
+            fenced_nodes,
             endpoints: self.stores.endpoints.get(&service),
             observation: backend.provider.as_ref().map(|it| self.providers.observe(&it.name, &it.volume_id)),
             intervals: self.intervals(&shared_volume),
-            fenced_nodes: fenced(&self.cx.stores, nodes),
             answers: self.prober.answers(key),
             memory,
             cluster_domain: self.config.cluster_domain.clone(),

@@ -49,7 +49,13 @@ pub fn of_claim(seen: &Seen, claim: &ClaimIdentity, now: Now) -> Decision {
             Decision::record("ServiceNotReady", seen, &report, now).look_again(again)
         }
         Step::Unseen { look_again, verify, is_late } => {
-            unseen(seen, report, now, verify, is_late).look_again(Some(look_again))
+            let unseen = unseen(seen, report, now, verify, is_late).look_again(Some(look_again));
+            let is_told = is_late && unseen.notes.is_empty();
+            // Somebody deletes it: it is made again, at the pace at which that is an error.
+            match service::create(seen, claim, &offer.servers, now) {
+                Step::Do(decision) if is_told => *decision,
+                _ => unseen,
+            }
         }
     };
     Decision { probes: choice.probes, ..decision }

@@ -61,6 +61,11 @@ fn missing(seen: &Seen, claim: &ClaimIdentity, servers: &[Server], now: Now) -> 
         let look_again = if verify { seen.intervals.create_poll } else { seen.intervals.create_poll - waited };
         return Step::Unseen { look_again, verify, is_late: waited >= seen.intervals.create_wait };
     }
+    create(seen, claim, servers, now)
+}
+
+/// Creates the Service with the addresses that it had. One that is there after all is a conflict.
+pub fn create(seen: &Seen, claim: &ClaimIdentity, servers: &[Server], now: Now) -> Step {
     let spec = &seen.shared_volume.spec.service;
     let refusal = seen.memory.refused.as_ref();
     let is_lost = refusal.is_some_and(|refusal| refusal.what == Refused::Addresses);

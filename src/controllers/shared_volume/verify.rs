@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kube::api::ListParams;
 use kube::{Api, Client};
 
-use crate::api::shared_volume::EndpointObjects;
+use crate::api::shared_volume::{EndpointObjects, SHARED_VOLUME_LABEL};
 use crate::api::slim_network::{
     EndpointSlice, Endpoints, MIRRORED_SLICES, SELECTOR_SLICES, SERVICE_NAME_LABEL, Service,
 };
@@ -30,11 +30,11 @@ impl Live {
     pub async fn read(client: &Client, seen: &Seen) -> Result<Self> {
         let (namespace, name) = service_key(seen);
         let services: Api<Service> = Api::namespaced(client.clone(), namespace);
-        let (service, slices, endpoints) = tokio::try_join!(
-            async { Ok(services.get_opt(&name).await?) },
-            slices(client, namespace, &name),
-            endpoints(client, namespace, &name),
-        )?;
+        let (service, slices, endpoints) =
+            tokio::try_join!(async { Ok(services.get_opt(&name).await?) }, slices(client, namespace, &name), async {
+                let counts = wants_endpoints(seen) || seen.endpoints.is_some();
+                if counts { endpoints(client, namespace, &name).await } else { Ok(None) }
+            },)?;
         Ok(Self { service: service.map(Arc::new), slices, endpoints })
     }
 
@@ -45,7 +45,10 @@ impl Live {
         seen.slices.retain(|slice| slice.service() != Some(&name));
         seen.slices.extend(self.slices);
         seen.service = self.service;
-        seen.endpoints = self.endpoints;
+        // As in every other pass, or the verdict would change with each look.
+        let is_ours = |it: &Endpoints| it.metadata.labels.iter().any(|labels| labels.contains_key(SHARED_VOLUME_LABEL));
+        let counts = wants_endpoints(seen);
+        seen.endpoints = self.endpoints.filter(|it| counts || is_ours(it));
     }
 }
 
@@ -111,8 +114,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Found {
     async fn read(client: &Client, seen: &Seen) -> Result<Self> {
         let (namespace, name) = service_key(seen);
-        let wants_endpoints = seen.shared_volume.spec.service.endpoints == EndpointObjects::EndpointSliceAndEndpoints
-            || is_mirrored(seen);
+        let wants_endpoints = wants_endpoints(seen);
         let (mut slices, endpoints) = tokio::try_join!(slices(client, namespace, &name), async {
             if wants_endpoints { endpoints(client, namespace, &name).await } else { Ok(None) }
         })?;
@@ -129,6 +131,11 @@ impl Found {
 fn is_suspect(seen: &Seen) -> bool {
     let has_selector = seen.service.as_ref().is_some_and(|service| !service.spec.selector.is_empty());
     has_selector || (is_mirrored(seen) && seen.endpoints.is_none())
+}
+
+/// Whether Endpoints of the Service's name bear on it, whoever made them.
+fn wants_endpoints(seen: &Seen) -> bool {
+    seen.shared_volume.spec.service.endpoints == EndpointObjects::EndpointSliceAndEndpoints || is_mirrored(seen)
 }
 
 fn is_mirrored(seen: &Seen) -> bool {
@@ -150,3 +157,7 @@ async fn endpoints(client: &Client, namespace: &str, name: &str) -> Result<Optio
     let api: Api<Endpoints> = Api::namespaced(client.clone(), namespace);
     Ok(api.get_opt(name).await?.map(Arc::new))
 }
+
+#[cfg(test)]
+#[path = "verify_tests.rs"]
+mod tests;

@@ -1,0 +1,138 @@
+//! Gathers what a pass sees: from the caches, from the poll's memory, and the Secret from a watch of just that one.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as core;
+use kube::{Api, Client, ResourceExt};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::api::shared_volume::SharedVolume;
+use crate::api::shared_volume_provider::{SecretReference, SharedVolumeProvider};
+use crate::controllers::{Context, ProviderStores};
+use crate::error::{Error, ErrorClass, Result};
+use crate::runtime::informer::Informer;
+use crate::runtime::queue::Queue;
+use crate::runtime::store::{ObjectKey, Store};
+use crate::storageos::Credentials;
+use crate::storageos::providers::Providers;
+
+use super::decide::Secret;
+use super::discovery::{self, Candidate};
+use super::poll::Served;
+
+/// A watch of one Secret. It reads no other: the operator has no business with the rest.
+pub struct SecretWatch {
+    reference: SecretReference,
+    store: Store<core::Secret>,
+    _ends: DropGuard,
+}
+
+impl SecretWatch {
+    /// Starts to watch the Secret of a provider; each change wakes it.
+    pub fn start(cx: &Context, provider: &str, reference: &SecretReference, queue: &Queue<String>) -> Self {
+        let cancel = CancellationToken::new();
+        let api = Api::namespaced(cx.clients.watches.clone(), &reference.namespace);
+        let fields = format!("metadata.name={}", reference.name);
+        let store = Informer::new(api, "providersecrets").fields(&fields).spawn(cancel.clone(), &cx.telemetry);
+        let mut changes = store.subscribe();
+        let (queue, provider) = (queue.clone(), provider.to_owned());
+        let ended = cancel.clone();
+        tokio::spawn(async move {
+            while let Some(Some(_)) = ended.run_until_cancelled(changes.recv()).await {
+                queue.add(provider.clone());
+            }
+        });
+        Self { reference: reference.clone(), store, _ends: cancel.drop_guard() }
+    }
+
+    /// Whether it watches this one.
+    pub fn is_of(&self, reference: &SecretReference) -> bool {
+        self.reference == *reference
+    }
+
+    /// The Secret as the watch has it; read live where it has nothing yet, which also tells why it may have nothing.
+    pub async fn read(&self, client: &Client) -> Result<(Secret, Option<Credentials>)> {
+        let SecretReference { namespace, name } = &self.reference;
+        let secret = if self.store.synced() {
+            self.store.get(&ObjectKey::namespaced(namespace, name))
+        } else {
+            let api: Api<core::Secret> = Api::namespaced(client.clone(), namespace);
+            match api.get_opt(name).await.map_err(Error::from) {
+                Err(error) if error.class() == ErrorClass::Forbidden => {
+                    return Ok((Secret::Unreadable(error.to_string()), None));
+                }
+                answer => answer?.map(Arc::new),
+            }
+        };
+        Ok(secret.map_or((Secret::Absent, None), |secret| credentials(&secret)))
+    }
+}
+
+fn credentials(secret: &core::Secret) -> (Secret, Option<Credentials>) {
+    let value = |key: &str| {
+        let bytes = secret.data.as_ref()?.get(key)?;
+        let text = String::from_utf8_lossy(&bytes.0).trim_end().to_owned();
+        Some(text).filter(|text| !text.is_empty())
+    };
+    let Some(username) = value("username") else { return (Secret::Incomplete("username"), None) };
+    let Some(password) = value("password") else { return (Secret::Incomplete("password"), None) };
+    let version = format!("{}/{}", secret.uid().unwrap_or_default(), secret.resource_version().unwrap_or_default());
+    (Secret::Usable(version), Some(Credentials { username, password }))
+}
+
+/// The volumes of a provider with what there is of them, and how many SharedVolumes they feed.
+pub fn volumes(
+    cx: &Context,
+    stores: &ProviderStores,
+    providers: &Providers,
+    provider: &SharedVolumeProvider,
+) -> (Vec<Candidate>, usize) {
+    let name = provider.name_any();
+    let served =
+        Served { selector: provider.spec.namespace_selector.clone(), namespaces: cx.stores.namespaces.clone() };
+    let ours = ours(stores, &name);
+    let volumes = providers.volumes(&name);
+    let known: BTreeSet<_> = volumes.iter().map(|volume| volume.id.as_str()).collect();
+    let is_fed = |it: &&Arc<SharedVolume>| volume_of(it).is_some_and(|id| known.contains(id));
+    let fed = ours.values().flatten().filter(is_fed).count();
+    let candidate = |volume| candidate(cx, stores, provider, &served, &ours, volume);
+    (volumes.iter().cloned().map(candidate).collect(), fed)
+}
+
+fn candidate(
+    cx: &Context,
+    stores: &ProviderStores,
+    provider: &SharedVolumeProvider,
+    served: &Served,
+    ours: &HashMap<String, Vec<Arc<SharedVolume>>>,
+    volume: Arc<crate::api::provider_volume::ProviderVolume>,
+) -> Candidate {
+    let namespace = &volume.claim_namespace;
+    // Of another namespace it is another tenant's, who shall not keep this one from theirs.
+    let is_own = |it: &Arc<SharedVolume>| namespace.is_empty() || it.metadata.namespace.as_ref() == Some(namespace);
+    let key = ObjectKey::namespaced(namespace, discovery::name(provider, &volume));
+    Candidate {
+        claim: cx.stores.claims.get(&ObjectKey::namespaced(namespace, &volume.claim_name)),
+        is_served: served.is_served(namespace),
+        is_managed: ours.get(&volume.id).is_some_and(|all| all.iter().any(is_own)),
+        is_name_taken: stores.shared_volumes.get(&key).is_some(),
+        volume,
+    }
+}
+
+/// The SharedVolumes of a provider by the id of their volume.
+fn ours(stores: &ProviderStores, provider: &str) -> HashMap<String, Vec<Arc<SharedVolume>>> {
+    let mut ours: HashMap<String, Vec<Arc<SharedVolume>>> = HashMap::new();
+    for it in stores.shared_volumes.list() {
+        let backend = it.spec.backend.provider.as_ref().filter(|backend| backend.name == provider);
+        if let Some(id) = backend.map(|backend| backend.volume_id.clone()) {
+            ours.entry(id).or_default().push(it);
+        }
+    }
+    ours
+}
+
+fn volume_of(shared_volume: &SharedVolume) -> Option<&str> {
+    shared_volume.spec.backend.provider.as_ref().map(|backend| backend.volume_id.as_str())
+}
