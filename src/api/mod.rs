@@ -18,6 +18,7 @@ pub mod node_volume_report;
 pub mod provider_volume;
 pub mod resiliency_policy;
 pub mod s3;
+pub mod s3_cache;
 mod schema;
 pub mod selector;
 pub mod shared_volume;

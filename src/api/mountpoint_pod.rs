@@ -36,6 +36,9 @@ pub struct Status {
     /// Its conditions.
     #[serde(deserialize_with = "nullable")]
     pub conditions: Vec<PodCondition>,
+    /// The containers that run before it, such as the one that joins certificates.
+    #[serde(deserialize_with = "nullable")]
+    pub init_container_statuses: Vec<ContainerStatus>,
     /// Its containers.
     #[serde(deserialize_with = "nullable")]
     pub container_statuses: Vec<ContainerStatus>,
@@ -57,6 +60,8 @@ pub struct PodCondition {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
+    /// Its name.
+    pub name: String,
     /// How often it was started again.
     pub restart_count: i32,
     /// Its present state.
@@ -65,6 +70,19 @@ pub struct ContainerStatus {
     /// Its state before.
     #[serde(deserialize_with = "nullable")]
     pub last_state: core::ContainerState,
+}
+
+impl ContainerStatus {
+    fn succeeded(&self) -> bool {
+        self.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0)
+    }
+
+    /// Why it ended, or does not run.
+    fn trouble(&self) -> Option<String> {
+        let ended = self.state.terminated.as_ref().or(self.last_state.terminated.as_ref());
+        let ended = ended.map(|it| format!("{} (exit code {})", it.reason.as_deref().unwrap_or("ended"), it.exit_code));
+        ended.or_else(|| self.state.waiting.as_ref().and_then(|waiting| waiting.reason.clone()))
+    }
 }
 
 impl MountpointPod {
@@ -130,13 +148,11 @@ impl MountpointPod {
     /// Why it ended or does not run, in the kubelet's words.
     pub fn trouble(&self) -> Option<String> {
         let of_pod = [&self.status.reason, &self.status.message].into_iter().flatten().cloned();
-        let of_containers = self.status.container_statuses.iter().filter_map(|container| {
-            let ended = container.state.terminated.as_ref().or(container.last_state.terminated.as_ref());
-            let ended =
-                ended.map(|it| format!("{} (exit code {})", it.reason.as_deref().unwrap_or("ended"), it.exit_code));
-            ended.or_else(|| container.state.waiting.as_ref().and_then(|waiting| waiting.reason.clone()))
-        });
-        let words: Vec<_> = of_pod.chain(of_containers).collect();
+        // Those that did their work are no trouble.
+        let before = self.status.init_container_statuses.iter().filter(|container| !container.succeeded());
+        let before = before.filter_map(|container| Some(format!("{} {}", container.name, container.trouble()?)));
+        let of_containers = self.status.container_statuses.iter().filter_map(ContainerStatus::trouble);
+        let words: Vec<_> = of_pod.chain(before).chain(of_containers).collect();
         (!words.is_empty()).then(|| words.join(": "))
     }
 

@@ -39,6 +39,8 @@ pub const MOUNT_ANNOTATION: &str = "bulkhead.dev/s3-mount";
 /// Annotation of a Mountpoint Pod of ours: uid of the PersistentVolume. A volume that is made anew under the same name never
 /// shares an old mount.
 pub const VOLUME_UID_ANNOTATION: &str = "bulkhead.dev/s3-volume-uid";
+/// Annotation of a Mountpoint Pod of ours: how many failed in a row before it was made. Absent for none.
+pub const FAILURES_ANNOTATION: &str = "bulkhead.dev/s3-failures";
 /// Label of every Mountpoint Pod of ours.
 pub const MOUNTPOINT_POD_LABEL: &str = "bulkhead.dev/mountpoint-pod";
 /// Finalizer of an s3pa: no Mountpoint Pod is left behind.

@@ -10,7 +10,7 @@ use bulkhead::csi::client::socket_path;
 use bulkhead::error::{Error, Result};
 use bulkhead::runtime::program::{self, Flags};
 use bulkhead::s3::controller_service;
-use bulkhead::s3::node_service::credentials::Keys;
+use bulkhead::s3::keys::Keys;
 use bulkhead::s3::node_service::{self, Parts, Settings, probe};
 use clap::{Parser, ValueEnum};
 
@@ -147,7 +147,7 @@ fn settings(cli: &Cli) -> Result<Settings> {
         volumes_max: cli.max_volumes_per_node,
         patience: cli.pod_timeout,
         mount_patience: cli.mount_timeout,
-        keys: Keys::of_driver(variable).map_err(Error::Invalid)?,
+        keys: Keys::of_environment(variable).map_err(Error::Invalid)?,
         environment: passed_on.collect::<BTreeMap<_, _>>(),
     })
 }

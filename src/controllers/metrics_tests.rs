@@ -2,7 +2,9 @@
 
 use chrono::DateTime;
 
-use super::{mountpoint_s3_pod_attachment, node_fence, resiliency_policy, shared_volume, volume_health};
+use super::{
+    mountpoint_s3_pod_attachment, node_fence, resiliency_policy, shared_volume, shared_volume_provider, volume_health,
+};
 use crate::api::node_fence::{NodeFenceStatus, Timeline};
 use crate::api::shared_volume::{LastFailover, SharedVolumeStatus};
 use crate::api::volume_health::VolumeHealth;
@@ -101,6 +103,8 @@ fn the_list_of_metrics_is_as_recorded() {
     addresses.published(&Ok(()));
     addresses.recorded(None, &failed_over(Some(120)));
     addresses.look(&[]);
+    shared_volume_provider::metrics::Metrics::register(&telemetry).polled("", None);
+    crate::storageos::metrics::Metrics::register(&telemetry).helped("list_namespaces", "", 0.0);
     let text = telemetry.encode().unwrap();
     let mut lines: Vec<_> =
         text.lines().filter(|line| line.starts_with("# HELP") || line.starts_with("# TYPE")).collect();

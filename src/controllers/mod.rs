@@ -241,6 +241,7 @@ impl S3Stores {
         tokio::join!(
             self.attachments.wait_synced(),
             self.mountpoint_pods.wait_synced(),
+            stores.nodes.wait_synced(),
             stores.pods.wait_synced(),
             stores.claims.wait_synced(),
             stores.volumes.wait_synced(),

@@ -21,7 +21,7 @@ async fn server(answers: Vec<Vec<u8>>) -> SocketAddr {
             connection.write_all(&answer).await.unwrap();
         }
         // Until the caller closes.
-        let _ = connection.read(&mut [0; 1]).await;
+        let _ = tokio::io::copy(&mut connection, &mut tokio::io::sink()).await;
     });
     address
 }

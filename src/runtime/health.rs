@@ -1,5 +1,5 @@
 //! `/healthz`, `/readyz` and `/metrics`. Readiness is a list of named gates, so that whoever looks sees
-//! *what* is missing. Being a follower is not a reason to be unready.
+//! *what* is missing, and of the queues that are stuck. Being a follower is not a reason to be unready.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use axum::{
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::telemetry::Telemetry;
+use super::{progress::Stuck, telemetry::Telemetry};
 use crate::error::{Error, Result};
 
 /// Media type of the metrics text.
@@ -103,23 +103,29 @@ pub async fn serve(
     Ok(local)
 }
 
-/// Not whether the server answers, which a restart does not mend: whether we still ask.
+/// What a restart mends. Not whether the server answers, but whether we still ask; not whether reconciles hang, for the
+/// driver that lets them hang does so after a restart too, but whether one blocks its thread.
 async fn alive(State((_, telemetry)): State<(Health, Telemetry)>) -> impl IntoResponse {
-    let silent = telemetry.silent_informers(SILENCE);
-    if silent.is_empty() {
-        return (StatusCode::OK, "ok\n".to_owned());
-    }
-    let lines = silent.into_iter().map(|name| format!("informer {name}: asked for nothing for {SILENCE:?}\n"));
-    (StatusCode::SERVICE_UNAVAILABLE, lines.collect())
+    let silent = telemetry.silent_informers(SILENCE).into_iter();
+    let blocked = telemetry.stuck_queues().into_iter().filter(|(_, stuck)| matches!(stuck, Stuck::Blocked(_)));
+    answer(
+        silent.map(|name| format!("informer {name}: asked for nothing for {SILENCE:?}")).chain(blocked.map(in_words)),
+    )
 }
 
-async fn ready(State((health, _)): State<(Health, Telemetry)>) -> impl IntoResponse {
-    let closed = health.closed();
-    if closed.is_empty() {
-        return (StatusCode::OK, "ok\n".to_owned());
-    }
-    let lines = closed.into_iter().map(|(name, why)| format!("{name}: {why}\n")).collect();
-    (StatusCode::SERVICE_UNAVAILABLE, lines)
+async fn ready(State((health, telemetry)): State<(Health, Telemetry)>) -> impl IntoResponse {
+    let closed = health.closed().into_iter().map(|(name, why)| format!("{name}: {why}"));
+    answer(closed.chain(telemetry.stuck_queues().into_iter().map(in_words)))
+}
+
+fn in_words((queue, stuck): (&'static str, Stuck)) -> String {
+    format!("queue {queue}: {stuck}")
+}
+
+/// A line for each thing that is wrong.
+fn answer(wrong: impl Iterator<Item = String>) -> (StatusCode, String) {
+    let lines: String = wrong.map(|line| line + "\n").collect();
+    if lines.is_empty() { (StatusCode::OK, "ok\n".to_owned()) } else { (StatusCode::SERVICE_UNAVAILABLE, lines) }
 }
 
 async fn metrics(State((_, telemetry)): State<(Health, Telemetry)>) -> impl IntoResponse {

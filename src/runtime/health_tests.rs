@@ -1,4 +1,5 @@
 use super::*;
+use crate::runtime::progress::Progress;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -58,6 +59,29 @@ async fn an_informer_that_stopped_asking_fails_the_liveness() {
     let answer = get(address, "/healthz").await;
     assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("informer nodes"), "{answer}");
     assert!(!answer.contains("informer pods"), "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stuck_queue_fails_the_readiness_and_a_blocked_one_the_liveness_too() {
+    let (telemetry, cancel) = (Telemetry::new(), CancellationToken::new());
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let address = serve(address, Health::new(), telemetry.clone(), cancel.clone()).await.unwrap();
+    let start = crate::runtime::clock::monotonic();
+    let working = Progress { deadline: Duration::from_secs(60), waiting: 0, oldest: None, moved: start };
+    telemetry.queue_moves("mounts", Progress { waiting: 2, ..working });
+    telemetry.queue_moves("others", working);
+    assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+    tokio::time::advance(Duration::from_secs(120)).await;
+    let answer = get(address, "/readyz").await;
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("queue mounts: 2 keys wait"), "{answer}");
+    assert!(!answer.contains("others"), "{answer}");
+    assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"), "a restart would not help");
+
+    telemetry.queue_moves("mounts", Progress { oldest: Some(start), ..working });
+    for path in ["/readyz", "/healthz"] {
+        let answer = get(address, path).await;
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("queue mounts: a reconcile runs"), "{answer}");
+    }
 }
 
 #[tokio::test]

@@ -38,6 +38,7 @@ pub struct Informer<K> {
     indexers: Vec<Indexer<K>>,
     keep: Box<dyn Fn(&K) -> bool + Send + Sync>,
     eager: bool,
+    fields_are_optional: bool,
     is_one_of_many: bool,
 }
 
@@ -51,7 +52,8 @@ where
         let jitter = name.bytes().fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
         let timeout = WATCH_TIMEOUT + jitter % (TIMEOUT_JITTER + 1);
         let config = watcher::Config::default().streaming_lists().timeout(timeout);
-        Self { api, name, config, indexers: Vec::new(), keep: Box::new(|_| true), eager: false, is_one_of_many: false }
+        let (indexers, keep) = (Vec::new(), Box::new(|_: &K| true));
+        Self { api, name, config, indexers, keep, eager: false, fields_are_optional: false, is_one_of_many: false }
     }
 
     /// Adds an index: `values` gives the values under which [`Store::by_index`] finds an object.
@@ -74,6 +76,14 @@ where
     pub fn fields(mut self, selector: &str) -> Self {
         self.config = self.config.fields(selector);
         self
+    }
+
+    /// The same where the server can select by these fields: with an older definition of the kind it cannot, and is asked for
+    /// all objects. [`keep`](Self::keep) has to choose in any case.
+    #[must_use]
+    pub fn fields_if_served(mut self, selector: &str) -> Self {
+        self.fields_are_optional = true;
+        self.fields(selector)
     }
 
     /// Asks the server only for objects with these labels.
@@ -108,7 +118,8 @@ where
             telemetry.before_scrape(gauges(store.clone(), metrics.clone(), label.clone()));
         }
         let liveness = Some(telemetry.clone()).filter(|_| !self.is_one_of_many);
-        let feed = Feed { store: store.clone(), keep: self.keep, eager: self.eager, label, metrics };
+        let Self { keep, eager, fields_are_optional, .. } = self;
+        let feed = Feed { store: store.clone(), keep, eager, fields_are_optional, label, metrics };
         let watch = watch_for_ever(guarded(self.api, self.name, liveness), self.config, feed);
         tokio::spawn(async move { cancel.run_until_cancelled(watch).await });
         store
@@ -162,6 +173,14 @@ where
                 tracing::info!(informer = feed.label.informer, "the server has no streaming lists: listing in pages");
                 config.initial_list_strategy = watcher::InitialListStrategy::ListWatch;
             }
+            Restart::NoSuchField(error) => {
+                tracing::warn!(
+                    informer = feed.label.informer,
+                    %error,
+                    "the server cannot select: all objects are watched; apply our definition to watch the wanted only"
+                );
+                config.field_selector = None;
+            }
         }
     }
 }
@@ -172,6 +191,8 @@ enum Restart {
     Gone,
     /// The server refuses `sendInitialEvents` (feature gate `WatchList` is off, as by default in 1.33).
     NoStreamingLists,
+    /// The server refuses a field selector that it need not know.
+    NoSuchField(watcher::Error),
 }
 
 async fn run_watcher<K>(
@@ -200,6 +221,9 @@ where
         match start_code(&error) {
             Some(410) => gone += 1,
             Some(422) if streaming => return Restart::NoStreamingLists,
+            Some(400) if feed.fields_are_optional && config.field_selector.is_some() => {
+                return Restart::NoSuchField(error);
+            }
             _ => gone = 0,
         }
         if let Some(pause) = backoff.next() {
@@ -213,10 +237,10 @@ where
     Restart::Gone
 }
 
-/// HTTP code with which a watch failed to start.
+/// HTTP code with which a list or a watch failed to start.
 fn start_code(error: &watcher::Error) -> Option<u16> {
     match error {
-        watcher::Error::WatchStartFailed(error) => api_code(error),
+        watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => api_code(error),
         _ => None,
     }
 }
@@ -239,6 +263,7 @@ struct Feed<K> {
     store: Store<K>,
     keep: Box<dyn Fn(&K) -> bool + Send + Sync>,
     eager: bool,
+    fields_are_optional: bool,
     label: InformerLabel,
     metrics: RuntimeMetrics,
 }

@@ -235,6 +235,26 @@ async fn selectors_and_namespace_reach_the_server_and_the_watch_is_short() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_field_that_the_server_does_not_know_is_done_without_if_it_may_be() {
+    let server = Server::new(|call, _| match call.query.contains_key("fieldSelector") {
+        true => refuse(400, "BadRequest"),
+        false if lists(call) => {
+            watch(&[event("ADDED", pod("a", 1, "n1")), event("ADDED", pod("b", 2, "n2")), list_end(2)])
+        }
+        false => silence(),
+    });
+    let optional = server.informer().keep(|pod| pod.spec.node_name == "n1").fields_if_served("spec.nodeName=n1");
+    let (store, mut changes) = server.start(optional);
+    assert_eq!(next(&mut changes).await, "ns/a ->n1");
+    store.wait_synced().await;
+    assert_eq!(store.len(), 1);
+
+    let (store, _changes) = server.start(server.informer().fields("spec.nodeName=n1"));
+    sleep(Duration::from_secs(600)).await;
+    assert!(!store.synced(), "what must be selected is not replaced by everything");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_watch_ends_with_the_token() {
     let server = Server::new(|_, _| refuse(503, "ServiceUnavailable"));
     let cancel = CancellationToken::new();

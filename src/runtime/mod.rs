@@ -13,6 +13,7 @@ pub mod informer;
 pub mod leader;
 pub mod patch;
 pub mod program;
+pub(crate) mod progress;
 pub mod queue;
 pub mod store;
 pub mod telemetry;

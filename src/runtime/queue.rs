@@ -26,8 +26,9 @@ use tracing::Instrument as _;
 
 use super::{
     leader::Leadership,
+    progress::Progress,
     random_unit,
-    telemetry::{Outcome, QueueLabel, RuntimeMetrics, Telemetry},
+    telemetry::{Outcome, QueueLabel, Telemetry},
 };
 use crate::error::{Error, ErrorClass, Result};
 
@@ -123,6 +124,7 @@ pub async fn run<K, F, Fut>(
     let mut runner = Runner::new(config, telemetry);
     loop {
         let leading = leadership.remaining().is_some();
+        runner.report(leading);
         let free = runner.tasks.len() < config.concurrency.max(1);
         tokio::select! {
             // In this order: after `cancel` nothing starts, and a change is known before its key starts.
@@ -133,7 +135,6 @@ pub async fn run<K, F, Fut>(
             Some(key) = runner.due.next(), if leading && free => runner.start(key, &reconcile),
             () = leadership.acquired(), if !leading => {}
         }
-        runner.gauge();
     }
     let drained = async { while runner.tasks.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN, drained).await.is_err() {
@@ -144,7 +145,7 @@ pub async fn run<K, F, Fut>(
 /// State of a queue; only the loop in [`run`] touches it.
 struct Runner<K> {
     config: QueueConfig,
-    metrics: RuntimeMetrics,
+    telemetry: Telemetry,
     schedule: stream::UnboundedSender<ScheduleRequest<K>>,
     due: Scheduler<K, stream::UnboundedReceiver<ScheduleRequest<K>>>,
     /// Keys that should run now and have not started.
@@ -154,6 +155,8 @@ struct Runner<K> {
     /// Keys that run, and whether they were wanted again meanwhile.
     again: HashMap<K, bool>,
     failures: HashMap<K, Failure>,
+    /// When a reconcile last ended by itself, or no key waited.
+    moved: Instant,
 }
 
 struct Running<K> {
@@ -175,7 +178,7 @@ impl<K: Key> Runner<K> {
         let (schedule, requests) = stream::unbounded();
         Self {
             config,
-            metrics: telemetry.runtime.clone(),
+            telemetry: telemetry.clone(),
             schedule,
             due: scheduler(requests),
             waiting: HashSet::new(),
@@ -183,6 +186,7 @@ impl<K: Key> Runner<K> {
             running: HashMap::new(),
             again: HashMap::new(),
             failures: HashMap::new(),
+            moved: Instant::now(),
         }
     }
 
@@ -255,7 +259,10 @@ impl<K: Key> Runner<K> {
         };
         let again = self.again.remove(&key).unwrap_or_default();
         let outcome = result.as_ref().map_or_else(|error| Outcome::Failed(error.class()), |_| Outcome::Ok);
-        self.metrics.reconciled(self.config.name, outcome, since.elapsed());
+        self.telemetry.runtime.reconciled(self.config.name, outcome, since.elapsed());
+        if outcome != Outcome::Failed(ErrorClass::Deadline) {
+            self.moved = Instant::now();
+        }
         match result {
             Ok(next) => self.succeeded(key, next, again),
             Err(error) => self.failed(key, &error, again),
@@ -293,11 +300,23 @@ impl<K: Key> Runner<K> {
         }
     }
 
-    fn gauge(&self) {
-        let label = QueueLabel { queue: self.config.name };
+    /// How much there is to do, and whether it is done.
+    fn report(&mut self, leading: bool) {
+        let (label, metrics) = (QueueLabel { queue: self.config.name }, &self.telemetry.runtime);
         let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        self.metrics.queue_depth.get_or_create(&label).set(size(self.waiting.len()));
-        self.metrics.queue_running.get_or_create(&label).set(size(self.tasks.len()));
+        metrics.queue_depth.get_or_create(&label).set(size(self.waiting.len()));
+        metrics.queue_running.get_or_create(&label).set(size(self.tasks.len()));
+        let waiting = if leading { self.waiting.len() } else { 0 };
+        if waiting == 0 {
+            self.moved = Instant::now();
+        }
+        let progress = Progress {
+            deadline: self.config.deadline,
+            waiting,
+            oldest: self.running.values().map(|it| it.since.into_std()).min(),
+            moved: self.moved.into_std(),
+        };
+        self.telemetry.queue_moves(self.config.name, progress);
     }
 }
 

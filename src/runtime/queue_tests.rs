@@ -293,3 +293,37 @@ async fn at_shutdown_running_work_may_finish_but_not_for_ever() {
         assert!(!bench.runs.lock().unwrap().contains_key("b"), "no new work");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_whose_keys_wait_behind_such_as_hang_is_stuck() {
+    let bench = Bench::new(None, |key| async move {
+        if key.starts_with("hangs") { std::future::pending().await } else { Ok(Next::Await) }
+    });
+    let stuck = || bench.telemetry.stuck_queues().into_iter().map(|(queue, why)| format!("{queue}: {why}"));
+    for number in 0..CONFIG.concurrency - 1 {
+        bench.add(&format!("hangs-{number}"));
+    }
+    for _ in 0..60 {
+        bench.add("works");
+        sleep(CONFIG.deadline / 10).await;
+    }
+    assert_eq!(stuck().next(), None, "one place is free");
+    for number in 0..40 {
+        bench.add(&format!("hangs-too-{number}"));
+    }
+    sleep(CONFIG.deadline * 3).await;
+    let said = stuck().next().unwrap();
+    assert!(said.starts_with("test: ") && said.contains("keys wait"), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_of_a_follower_is_not_stuck() {
+    let (switch, leadership) = Switch::new();
+    let bench = Bench::new(Some(leadership), |_| async { Ok(Next::Await) });
+    bench.add("a");
+    sleep(CONFIG.deadline * 9).await;
+    assert_eq!(bench.telemetry.stuck_queues(), []);
+    switch.lead_for(Duration::from_secs(10));
+    settle().await;
+    assert_eq!((bench.runs("a"), bench.telemetry.stuck_queues()), (1, Vec::new()));
+}

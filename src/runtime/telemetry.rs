@@ -20,7 +20,10 @@ use prometheus_client::{
 };
 use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
-use super::clock::monotonic;
+use super::{
+    clock::monotonic,
+    progress::{Progress, Stuck},
+};
 use crate::error::{Error, ErrorClass, Result};
 
 /// Brings a gauge up to date.
@@ -35,6 +38,8 @@ pub struct Telemetry {
     refresh: Arc<Mutex<Vec<Refresh>>>,
     /// Informer → when it last asked the server for a list or a watch.
     asked: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
+    /// Queue → how it gets on.
+    progress: Arc<Mutex<BTreeMap<&'static str, Progress>>>,
     /// The runtime's own metrics.
     pub(crate) runtime: RuntimeMetrics,
 }
@@ -50,8 +55,14 @@ impl Telemetry {
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("bulkhead");
         let runtime = RuntimeMetrics::register(&mut registry);
-        let registry = Arc::new(Mutex::new(registry));
-        Self { registry, exact: Arc::default(), refresh: Arc::default(), asked: Arc::default(), runtime }
+        Self {
+            registry: Arc::new(Mutex::new(registry)),
+            exact: Arc::default(),
+            refresh: Arc::default(),
+            asked: Arc::default(),
+            progress: Arc::default(),
+            runtime,
+        }
     }
 
     /// Adds a metric under `bulkhead_<name>` and returns it.
@@ -79,6 +90,17 @@ impl Telemetry {
         let now = monotonic();
         let silent = |asked: Instant| now.saturating_duration_since(asked) > limit;
         lock(&self.asked).iter().filter(|(_, asked)| silent(**asked)).map(|(informer, _)| *informer).collect()
+    }
+
+    /// A queue tells how it gets on.
+    pub(crate) fn queue_moves(&self, queue: &'static str, progress: Progress) {
+        lock(&self.progress).insert(queue, progress);
+    }
+
+    /// The queues that do not get on with their work, and why.
+    pub(crate) fn stuck_queues(&self) -> Vec<(&'static str, Stuck)> {
+        let now = monotonic();
+        lock(&self.progress).iter().filter_map(|(queue, progress)| Some((*queue, progress.stuck(now)?))).collect()
     }
 
     /// All metrics in OpenMetrics text form.

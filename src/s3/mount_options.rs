@@ -13,6 +13,7 @@ const ALLOW_OTHER: &str = "--allow-other";
 const ALLOW_ROOT: &str = "--allow-root";
 const ATTEMPTS: &str = "--aws-max-attempts";
 const READ_ONLY: &str = "--read-only";
+const CACHE_SIZE: &str = "--max-cache-size";
 
 /// What a volume is mounted with, beside its own options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub struct Setting {
     pub read_only: bool,
     /// The group that is to own the files: fsGroup of the workload.
     pub group: Option<String>,
+    /// The most that its cache may hold, in MiB, where that has a volume with a limit.
+    pub cache_max: Option<u64>,
     /// What S3 servers see as the client.
     pub user_agent: String,
 }
@@ -40,16 +43,29 @@ pub struct Mounting {
 
 /// An option cannot be passed on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "mount option {0:?} has characters that no program can be given: remove them from the PersistentVolume's mountOptions"
-)]
-pub struct Unusable(String);
+pub enum Unusable {
+    /// No program can be given it.
+    #[error(
+        "mount option {0:?} has characters that no program can be given: remove them from the PersistentVolume's mountOptions"
+    )]
+    Characters(String),
+    /// The cache would fill its volume, and the kubelet end the Mountpoint Pod.
+    #[error(
+        "mount option max-cache-size is {asked:?}: give at most {most} (MiB), 95 % of cacheEmptyDirSizeLimit, or leave it out"
+    )]
+    Cache {
+        /// What the option says.
+        asked: String,
+        /// The most it may be.
+        most: u64,
+    },
+}
 
 /// Reads the options of a volume and decides how it is mounted.
 ///
 /// # Errors
 ///
-/// [`Unusable`] for an option with a NUL or line break.
+/// [`Unusable`] for an option with a NUL or line break, and for a cache larger than its volume.
 pub fn mounting<'a>(options: impl IntoIterator<Item = &'a str>, setting: &Setting) -> Result<Mounting, Unusable> {
     let mut options = read(options)?;
     for option in NOT_FOR_MOUNTS {
@@ -64,6 +80,9 @@ pub fn mounting<'a>(options: impl IntoIterator<Item = &'a str>, setting: &Settin
     // mount-s3 does not run as root, but the kubelet does.
     if !options.contains_key(ALLOW_OTHER) {
         options.entry(ALLOW_ROOT.to_owned()).or_default();
+    }
+    if let Some(most) = setting.cache_max {
+        limit_cache(&mut options, most)?;
     }
     options.entry("--force-path-style".to_owned()).or_default();
     let dropped: Vec<_> = options.keys().filter(|option| !is_for_volumes(option)).cloned().collect();
@@ -82,6 +101,20 @@ pub fn mounting<'a>(options: impl IntoIterator<Item = &'a str>, setting: &Settin
     Ok(Mounting { args, env, read_only, dropped })
 }
 
+/// By itself mount-s3 leaves 5 % of the file system free that the cache is on: the node's, not the volume's.
+fn limit_cache(options: &mut BTreeMap<String, Option<String>>, most: u64) -> Result<(), Unusable> {
+    match options.get(CACHE_SIZE) {
+        None => drop(options.insert(CACHE_SIZE.to_owned(), Some(most.to_string()))),
+        Some(asked) => {
+            let asked = asked.clone().unwrap_or_default();
+            if !asked.parse().is_ok_and(|asked: u64| asked <= most) {
+                return Err(Unusable::Cache { asked, most });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Several short options in one, such as `-of`, could be any.
 fn is_for_volumes(option: &str) -> bool {
     let several = !option.starts_with("--") && option.chars().count() > 2;
@@ -93,7 +126,7 @@ fn read<'a>(options: impl IntoIterator<Item = &'a str>) -> Result<BTreeMap<Strin
     let mut read = BTreeMap::new();
     for option in options {
         if option.contains(['\0', '\n', '\r']) {
-            return Err(Unusable(option.to_owned()));
+            return Err(Unusable::Characters(option.to_owned()));
         }
         let option = option.trim();
         let (name, value) = match option.split_once([' ', '=']) {
@@ -181,6 +214,22 @@ mod tests {
         assert!(mounting(["read-only"], &setting()).unwrap().read_only);
         assert!(mounting([], &Setting { read_only: true, ..setting() }).unwrap().read_only);
         assert!(!mounting(["allow-delete"], &setting()).unwrap().read_only);
+    }
+
+    #[test]
+    fn a_cache_is_smaller_than_its_volume() {
+        let limited = Setting { cache_max: Some(95), ..setting() };
+        let size = |options: &[&str]| {
+            let found = mounting(options.iter().copied(), &limited);
+            found.map(|found| found.args.into_iter().find(|arg| arg.starts_with(CACHE_SIZE)).unwrap())
+        };
+        assert_eq!(size(&[]), Ok("--max-cache-size=95".to_owned()));
+        assert_eq!(size(&["max-cache-size 95"]), Ok("--max-cache-size=95".to_owned()));
+        for asked in ["96", "much", ""] {
+            let wrong = size(&[&format!("max-cache-size={asked}")]).unwrap_err();
+            assert_eq!(wrong, Unusable::Cache { asked: asked.to_owned(), most: 95 });
+        }
+        assert!(args(&["max-cache-size=96"], &setting()).contains(&"--max-cache-size=96".to_owned()));
     }
 
     #[test]

@@ -116,29 +116,44 @@ impl ProtocolError {
     }
 }
 
-/// Sends `message` and `descriptor` to the mounter that listens on `socket`, or will. `deadline` is for all of it.
-///
-/// # Errors
-/// When nobody listens, takes the message, or when something else than a socket is there.
-pub async fn send(
-    socket: &Path,
-    message: &MountMessage,
-    descriptor: BorrowedFd<'_>,
+/// A mounter that listens, and has not been told anything yet.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    socket: PathBuf,
+    end: Instant,
     deadline: Duration,
-) -> Result<(), ProtocolError> {
-    let end = Instant::now() + deadline.min(LONGEST_DEADLINE);
-    // A message of strings is always JSON.
-    let document = serde_json::to_vec(message).map_err(|error| json_error(&error))?;
-    if document.len() > LONGEST_MESSAGE {
-        return Err(ProtocolError::TooLong);
+}
+
+impl Connection {
+    /// Calls the mounter that listens on `socket`, or will. `deadline` is for sending too.
+    ///
+    /// # Errors
+    /// When nobody listens, or something else than a socket is there.
+    pub async fn open(socket: &Path, deadline: Duration) -> Result<Self, ProtocolError> {
+        let end = Instant::now() + deadline.min(LONGEST_DEADLINE);
+        let stream = timeout_at(end, dial(socket))
+            .await
+            .map_err(|_| ProtocolError::deadline("no mounter listened", socket, deadline))??;
+        Ok(Self { stream, socket: socket.to_owned(), end, deadline })
     }
-    let stream = timeout_at(end, dial(socket))
-        .await
-        .map_err(|_| ProtocolError::deadline("no mounter listened", socket, deadline))??;
-    timeout_at(end, write(stream, &document, descriptor))
-        .await
-        .map_err(|_| ProtocolError::deadline("the mounter did not take the message", socket, deadline))?
-        .map_err(ProtocolError::socket("send a message to", socket))
+
+    /// Sends `message` and `descriptor`.
+    ///
+    /// # Errors
+    /// When the mounter does not take the message.
+    pub async fn send(self, message: &MountMessage, descriptor: BorrowedFd<'_>) -> Result<(), ProtocolError> {
+        let Self { stream, socket, end, deadline } = self;
+        // A message of strings is always JSON.
+        let document = serde_json::to_vec(message).map_err(|error| json_error(&error))?;
+        if document.len() > LONGEST_MESSAGE {
+            return Err(ProtocolError::TooLong);
+        }
+        timeout_at(end, write(stream, &document, descriptor))
+            .await
+            .map_err(|_| ProtocolError::deadline("the mounter did not take the message", &socket, deadline))?
+            .map_err(ProtocolError::socket("send a message to", &socket))
+    }
 }
 
 /// Calls until somebody listens. The Mountpoint Pod's containers may still be starting.

@@ -42,6 +42,15 @@ fn file_with(text: &str) -> File {
     file
 }
 
+async fn send(
+    socket: &Path,
+    message: &MountMessage,
+    descriptor: BorrowedFd<'_>,
+    deadline: Duration,
+) -> Result<(), ProtocolError> {
+    Connection::open(socket, deadline).await?.send(message, descriptor).await
+}
+
 /// As upstream's node service writes, byte by byte: descriptors with the first piece, the end is the end of the connection.
 fn write_as_upstream(socket: &Path, pieces: &[&[u8]], descriptors: &[&File]) {
     let mut peer = Peer::connect(socket).unwrap();
@@ -225,6 +234,7 @@ async fn a_message_without_end_is_refused() {
     let result = received(vec![chunk; 20], vec![file_with("")]).await;
     assert!(matches!(result, Err(ProtocolError::TooLong)));
     let (_folder, socket) = near();
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let long = MountMessage { args: vec!["a".repeat(LONGEST_MESSAGE)], ..message() };
     assert!(matches!(send(&socket, &long, file_with("").as_fd(), LONG).await, Err(ProtocolError::TooLong)));
 }

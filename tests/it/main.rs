@@ -5,6 +5,7 @@ mod crash;
 mod failover;
 mod s3;
 mod shared_volume;
+mod shared_volume_provider;
 mod tree;
 mod volume_health;
 
@@ -24,6 +25,7 @@ fn main() {
         volume_health::trials(),
         s3::trials(),
         shared_volume::trials(),
+        shared_volume_provider::trials(),
     ]
     .into_iter()
     .flatten()

@@ -65,6 +65,7 @@ async fn start() -> Result<RealCluster, Failed> {
     let cluster = RealCluster::start(RealClusterOptions {
         testbed,
         s3: true,
+        nfs: true,
         controller_args: vec!["--attacher-resync-period=1s".into()],
         ..RealClusterOptions::new(programs)
     })

@@ -8,12 +8,14 @@ mod health;
 mod s3;
 mod s3_faults;
 mod scenes;
+mod shared_volume;
 mod story;
 mod table;
 
 use std::sync::Arc;
 
 use bulkhead_testbed::cluster::real::RealCluster;
+use bulkhead_testbed::ganesha::Ganesha;
 use bulkhead_testbed::real_nodes;
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -82,6 +84,7 @@ async fn play(cluster: &RealCluster, scene: Scene) -> Outcome {
         Scene::CredentialsRotated => s3_faults::credentials_rotated(cluster).await,
         Scene::CredentialsIsolated => s3_faults::credentials_isolated(cluster).await,
         Scene::BucketPerClaim => s3_faults::bucket_per_claim(cluster).await,
+        Scene::NfsServerMoves => shared_volume::nfs_server_moves(cluster).await,
     }
 }
 
@@ -98,7 +101,8 @@ fn lacking(arguments: &Arguments) -> Option<String> {
     if arguments.list || std::env::var("CI").is_ok_and(|value| value == "true") {
         return None;
     }
-    real_nodes::check().err().map(|error| error.to_string())
+    let lacking = real_nodes::check().err().map(|error| error.to_string());
+    lacking.or_else(|| Ganesha::find().err().map(|error| error.to_string()))
 }
 
 fn trial<T>(bed: &Arc<Bed>, name: &str, test: T) -> Trial

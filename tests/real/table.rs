@@ -143,6 +143,7 @@ pub enum Scene {
     CredentialsRotated,
     CredentialsIsolated,
     BucketPerClaim,
+    NfsServerMoves,
 }
 
 /// A scene, its name, whether it is played in every run, and what is expected.
@@ -158,7 +159,7 @@ const fn row(scene: Scene, name: &'static str, ordinary: bool, expected: &'stati
 }
 
 /// All scenes.
-pub const SCENES: [Row; 35] = [
+pub const SCENES: [Row; 36] = [
     row(
         Scene::LeaderOnTheFailingNode,
         "leader_on_the_failing_node",
@@ -320,6 +321,13 @@ pub const SCENES: [Row; 35] = [
         "s3_bucket_per_claim",
         false,
         "the StorageClass makes a bucket for a claim and deletes it with the claim",
+    ),
+    row(
+        Scene::NfsServerMoves,
+        "nfs_server_moves",
+        true,
+        "the node of an NFS server dies; the server moves with its volume, the address stays, a client that has a file open \
+         goes on with the same handle, and finds every record that was safe",
     ),
 ];
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use bulkhead::s3::controller_service::{self, Credentials, Endpoint, NonEmptyBucket, Settings};
+use bulkhead::s3::controller_service::{self, Endpoint, NonEmptyBucket, Settings};
+use bulkhead::s3::keys::Keys;
 use bulkhead_testbed::binaries::{Binaries, Program};
 use bulkhead_testbed::process::{Launch, Process, log_tail};
 use bulkhead_testbed::s3_server::{KeyPair, S3Server, Usable};
@@ -117,7 +118,7 @@ impl Bed {
         let settings = Settings {
             socket: self.socket(),
             endpoint: Endpoint::new(&self.s3.endpoint(), "us-east-1", None).unwrap(),
-            credentials: Some(Credentials::new(DRIVER_KEY, "secret", None).unwrap()),
+            keys: Some(Keys::new(DRIVER_KEY, "secret", None).unwrap()),
             non_empty_bucket,
         };
         let runtime = Runtime::new().unwrap();

@@ -49,6 +49,7 @@ fn main() {
         trial("a_restart_in_the_middle_makes_no_second_bucket", failures::a_restart_makes_no_second_bucket),
         trial("wrong_credentials_are_told_on_the_claim", failures::wrong_credentials_are_told_on_the_claim),
         trial("a_custom_authority_is_trusted_and_no_other", tls::a_custom_authority_is_trusted_and_no_other),
+        trial("without_authorities_a_call_says_what_to_do", tls::without_authorities_a_call_says_what_to_do),
     ];
     if let Some(lacking) = lacking(&arguments) {
         trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();

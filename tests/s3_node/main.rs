@@ -9,6 +9,7 @@
     reason = "a test says what it expects by panicking; clippy knows only those of the standard harness for tests"
 )]
 
+mod definitions;
 mod engine;
 mod hostile;
 mod legacy;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         repairing::trials(&shared),
         legacy::trials(&shared),
         hostile::trials(&shared),
+        definitions::trials(&shared),
         sanity::trials(&shared),
     ];
     let mut trials: Vec<_> = groups.into_iter().flatten().collect();

@@ -115,9 +115,12 @@ impl Plugin {
     }
 
     pub async fn unpublish(&self, workload: &str) -> Result<(), Status> {
+        self.calls.clone().node_unpublish_volume(self.unpublish_request(workload)).await.map(drop)
+    }
+
+    pub fn unpublish_request(&self, workload: &str) -> NodeUnpublishVolumeRequest {
         let target_path = self.publish(workload).request.target_path;
-        let request = NodeUnpublishVolumeRequest { volume_id: HANDLE.to_owned(), target_path };
-        self.calls.clone().node_unpublish_volume(request).await.map(drop)
+        NodeUnpublishVolumeRequest { volume_id: HANDLE.to_owned(), target_path }
     }
 
     pub async fn stats(&self, path: &Path) -> Result<NodeGetVolumeStatsResponse, Status> {

@@ -27,6 +27,8 @@ pub fn trials(shared: &Arc<Shared>) -> Vec<Trial> {
         trial(shared, "publishing::again_writes_credentials_and_mounts_nothing", again_writes_credentials),
         trial(shared, "publishing::secrets_stay_with_their_mountpoint_pod", secrets_stay_apart),
         trial(shared, "publishing::reading_only_is_of_the_pod_or_of_the_volume", reading_only),
+        trial(shared, "publishing::the_longest_name_of_a_volume", the_longest_name_of_a_volume),
+        trial(shared, "publishing::another_bucket_is_refused", another_bucket_is_refused),
         trial(shared, "publishing::options_are_checked_and_sorted", options_are_checked),
         trial(shared, "publishing::the_group_of_the_s3pa_owns_the_files", the_group_owns_the_files),
         trial(shared, "publishing::what_cannot_be_used_is_named", what_cannot_be_used_is_named),
@@ -153,14 +155,63 @@ async fn reading_only(world: World) {
     let leftovers = fs::read_dir(world.kubelet.join("plugins/s3.csi.scality.com/read-only")).unwrap();
     assert_eq!(leftovers.count(), 0);
 
-    let of_volume = world.running_pod().await;
-    let workload = uid();
-    world.make_folder(&workload);
-    world.attach("7", &[(&of_volume, &[&workload])]).await;
-    let reads = Some(capability(Mode::MultiNodeReaderOnly, &["read-only"]));
-    plugin.publish(&workload).with(|request| request.volume_capability = reads).call().await.unwrap();
-    assert!(is_read_only(fs::write(world.target(&workload).join("b"), "text")));
-    assert!(is_read_only(fs::write(world.source(&of_volume).join("b"), "text")));
+    // By its access mode, and by its mount options.
+    for (group, mode, options) in
+        [("7", Mode::MultiNodeReaderOnly, &[][..]), ("8", Mode::MultiNodeMultiWriter, &["read-only"])]
+    {
+        let of_volume = world.running_pod().await;
+        let workload = uid();
+        world.make_folder(&workload);
+        world.attach(group, &[(&of_volume, &[&workload])]).await;
+        let reads = Some(capability(mode, options));
+        plugin.publish(&workload).with(|request| request.volume_capability = reads).call().await.unwrap();
+        assert!(is_read_only(fs::write(world.target(&workload).join("b"), "text")), "{mode:?} {options:?}");
+        assert!(is_read_only(fs::write(world.source(&of_volume).join("b"), "text")), "{mode:?} {options:?}");
+    }
+}
+
+async fn the_longest_name_of_a_volume(world: World) {
+    let (plugin, pod) = (world.plugin().await, world.running_pod().await);
+    let (workload, volume) = (uid(), "v".repeat(253));
+    let target = world.target_of(&workload, &volume);
+    fs::create_dir_all(target.parent().unwrap()).unwrap();
+    world.attach_volume(&volume, "", &[(&pod, &[&workload])]).await;
+    let path = target.to_str().unwrap().to_owned();
+    plugin.publish(&workload).with(|request| request.target_path = path.clone()).call().await.unwrap();
+    read(&target, ARGUMENTS);
+    let kept = world.kubelet.join("plugins/s3.csi.scality.com/publications");
+    assert_eq!(fs::read_dir(&kept).unwrap().count(), 1);
+    let request = NodeUnpublishVolumeRequest { volume_id: HANDLE.into(), target_path: path };
+    plugin.calls.clone().node_unpublish_volume(request).await.unwrap();
+    assert!(!target.exists());
+    assert_eq!(fs::read_dir(&kept).unwrap().count(), 0);
+}
+
+/// The volume was made anew under its name while a workload still has the one before.
+async fn another_bucket_is_refused(world: World) {
+    let (plugin, pod) = (world.plugin().await, world.running_pod().await);
+    let (before, after) = (uid(), uid());
+    for workload in [&before, &after] {
+        world.make_folder(workload);
+    }
+    world.attach("", &[(&pod, &[&before, &after])]).await;
+    plugin.publish(&before).call().await.unwrap();
+    fs::write(world.target(&before).join("a"), "text").unwrap();
+    let refuses = async |plugin: &Plugin| {
+        for call in [plugin.publish(&after).bucket("another"), plugin.publish(&after).secret("KEYONE", "secret/one")] {
+            let refused = call.call().await.unwrap_err();
+            assert!(refused.code() == Code::FailedPrecondition && refused.message().contains("made anew"), "{refused}");
+            assert!(!world.target(&after).exists());
+        }
+    };
+    refuses(&plugin).await;
+    drop(plugin);
+    let plugin = world.plugin().await;
+    refuses(&plugin).await;
+    assert!(!read(&world.target(&before), KEYS).contains("KEYONE"));
+    assert_eq!(read(&world.target(&before), "a"), "text");
+    plugin.publish(&after).call().await.unwrap();
+    assert_eq!(read(&world.target(&after), "a"), "text");
 }
 
 async fn options_are_checked(world: World) {

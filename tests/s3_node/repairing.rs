@@ -23,6 +23,9 @@ pub fn trials(shared: &Arc<Shared>) -> Vec<Trial> {
         trial(shared, "repairing::a_container_that_follows_sees_the_new_mount", a_container_that_follows_sees_it),
         trial(shared, "repairing::another_mountpoint_pod_takes_over", another_mountpoint_pod_takes_over),
         trial(shared, "repairing::after_a_restart_of_the_plugin", after_a_restart_of_the_plugin),
+        trial(shared, "repairing::a_move_that_all_follow_warns_nobody", a_move_that_all_follow_warns_nobody),
+        trial(shared, "repairing::deaths_leave_no_mounts_behind", deaths_leave_no_mounts_behind),
+        trial(shared, "repairing::what_is_unpublished_is_not_mounted_again", what_is_unpublished_is_not_mounted_again),
     ]
 }
 
@@ -74,18 +77,18 @@ fn server(target: &Path) -> Option<String> {
     fs::read_to_string(target.join(PROCESS)).ok()
 }
 
-/// The workload as a person wrote it, so that the Event can say who sees the new mount.
-async fn in_the_api(world: &World) -> String {
+/// The workload as a person wrote it, so that the Event can say who sees the new mount. Its containers are named by what they
+/// do.
+async fn in_the_api(world: &World, containers: &[(&str, &str)]) -> String {
     let mount = |propagation: &str| json!([{ "name": "data", "mountPath": "/data", "mountPropagation": propagation }]);
+    let container =
+        |(name, propagation): &(&str, &str)| json!({ "name": name, "image": "i", "volumeMounts": mount(propagation) });
     let pod = json!({
         "metadata": { "generateName": "web-" },
         "spec": {
             "nodeName": world.node,
             "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }],
-            "containers": [
-                { "name": "follows", "image": "i", "volumeMounts": mount("HostToContainer") },
-                { "name": "keeps", "image": "i", "volumeMounts": mount("None") },
-            ],
+            "containers": containers.iter().map(container).collect::<Vec<_>>(),
         },
     });
     let pods: Api<Pod> = Api::namespaced(world.admin.clone(), "shop");
@@ -106,7 +109,7 @@ async fn in_the_api(world: &World) -> String {
 
 async fn a_container_that_follows_sees_it(world: World) {
     let (plugin, mut pod) = (world.plugin().await, world.running_pod().await);
-    let named = in_the_api(&world).await;
+    let named = in_the_api(&world, &[("follows", "HostToContainer"), ("keeps", "None")]).await;
     let (name, writer) = named.split_once(' ').unwrap();
     let reader = uid();
     for workload in [writer, &reader] {
@@ -139,7 +142,9 @@ async fn a_container_that_follows_sees_it(world: World) {
     assert_eq!(only_reads.read(PROCESS), Some(after));
     assert!(!only_reads.can_write(), "what was read-only stays it");
     assert_eq!(keeps.read(PROCESS), None, "a container that does not follow keeps the dead one");
-    let note = world.until_told(writer, "was dead and is mounted again").await;
+    let event = world.until_told(writer, "was dead and is mounted again").await;
+    assert_eq!((event.reason.as_deref(), event.type_.as_deref()), (Some("MountDead"), Some("Warning")));
+    let note = event.message.unwrap();
     assert!(note.contains("Seen by follows") && note.contains("Not seen by keeps"), "{note}");
 
     // The kubelet's own repetition finds nothing to do, and the end takes all layers away.
@@ -185,4 +190,68 @@ async fn after_a_restart_of_the_plugin(world: World) {
     world.until("it is mounted again", || server(&world.target(&workload)).is_some()).await;
     assert!(read(&world.target(&workload), KEYS).contains("KEYONE"), "the file in the pod's memory has them");
     plugin.unpublish(&workload).await.unwrap();
+}
+
+async fn a_move_that_all_follow_warns_nobody(world: World) {
+    let (plugin, first, second) = (world.plugin().await, world.running_pod().await, world.running_pod().await);
+    let named = in_the_api(&world, &[("follows", "HostToContainer")]).await;
+    let (name, workload) = named.split_once(' ').unwrap();
+    world.make_folder(workload);
+    world.attach("", &[(&first, &[workload])]).await;
+    plugin.publish(workload).context("csi.storage.k8s.io/pod.name", name).call().await.unwrap();
+    world.evict(&first).await;
+    world.attach("", &[(&second, &[workload])]).await;
+    let event = world.until_told(workload, "is served by another Mountpoint Pod now").await;
+    assert_eq!((event.reason.as_deref(), event.type_.as_deref()), (Some("MountMoved"), Some("Normal")), "{event:?}");
+}
+
+async fn deaths_leave_no_mounts_behind(world: World) {
+    let (plugin, mut pod) = (world.plugin().await, world.running_pod().await);
+    let workload = world.workload(&pod).await;
+    plugin.publish(&workload).call().await.unwrap();
+    let target = world.target(&workload);
+    let follows = Container::start(&world, &workload, "slave");
+    for death in 1..=4 {
+        let before = server(&target);
+        pod.start();
+        world.until("it is mounted again", || server(&target).is_some_and(|now| Some(now) != before)).await;
+        assert_eq!(follows.read(PROCESS), server(&target), "death {death}");
+        let layers = world.mounts().iter().filter(|mount| Path::new(&mount.path) == target).count();
+        assert!(layers <= 2, "{layers} mounts after death {death}");
+    }
+    drop(follows);
+    plugin.unpublish(&workload).await.unwrap();
+    assert!(!target.exists());
+}
+
+/// The workload ends while its dead mount is about to be made anew.
+async fn what_is_unpublished_is_not_mounted_again(world: World) {
+    let (plugin, mut pod) = (world.plugin().await, world.running_pod().await);
+    let kept = world.kubelet.join("plugins/s3.csi.scality.com/publications");
+    loop {
+        let workload = world.workload(&pod).await;
+        plugin.publish(&workload).call().await.unwrap();
+        let target = world.target(&workload);
+        // It cannot be unmounted at once, and so the repair comes while it is being unpublished.
+        let in_use = fs::File::open(&target).unwrap();
+        let said = |words: &str| plugin.log().matches(words).count();
+        let ended = || said("unpublished meanwhile") + said("not mounted again yet");
+        let before = (said("to be mounted again"), ended());
+        let unpublished = tokio::spawn({
+            let (calls, request) = (plugin.calls.clone(), plugin.unpublish_request(&workload));
+            async move { calls.clone().node_unpublish_volume(request).await }
+        });
+        pod.start();
+        world.until("it is to be mounted again", || said("to be mounted again") > before.0).await;
+        drop(in_use);
+        if unpublished.await.unwrap().is_err() {
+            // Too late on a machine that is busy: the unmount was given up before, and the mount made anew rightly.
+            plugin.unpublish(&workload).await.unwrap();
+            continue;
+        }
+        world.until("the repair has given up", || ended() > before.1).await;
+        assert!(!target.exists());
+        assert_eq!(fs::read_dir(&kept).unwrap().count(), 0);
+        return;
+    }
 }

@@ -10,7 +10,7 @@ use tonic::Code;
 use super::engine::{ARGUMENTS, NO_BUCKET, PROCESS, SILENT};
 use super::plugin::Plugin;
 use super::publishing::read;
-use super::world::{Shared, World, trial, uid};
+use super::world::{MountpointPod, PATIENCE, Shared, World, is_wide, trial, uid};
 
 /// Workloads whose turn is measured.
 const MEASURED: usize = 60;
@@ -22,6 +22,9 @@ pub fn trials(shared: &Arc<Shared>) -> Vec<Trial> {
         trial(shared, "waiting::the_scheduler_has_the_word", the_scheduler_has_the_word),
         trial(shared, "waiting::mount_s3_has_the_word", mount_s3_has_the_word),
         trial(shared, "waiting::mount_s3_that_never_answers", mount_s3_that_never_answers),
+        trial(shared, "waiting::words_of_the_mount_s3_before_are_not_believed", words_of_the_one_before),
+        trial(shared, "waiting::a_workload_that_ends_waits_for_no_mounter", a_workload_that_ends_waits_for_no_mounter),
+        trial(shared, "waiting::all_who_wait_share_one_failure", all_who_wait_share_one_failure),
         trial(shared, "waiting::calls_for_one_source_mount_it_once", calls_for_one_source),
     ]
 }
@@ -62,8 +65,10 @@ async fn an_s3pa_wakes_its_workload(world: World) {
     }
     took.sort();
     eprintln!("from the s3pa to the mount: median {:?}, p99 {:?}", took[took.len() / 2], took[took.len() - 1]);
-    // 50 ms on a machine of its own.
     assert!(took[took.len() / 2] < Duration::from_secs(1), "{took:?}");
+    if is_wide() {
+        assert!(took[took.len() - 1] < Duration::from_millis(50), "{took:?}");
+    }
 }
 
 async fn the_scheduler_has_the_word(world: World) {
@@ -117,6 +122,76 @@ async fn mount_s3_that_never_answers(world: World) {
     let error = plugin.publish(&workload).bucket(SILENT).call().await.unwrap_err();
     assert!(error.code() == Code::Unavailable && error.message().contains("does not answer"), "{error}");
     assert_eq!(world.mounts(), []);
+}
+
+/// A Mountpoint Pod that runs without anybody who listens: its container begins anew again and again.
+async fn pod_in_a_crash_loop(world: &World) -> MountpointPod {
+    let mut pod = world.running_pod().await;
+    pod.kill();
+    let _ = std::fs::remove_file(pod.communication.join("mount.sock"));
+    pod
+}
+
+async fn until_its_mounter_is_called(world: &World, pod: &MountpointPod) {
+    // Right before that, the keys are written.
+    world.until("an attempt has begun", || pod.communication.join("credentials").exists()).await;
+}
+
+async fn words_of_the_one_before(world: World) {
+    let (plugin, mut pod) = (world.plugin().await, pod_in_a_crash_loop(&world).await);
+    let workload = world.workload(&pod).await;
+    let call = tokio::spawn(plugin.publish(&workload).call());
+    until_its_mounter_is_called(&world, &pod).await;
+    // The mounter before has waited for its mount-s3 until now.
+    std::fs::write(pod.communication.join("mount.err"), "Error: of the one before").unwrap();
+    pod.start();
+    call.await.unwrap().unwrap();
+    read(&world.target(&workload), ARGUMENTS);
+}
+
+async fn a_workload_that_ends_waits_for_no_mounter(world: World) {
+    let plugin = Plugin::start_with(&world, &["--mount-timeout=5m"]).await;
+    let pod = pod_in_a_crash_loop(&world).await;
+    let (first, second) = (uid(), uid());
+    for workload in [&first, &second] {
+        world.make_folder(workload);
+    }
+    world.attach("", &[(&pod, &[&first, &second])]).await;
+    let begins = tokio::spawn(plugin.publish(&first).call());
+    until_its_mounter_is_called(&world, &pod).await;
+    let waits = tokio::spawn(plugin.publish(&second).call());
+    for (workload, call) in [(second, waits), (first, begins)] {
+        let end = Instant::now() + PATIENCE;
+        // The first time the call may not have come that far yet.
+        while !call.is_finished() {
+            plugin.unpublish(&workload).await.unwrap();
+            assert!(Instant::now() < end, "the workload waits for a mounter that does not come");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let given_up = call.await.unwrap().unwrap_err();
+        assert_eq!(given_up.code(), Code::Aborted, "{given_up}");
+        assert!(!world.target(&workload).exists());
+    }
+}
+
+async fn all_who_wait_share_one_failure(world: World) {
+    const TIMEOUT: Duration = Duration::from_secs(5);
+    let plugin = Plugin::start_with(&world, &["--mount-timeout=5s"]).await;
+    let pod = pod_in_a_crash_loop(&world).await;
+    let workloads: Vec<_> = (0..20).map(|_| uid()).collect();
+    for workload in &workloads {
+        world.make_folder(workload);
+    }
+    let uids: Vec<_> = workloads.iter().map(String::as_str).collect();
+    world.attach("", &[(&pod, &uids)]).await;
+    let begun = Instant::now();
+    let calls: Vec<_> = workloads.iter().map(|workload| tokio::spawn(plugin.publish(workload).call())).collect();
+    for call in calls {
+        let failed = call.await.unwrap().unwrap_err();
+        assert!(failed.message().contains("no mounter listened"), "{failed}");
+    }
+    // Those that came too late for the first attempt have the second.
+    assert!(begun.elapsed() < TIMEOUT * 5, "{:?}", begun.elapsed());
 }
 
 async fn calls_for_one_source(world: World) {

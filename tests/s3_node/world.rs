@@ -12,6 +12,7 @@ use bulkhead::api::s3::{MOUNTPOINT_NAMESPACE, Mount, communication_folder, sourc
 use bulkhead::node_agent::mounts::mountinfo::{self, Mount as Mounted};
 use bulkhead_testbed::{Identity, Testbed, TestbedOptions};
 use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use libtest_mimic::{Failed, Trial};
@@ -28,6 +29,11 @@ use super::plugin::Plugin;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const VOLUME: &str = "pv-1";
 pub const HANDLE: &str = "models/2026";
+
+/// Whether this is the long run, for which the machine is to have nothing else to do.
+pub fn is_wide() -> bool {
+    std::env::var_os("BULKHEAD_WIDE").is_some()
+}
 
 /// What all tests share.
 pub struct Shared {
@@ -79,6 +85,22 @@ where
         shared.runtime.block_on(async {
             let world = World::new(shared.base().await);
             test(world).await;
+            Ok::<_, Failed>(())
+        })
+    })
+}
+
+/// A test that changes what others share: it has a control plane of its own.
+pub fn alone<F, W>(shared: &Arc<Shared>, name: &str, test: F) -> Trial
+where
+    F: FnOnce(World, Api<CustomResourceDefinition>) -> W + Send + 'static,
+    W: Future<Output = ()>,
+{
+    let shared = shared.clone();
+    Trial::test(name, move || {
+        shared.runtime.block_on(async {
+            let base = Base::start().await;
+            test(World::new(&base), Api::all(base.admin.clone())).await;
             Ok::<_, Failed>(())
         })
     })
@@ -214,10 +236,10 @@ impl World {
         Api::namespaced(self.admin.clone(), MOUNTPOINT_NAMESPACE)
     }
 
-    fn mount(&self, group: &str) -> Mount {
+    fn mount(&self, volume: &str, group: &str) -> Mount {
         Mount {
             node_name: self.node.clone(),
-            persistent_volume_name: VOLUME.into(),
+            persistent_volume_name: volume.into(),
             volume_id: HANDLE.into(),
             mount_options: String::new(),
             workload_fs_group: group.into(),
@@ -226,7 +248,11 @@ impl World {
 
     /// The controller assigns workloads to Mountpoint Pods: the s3pa as it is from now on.
     pub async fn attach(&self, group: &str, entries: &[(&MountpointPod, &[&str])]) {
-        let mount = self.mount(group);
+        self.attach_volume(VOLUME, group, entries).await;
+    }
+
+    pub async fn attach_volume(&self, volume: &str, group: &str, entries: &[(&MountpointPod, &[&str])]) {
+        let mount = self.mount(volume, group);
         let name = mount.attachment_name();
         let workload = |uid: &&str| json!({ "workloadPodUID": uid, "attachmentTime": "2026-11-21T02:00:01Z" });
         let entries =
@@ -280,20 +306,18 @@ impl World {
         }
     }
 
-    /// Notes of Events about a workload.
-    pub async fn until_told(&self, workload: &str, words: &str) -> String {
+    /// The Event by which a workload is told so.
+    pub async fn until_told(&self, workload: &str, words: &str) -> Event {
         let events: Api<Event> = Api::namespaced(self.admin.clone(), "shop");
         let fields = format!("involvedObject.uid={workload}");
         let end = Instant::now() + PATIENCE;
         loop {
             let listed = events.list(&ListParams::default().fields(&fields)).await.unwrap();
-            let notes: Vec<_> =
-                listed.items.into_iter().filter(|event| event.reason.as_deref() == Some("MountDead")).collect();
-            let notes: Vec<_> = notes.into_iter().filter_map(|event| event.message).collect();
-            if let Some(note) = notes.iter().find(|note| note.contains(words)) {
-                return note.clone();
+            let says_so = |event: &&Event| event.message.as_ref().is_some_and(|note| note.contains(words));
+            if let Some(event) = listed.items.iter().find(says_so) {
+                return event.clone();
             }
-            assert!(Instant::now() < end, "no Event with {words:?}: {notes:?}");
+            assert!(Instant::now() < end, "no Event with {words:?}: {listed:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

@@ -22,6 +22,7 @@ pub use self::tapped::Tapped;
 pub use self::workload::{Workload, merge};
 
 use crate::array::{Array, ArrayOptions, ClaimError};
+use crate::ganesha::GaneshaError;
 use crate::images::ImagesError;
 use crate::mount_s3::MountS3Error;
 use crate::nodes::{KwokHeartbeat, NodeError, NodeOptions, SimulatedNode, SimulatedNodes};
@@ -107,6 +108,9 @@ pub enum ClusterError {
     /// The program that serves buckets.
     #[error(transparent)]
     MountS3(#[from] MountS3Error),
+    /// The program that serves NFS.
+    #[error(transparent)]
+    Ganesha(#[from] GaneshaError),
     /// A file of this machine.
     #[error("cannot use {path}: {source}")]
     File {

@@ -203,7 +203,7 @@ fn spec(image: Image, programs: &[(&Path, &str)], scratch: &Path) -> Result<Imag
 }
 
 /// Every node of a testbed unpacks it: without what only a debugger needs.
-fn strip(program: &Path, to: &Path) -> Result<(), ImagesError> {
+pub(crate) fn strip(program: &Path, to: &Path) -> Result<(), ImagesError> {
     let output = Command::new("strip").args(["--strip-all", "-o"]).args([to, program]).output();
     let output = output.map_err(ImagesError::Strip)?;
     if output.status.success() {

@@ -91,7 +91,8 @@ fn read_back(file: &File) -> Result<u64, JournalError> {
     }
 }
 
-fn record(number: u64, writer: &str) -> Vec<u8> {
+/// The bytes of a record.
+pub fn record(number: u64, writer: &str) -> Vec<u8> {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let mut line = format!("{MAGIC} {number:020} {time} {writer}").into_bytes();
     line.resize(RECORD - 1, b' ');
@@ -99,7 +100,8 @@ fn record(number: u64, writer: &str) -> Vec<u8> {
     line
 }
 
-fn number(record: &[u8]) -> Option<u64> {
+/// The number of a record; `None` if the bytes are none.
+pub fn number(record: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(record.strip_suffix(b"\n")?).ok()?;
     let mut words = text.split(' ');
     (words.next()? == MAGIC).then_some(())?;

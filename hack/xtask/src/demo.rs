@@ -1,12 +1,13 @@
 //! `xtask demo`: a pod with a volume on a node that dies, with Bulkhead and, beside it, without. Everything is made from
 //! nothing and gone afterwards; the exit status says whether the promise held. `xtask demo health` shows a volume that breaks,
-//! `xtask demo s3` a bucket that pods share.
+//! `xtask demo s3` a bucket that pods share, `xtask demo shared-volume` an address that survives its server's node.
 
 mod health;
 mod live;
 mod real;
 mod report;
 mod s3;
+mod shared_volume;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -64,6 +65,8 @@ enum What {
     Health(health::Options),
     /// A bucket as a volume: workloads share a Mountpoint Pod, whose mount-s3 is killed and healed, until nothing is left
     S3,
+    /// An NFS server's node dies while a client writes through its address: the server moves, the address stays
+    SharedVolume,
 }
 
 /// How it went with Bulkhead.
@@ -102,6 +105,7 @@ pub async fn run(root: &Path, options: &Options) -> Result<()> {
     match &options.what {
         Some(What::Health(options)) => return health::run(root, options).await,
         Some(What::S3) => return s3::run(root).await,
+        Some(What::SharedVolume) => return shared_volume::run(root).await,
         None => {}
     }
     let grace = options.grace.get();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::api::s3::{CACHE_FOLDER, CACHE_VOLUME};
+use crate::api::s3_cache;
 use crate::api::slim::PersistentVolume;
 
 /// What a volume asks of its Mountpoint Pod.
@@ -23,16 +24,17 @@ impl Attributes {
     pub fn of(volume: &PersistentVolume) -> Result<Self, String> {
         let none = BTreeMap::new();
         let given = volume.spec.csi.as_ref().map_or(&none, |csi| &csi.volume_attributes);
+        let options = || volume.spec.mount_options.iter().flatten().map(String::as_str);
         let has_option = |name: &str| {
-            let options = volume.spec.mount_options.iter().flatten();
-            options
-                .map(|option| option.trim_start_matches('-'))
-                .any(|option| option.split(['=', ' ']).next() == Some(name))
+            let mut options = options().map(|option| option.trim_start_matches('-'));
+            options.any(|option| option.split(['=', ' ']).next() == Some(name))
         };
         let cache = cache(given)?;
         if cache.is_some() && has_option("cache") {
             return Err("the attribute cache and the mount option cache exclude each other: remove one".to_owned());
         }
+        // The node service gives the argument; what is wrong with it is told before a pod is made.
+        s3_cache::argument(given, options())?;
         Ok(Self {
             service_account: text(given, "mountpointPodServiceAccountName"),
             resources: resources(given)?,

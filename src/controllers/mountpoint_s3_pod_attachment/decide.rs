@@ -7,16 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use k8s_openapi::api::core::v1::Pod as FullPod;
 
 use crate::api::mountpoint_pod::MountpointPod;
 use crate::api::mountpoint_s3_pod_attachment::{
     MountpointS3PodAttachment, MountpointS3PodAttachmentSpec, MountpointS3PodAttachmentStatus,
 };
-use crate::api::s3::{DRIVER_VERSION_LABEL, FINALIZER, Mount};
+use crate::api::s3::{DRIVER_VERSION_LABEL, FINALIZER, Mount, VOLUME_UID_ANNOTATION};
 use crate::api::slim::{PersistentVolume, Pod};
-use crate::api::time::Now;
+use crate::api::time::{self, Now};
 
+use super::backoff;
 use super::mountpoint_pod::{self, Purpose, Settings};
 use super::orphans::{self, Verdict};
 use super::plan::{self, Entries, Plan};
@@ -29,6 +31,8 @@ pub struct Seen {
     pub mount: Mount,
     /// Its volume.
     pub volume: Option<Arc<PersistentVolume>>,
+    /// The node's label `kubernetes.io/hostname`.
+    pub hostname: Option<String>,
     /// All attachments of the mount, also such as upstream's controller made.
     pub attachments: Vec<Arc<MountpointS3PodAttachment>>,
     /// Mountpoint Pods by name: those that an attachment names, and those that say they are of this mount.
@@ -41,12 +45,35 @@ pub struct Seen {
     pub is_quiet: bool,
 }
 
+impl Seen {
+    /// Uid of the volume.
+    pub fn volume_uid(&self) -> Option<&str> {
+        self.volume.as_ref()?.metadata.uid.as_deref()
+    }
+
+    /// Whether a workload that is attached to this Mountpoint Pod may get another. Not if its claim leads elsewhere, or the
+    /// volume was made anew under its name since: that may be another bucket, of other people. One that starts has mounted
+    /// nothing yet. Without the pod only the time tells.
+    pub fn may_move(&self, pod: &str, since: DateTime<Utc>, workload: &Workload) -> bool {
+        let Some(volume) = &self.volume else { return true };
+        let made_for = self.pods.get(pod).and_then(|pod| pod.annotation(VOLUME_UID_ANNOTATION));
+        let is_same = match made_for {
+            Some(uid) => self.volume_uid() == Some(uid),
+            None => volume.metadata.creation_timestamp.as_ref().is_none_or(|made| time::from_k8s(made) <= since),
+        };
+        workload.wants && (is_same || workload.is_starting())
+    }
+}
+
+/// When one of these became True for the first time, all volumes of the pod were mounted. They may turn and come back later.
+const BEGUN: [&str; 3] = ["PodReadyToStartContainers", "ContainersReady", "Ready"];
+
 /// A workload.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// The pod.
     pub pod: Arc<Pod>,
-    /// Whether it has this volume, and no other attachment serves it.
+    /// Whether its claim leads to this volume, and no other attachment serves it.
     pub wants: bool,
 }
 
@@ -59,6 +86,12 @@ impl Workload {
     /// Whether it has mounted nothing yet, and will.
     pub fn is_starting(&self) -> bool {
         !self.pod.is_terminating() && matches!(self.pod.status.phase.as_deref(), None | Some("Pending"))
+    }
+
+    /// When it ran at the latest, with all its volumes. A Mountpoint Pod that was made after that has not mounted them.
+    pub fn began(&self) -> Option<DateTime<Utc>> {
+        let begun = BEGUN.iter().filter_map(|kind| self.pod.condition(kind)).filter(|it| it.status == "True");
+        begun.filter_map(|it| it.last_transition_time.as_ref().map(time::from_k8s)).min()
     }
 }
 
@@ -231,13 +264,16 @@ impl Writes<'_> {
     /// Pods that are named, and not there, and that a workload waits for.
     fn missing_pods(&mut self) {
         let Some(volume) = self.seen.volume.clone() else { return };
+        let failures = backoff::failures(self.seen, self.now);
         for (name, entries) in self.plan.entries.iter().filter(|(name, _)| !self.seen.pods.contains_key(*name)) {
-            let workloads: Vec<_> =
-                entries.iter().filter_map(|it| self.seen.workloads.get(&it.workload_pod_uid)).collect();
-            let workloads: Vec<_> = workloads.into_iter().map(|workload| workload.pod.clone()).collect();
+            let known = entries.iter().filter_map(|it| Some((it, self.seen.workloads.get(&it.workload_pod_uid)?)));
+            let served = known.filter(|(it, workload)| self.seen.may_move(name, it.attachment_time, workload));
+            let workloads: Vec<_> = served.map(|(_, workload)| workload.pod.clone()).collect();
             let first = workloads.iter().find(|pod| !pod.is_terminating()).and_then(|pod| pod.metadata.uid.clone());
             let Some(workload_uid) = first else { continue };
-            let purpose = Purpose { mount: &self.seen.mount, volume: &volume, workload_uid: &workload_uid };
+            let hostname = self.seen.hostname.as_deref();
+            let workload_uid = workload_uid.as_str();
+            let purpose = Purpose { mount: &self.seen.mount, volume: &volume, workload_uid, hostname, failures };
             match mountpoint_pod::build(name, purpose, self.settings) {
                 Ok(pod) => self.push(Effect::CreatePod { pod: Box::new(pod), workloads }),
                 Err(complaint) => self.decision.complaint = Some(complaint),

@@ -3,6 +3,7 @@
 
 pub mod act;
 pub mod attributes;
+pub mod backoff;
 pub mod decide;
 pub mod departed;
 mod feed;

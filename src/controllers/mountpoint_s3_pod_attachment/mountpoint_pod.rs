@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
+use crate::api::affinity::HOSTNAME_LABEL;
 use crate::api::s3::{
-    COMMUNICATION_FOLDER, COMMUNICATION_VOLUME, CONTAINER, DAEMONSET_POD, DRIVER_VERSION_LABEL, MOUNT_ANNOTATION,
-    MOUNTPOINT_POD_LABEL, MOUNTPOINT_VERSION_LABEL, Mount, POD_UID_LABEL, VOLUME_ID, VOLUME_NAME,
+    COMMUNICATION_FOLDER, COMMUNICATION_VOLUME, CONTAINER, DAEMONSET_POD, DRIVER_VERSION_LABEL, FAILURES_ANNOTATION,
+    MOUNT_ANNOTATION, MOUNTPOINT_POD_LABEL, MOUNTPOINT_VERSION_LABEL, Mount, POD_UID_LABEL, VOLUME_ID, VOLUME_NAME,
     VOLUME_UID_ANNOTATION,
 };
 use crate::api::slim::PersistentVolume;
@@ -106,6 +107,10 @@ pub struct Purpose<'a> {
     pub volume: &'a PersistentVolume,
     /// The workload that caused it.
     pub workload_uid: &'a str,
+    /// The node's label `kubernetes.io/hostname`.
+    pub hostname: Option<&'a str>,
+    /// How many Mountpoint Pods failed in a row before this one.
+    pub failures: u32,
 }
 
 /// Builds the pod. The error says what is wrong with the volume or the settings.
@@ -165,7 +170,7 @@ fn resources(said: &Value, default: &Value) -> Value {
 
 /// What makes it a Mountpoint Pod: no template changes it.
 fn fixed(name: &str, purpose: Purpose<'_>, attributes: &Attributes, settings: &Settings) -> Result<Value, String> {
-    let Purpose { mount, volume, workload_uid } = purpose;
+    let Purpose { mount, volume, workload_uid, hostname, failures } = purpose;
     let mut labels = settings.labels.clone();
     labels.extend([
         (MOUNTPOINT_POD_LABEL.to_owned(), "true".to_owned()),
@@ -183,39 +188,50 @@ fn fixed(name: &str, purpose: Purpose<'_>, attributes: &Attributes, settings: &S
     } else {
         put(&mut spec, "automountServiceAccountToken", json!(false));
     }
-    bind(&mut spec, &mount.node_name, settings.node_binding);
+    bind(&mut spec, &mount.node_name, hostname, settings.node_binding)?;
+    let mut annotations = json!({
+        DAEMONSET_POD: "true",
+        VOLUME_NAME: mount.persistent_volume_name,
+        VOLUME_ID: mount.volume_id,
+        VOLUME_UID_ANNOTATION: volume.metadata.uid,
+        MOUNT_ANNOTATION: recorded,
+    });
+    if failures > 0 {
+        put(&mut annotations, FAILURES_ANNOTATION, json!(failures.to_string()));
+    }
     Ok(json!({
         "metadata": {
             "name": name,
             "namespace": settings.namespace,
             "labels": labels,
-            "annotations": {
-                DAEMONSET_POD: "true",
-                VOLUME_NAME: mount.persistent_volume_name,
-                VOLUME_ID: mount.volume_id,
-                VOLUME_UID_ANNOTATION: volume.metadata.uid,
-                MOUNT_ANNOTATION: recorded,
-            },
+            "annotations": annotations,
         },
         "spec": spec,
     }))
 }
 
-fn bind(spec: &mut Value, node: &str, binding: NodeBinding) {
+fn bind(spec: &mut Value, node: &str, hostname: Option<&str>, binding: NodeBinding) -> Result<(), String> {
     let term = match binding {
         NodeBinding::Direct => {
-            return put(spec, "nodeName", json!(node));
+            put(spec, "nodeName", json!(node));
+            return Ok(());
         }
         NodeBinding::Affinity => {
             json!({ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [node] }] })
         }
         NodeBinding::Hostname => {
-            json!({ "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": [node] }] })
+            let hostname = hostname.ok_or_else(|| {
+                format!(
+                    "Node {node} has no label {HOSTNAME_LABEL}: label it, or choose another --mountpoint-node-binding"
+                )
+            })?;
+            json!({ "matchExpressions": [{ "key": HOSTNAME_LABEL, "operator": "In", "values": [hostname] }] })
         }
     };
     let required = json!({ "nodeSelectorTerms": [term] });
     let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } });
     put(spec, "affinity", affinity);
+    Ok(())
 }
 
 /// Sets a field of an object.

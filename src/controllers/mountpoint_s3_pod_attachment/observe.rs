@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::api::affinity::HOSTNAME_LABEL;
 use crate::api::mountpoint_pod::MountpointPod;
 use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::api::s3::Mount;
@@ -27,11 +28,16 @@ pub fn stored(stores: &Stores, s3: &S3Stores, departed: &Departed, mount: &Mount
         pods: mountpoint_pods(s3, &of_mount, &attachments),
         departed: uids.iter().filter(|uid| departed.has(uid)).cloned().collect(),
         volume,
+        hostname: hostname(stores, &mount.node_name),
         ..Seen::default()
     };
     for uid in &uids {
         let pod = stores.pods.by_index(BY_UID, uid).into_iter().next();
-        seen.workloads.extend(pod.map(|pod| (uid.clone(), Workload { pod, wants: true })));
+        let workload = pod.map(|pod| {
+            let wants = volumes::has(&pod, &mount.persistent_volume_name, stores);
+            (uid.clone(), Workload { pod, wants })
+        });
+        seen.workloads.extend(workload);
     }
     for pod in seen.volume.iter().flat_map(|volume| users(stores, s3, mount, volume)) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
@@ -40,6 +46,11 @@ pub fn stored(stores: &Stores, s3: &S3Stores, departed: &Departed, mount: &Mount
     }
     seen.attachments = attachments;
     seen
+}
+
+/// What a node is called in affinities: not always its name.
+fn hostname(stores: &Stores, node: &str) -> Option<String> {
+    stores.nodes.get(&ObjectKey::cluster(node))?.metadata.labels.as_ref()?.get(HOSTNAME_LABEL).cloned()
 }
 
 fn mountpoint_pods(

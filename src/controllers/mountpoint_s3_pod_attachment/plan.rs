@@ -9,10 +9,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::api::mountpoint_pod::MountpointPod;
 use crate::api::mountpoint_s3_pod_attachment::{MountpointS3PodAttachment, WorkloadAttachment};
-use crate::api::s3::{self, POD_UID_LABEL};
+use crate::api::s3::{self, POD_UID_LABEL, VOLUME_UID_ANNOTATION};
 use crate::api::time::{self, Now};
 
 use super::attributes::Attributes;
+use super::backoff;
 use super::decide::{Patience, Seen, Workload};
 use super::mountpoint_pod::Settings;
 
@@ -128,6 +129,9 @@ impl<'a> Planner<'a> {
             Fit::Serves | Fit::Missing => self.enter(best.pod.to_owned(), uid, best.since),
             // It ends anyhow; no Mountpoint Pod is made for that.
             Fit::Lost if workload.pod.is_terminating() => self.enter(best.pod.to_owned(), uid, best.since),
+            Fit::Lost if !self.seen.may_move(best.pod, best.since, workload) => {
+                self.enter(best.pod.to_owned(), uid, best.since);
+            }
             Fit::Lost => {
                 let instead_of = self.seen.pods.get(best.pod).map(|pod| pod.uid());
                 self.waiting.push(Waiting { uid, workload, instead_of });
@@ -145,8 +149,7 @@ impl<'a> Planner<'a> {
             self.plan.stale.insert(uid.to_owned());
             return;
         }
-        let left = patience.stale_after - age;
-        self.plan.look_again = Some(self.plan.look_again.map_or(left, |before| before.min(left)));
+        self.look_again(patience.stale_after - age);
         self.enter(home.pod.to_owned(), uid, home.since);
     }
 
@@ -154,9 +157,19 @@ impl<'a> Planner<'a> {
         let Some(pod) = self.seen.pods.get(pod) else { return Fit::Missing };
         let is_lost = pod.has_ended()
             || pod.is_terminating() && !workload.pod.is_terminating()
-            // One that runs holds what is mounted until it ends; one that starts would find nothing.
-            || pod.needs_unmount() && workload.is_starting();
+            // One that runs holds what is mounted until it ends; one that starts would find nothing, or an older volume.
+            || workload.is_starting() && (pod.needs_unmount() || self.is_of_older(pod));
         if is_lost { Fit::Lost } else { Fit::Serves }
+    }
+
+    /// Whether it mounts a volume of this name that was before.
+    fn is_of_older(&self, pod: &MountpointPod) -> bool {
+        let (made_for, now) = (pod.annotation(VOLUME_UID_ANNOTATION), self.seen.volume_uid());
+        made_for.is_some() && now.is_some() && made_for != now
+    }
+
+    fn look_again(&mut self, after: Duration) {
+        self.plan.look_again = Some(self.plan.look_again.map_or(after, |before| before.min(after)));
     }
 
     fn enter(&mut self, pod: String, uid: &str, since: DateTime<Utc>) {
@@ -169,7 +182,8 @@ impl<'a> Planner<'a> {
         self.waiting.iter().any(|it| it.uid == uid) || self.plan.entries.values().any(is_in)
     }
 
-    /// Workloads that run and that nothing names use a Mountpoint Pod of ours, if there is one; else a mount of version 1.
+    /// Workloads that run and that nothing names use a Mountpoint Pod of ours, if one can have mounted them; else they have a
+    /// mount of version 1, which goes on beside those that come.
     fn adopt(&mut self) {
         let seen = self.seen;
         let runs = |workload: &Workload| workload.wants && workload.is_live() && !workload.is_starting();
@@ -180,22 +194,23 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The pod that was made for it; else the newest that was there before it; else any.
+    /// The pod that was made for it; else the newest that was there before it began.
     fn adopter(&self, uid: &str, workload: &Workload) -> Option<String> {
         let is_alive = |pod: &&Arc<MountpointPod>| {
             pod.mount().as_ref() == Some(&self.seen.mount)
-                && pod.annotation(s3::VOLUME_UID_ANNOTATION) == self.volume_uid()
+                && pod.annotation(VOLUME_UID_ANNOTATION) == self.seen.volume_uid()
                 && !pod.has_ended()
                 && !pod.is_terminating()
                 && !pod.needs_unmount()
         };
-        let born = |meta: Option<&Time>| meta.map(time::from_k8s);
-        let since = born(workload.pod.metadata.creation_timestamp.as_ref());
-        let rank = |pod: &&Arc<MountpointPod>| {
-            let created = born(pod.metadata.creation_timestamp.as_ref());
-            (pod.label(POD_UID_LABEL) == Some(uid), created <= since, created, pod.name().to_owned())
-        };
-        self.seen.pods.values().filter(is_alive).max_by_key(rank).map(|pod| pod.name().to_owned())
+        let began = workload.began();
+        let created = |pod: &MountpointPod| pod.metadata.creation_timestamp.as_ref().map(time::from_k8s);
+        let is_its_own = |pod: &MountpointPod| pod.label(POD_UID_LABEL) == Some(uid);
+        let can_serve =
+            |pod: &&Arc<MountpointPod>| is_its_own(pod) || began.is_some_and(|began| created(pod) <= Some(began));
+        let rank = |pod: &&Arc<MountpointPod>| (is_its_own(pod), created(pod), pod.name().to_owned());
+        let able = self.seen.pods.values().filter(is_alive).filter(can_serve);
+        able.max_by_key(rank).map(|pod| pod.name().to_owned())
     }
 
     /// Workloads that start and that nothing names.
@@ -219,9 +234,16 @@ impl<'a> Planner<'a> {
         });
         let host = match self.host() {
             Some(host) => host,
+            None if !backoff::pause(self.seen, self.now).is_zero() => {
+                self.look_again(backoff::pause(self.seen, self.now));
+                return self.stay(&waiting);
+            }
             None => match self.new_name(&waiting) {
                 Ok(name) => name,
-                Err(complaint) => return self.refuse(waiting, complaint),
+                Err(complaint) => {
+                    self.plan.complaint = Some(complaint);
+                    return self.stay(&waiting);
+                }
             },
         };
         for it in waiting {
@@ -232,7 +254,7 @@ impl<'a> Planner<'a> {
     /// The oldest Mountpoint Pod that takes workloads; else one that is about to be made.
     fn host(&self) -> Option<String> {
         let version = &self.settings.driver_version;
-        let volume = self.volume_uid()?;
+        let volume = self.seen.volume_uid()?;
         let takes = |pod: &&Arc<MountpointPod>| pod.takes_workloads(version, volume) && self.is_known(pod);
         let age = |pod: &&Arc<MountpointPod>| {
             (pod.metadata.creation_timestamp.as_ref().map(time::from_k8s), pod.name().to_owned())
@@ -241,7 +263,9 @@ impl<'a> Planner<'a> {
         present.or_else(|| {
             let is_coming = |(name, workloads): &(&String, &Vec<WorkloadAttachment>)| {
                 let lives = |it: &WorkloadAttachment| {
-                    self.seen.workloads.get(&it.workload_pod_uid).is_some_and(|it| !it.pod.is_terminating())
+                    self.seen.workloads.get(&it.workload_pod_uid).is_some_and(|workload| {
+                        !workload.pod.is_terminating() && self.seen.may_move(name, it.attachment_time, workload)
+                    })
                 };
                 !self.seen.pods.contains_key(*name) && workloads.iter().any(lives)
             };
@@ -270,8 +294,8 @@ impl<'a> Planner<'a> {
         Ok(found)
     }
 
-    /// Those that are attached stay where they were.
-    fn refuse(&mut self, waiting: Vec<Waiting<'a>>, complaint: String) {
+    /// None is made now: those that are attached stay where they were.
+    fn stay(&mut self, waiting: &[Waiting<'a>]) {
         for it in waiting {
             let home = self.seen.attachments.iter().find_map(|attachment| {
                 let pods = attachment.spec.mountpoint_s3_pod_attachments.iter();
@@ -282,11 +306,6 @@ impl<'a> Planner<'a> {
                 self.enter(pod.clone(), it.uid, one.attachment_time);
             }
         }
-        self.plan.complaint = Some(complaint);
-    }
-
-    fn volume_uid(&self) -> Option<&str> {
-        self.seen.volume.as_ref()?.metadata.uid.as_deref()
     }
 
     /// Upstream's programs write no fractions.

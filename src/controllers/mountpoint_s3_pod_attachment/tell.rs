@@ -47,8 +47,8 @@ pub fn unscheduled(cx: &Context, s3: &S3Stores, pod: &MountpointPod) {
 
 /// What was done.
 pub fn done(cx: &Context, seen: &Seen, effect: &Effect, decision: &Decision) {
-    if matches!(effect, Effect::Replace { .. } | Effect::Remove(_)) && !decision.stale.is_empty() {
-        tracing::info!(mount = %seen.mount, workloads = ?decision.stale, "stale attachment cleanup");
+    if let Effect::Replace { before, .. } | Effect::Remove(before) = effect {
+        cleaned(seen, before, decision);
     }
     match effect {
         Effect::CreatePod { pod, workloads } => {
@@ -70,9 +70,21 @@ pub fn done(cx: &Context, seen: &Seen, effect: &Effect, decision: &Decision) {
     }
 }
 
+/// Whoever looks for what the sweep does looks for the word `cleanup`, as in the log of upstream's controller.
+fn cleaned(seen: &Seen, before: &MountpointS3PodAttachment, decision: &Decision) {
+    if !decision.stale.is_empty() {
+        tracing::info!(mount = %seen.mount, workloads = ?decision.stale, "stale attachment cleanup");
+    }
+    let entries = &before.spec.mountpoint_s3_pod_attachments;
+    if entries.is_empty() || entries.values().any(Vec::is_empty) {
+        let name = before.metadata.name.as_deref().unwrap_or_default();
+        tracing::info!(mount = %seen.mount, name, "empty attachment cleanup");
+    }
+}
+
 /// A Mountpoint Pod that no attachment names is removed.
 pub fn forgotten(cx: &Context, pod: &MountpointPod) {
-    tracing::warn!(mountpoint_pod = pod.name(), "forgotten Mountpoint Pod removed");
+    tracing::warn!(mountpoint_pod = pod.name(), "forgotten Mountpoint Pod cleanup");
     let note = format!("no attachment names Mountpoint Pod {}: it is unmounted and deleted", pod.name());
     cx.events.publish(reference(pod), EventType::Warning, "OrphanRemoved", "Sweep", note);
 }

@@ -18,6 +18,11 @@ pub fn mounts(pod: &Pod, lookup: &dyn Lookup) -> Vec<Mount> {
     mounts
 }
 
+/// Whether a pod has this PersistentVolume, whatever it is mounted with.
+pub fn has(pod: &Pod, volume: &str, lookup: &dyn Lookup) -> bool {
+    pod.spec.volumes.iter().filter_map(|it| resolve(pod, it, lookup)).any(|it| name(&it) == volume)
+}
+
 /// What cannot be served of a pod, in words for the person who wrote it.
 pub fn complaints(pod: &Pod, lookup: &dyn Lookup) -> Vec<String> {
     let inline = |volume: &Volume| volume.source == VolumeSource::InlineCsi(DRIVER.to_owned());

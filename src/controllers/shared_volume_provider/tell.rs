@@ -37,7 +37,11 @@ pub fn transitions(cx: &Context, before: &SharedVolumeProviderStatus, provider: 
     if becomes("Reachable", "False") {
         tell(EventType::Warning, "ProviderUnreachable", "Poll", message("Reachable"));
     }
-    if becomes("Authenticated", "False") {
+    let is_refused = |status: &SharedVolumeProviderStatus| {
+        let condition = conditions::find(&status.conditions, "Authenticated");
+        condition.is_some_and(|condition| condition.reason == "CredentialsRefused")
+    };
+    if is_refused(after) && !is_refused(before) {
         tell(EventType::Warning, "CredentialsRefused", "Login", message("Authenticated"));
     }
     let is_new = |name: &str| !before.failing_namespaces.iter().any(|it| it.name == name);

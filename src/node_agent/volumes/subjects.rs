@@ -259,7 +259,7 @@ fn subject(volume: &PersistentVolume, kind: Kind) -> Subject {
 }
 
 /// A quantity in bytes: digits, perhaps a fraction, and a suffix.
-fn bytes(quantity: &Quantity) -> Option<u64> {
+pub fn bytes(quantity: &Quantity) -> Option<u64> {
     let text = quantity.0.trim();
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);

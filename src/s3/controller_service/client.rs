@@ -20,7 +20,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-use super::credentials::Credentials;
+use crate::s3::keys::Keys;
 
 /// The external-provisioner gives a call 10 s. Our own end comes before, so that the Event says what was tried.
 const DEADLINE: Duration = Duration::from_secs(8);
@@ -36,15 +36,15 @@ pub struct Endpoint {
     scheme: String,
     authority: String,
     region: String,
-    /// In PEM form; those of the system without it.
-    authorities: Option<Vec<u8>>,
+    /// Those of the system without it.
+    authorities: Option<RootCertStore>,
 }
 
 impl Endpoint {
     /// An S3 server at `url`, of which the certificate is signed by one of `authorities` (PEM) or of the system's.
     ///
     /// # Errors
-    /// When the URL or the region is none.
+    /// When the URL or the region is none, or an authority cannot be read.
     pub fn new(url: &str, region: &str, authorities: Option<Vec<u8>>) -> Result<Self, String> {
         // Without the URL itself: somebody may have put a password into it.
         let wrong = || {
@@ -61,6 +61,7 @@ impl Endpoint {
         if region.is_empty() || !region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             return Err(format!("AWS_REGION is {region:?}: give a region such as {DEFAULT_REGION}"));
         }
+        let authorities = authorities.as_deref().map(roots).transpose()?;
         let (scheme, authority) = (scheme.to_string(), authority.to_string());
         Ok(Self { scheme, authority, region: region.to_owned(), authorities })
     }
@@ -73,24 +74,35 @@ impl Endpoint {
         let config = match &self.authorities {
             None if self.scheme == "http" => config.with_root_certificates(RootCertStore::empty()),
             None => config.with_native_roots().map_err(|error| {
-                format!("no certificate authority in this image ({error}): name a file of them in AWS_CA_BUNDLE")
+                format!(
+                    "no certificate authority in this image ({error}): name a file with that of the S3 server in \
+                     AWS_CA_BUNDLE, and restart the controller"
+                )
             })?,
-            Some(pem) => config.with_root_certificates(roots(pem).ok_or(
-                "the file that AWS_CA_BUNDLE names has no certificate in PEM form: give that of the authority which \
-                 signed the S3 server's",
-            )?),
+            Some(authorities) => config.with_root_certificates(authorities.clone()),
         };
         Ok(config.with_no_client_auth())
     }
 }
 
-/// None without any, or with one that is broken.
-fn roots(pem: &[u8]) -> Option<RootCertStore> {
+/// The certificates in a file; each must be whole.
+fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
-        roots.add(certificate.ok()?).ok()?;
+        let added = certificate
+            .map_err(|error| error.to_string())
+            .and_then(|certificate| roots.add(certificate).map_err(|error| error.to_string()));
+        added
+            .map_err(|error| format!("the file that AWS_CA_BUNDLE names has a certificate that is broken: {error}"))?;
     }
-    (!roots.is_empty()).then_some(roots)
+    if roots.is_empty() {
+        return Err(
+            "the file that AWS_CA_BUNDLE names has no certificate in PEM form: give that of the authority which \
+                    signed the S3 server's"
+                .to_owned(),
+        );
+    }
+    Ok(roots)
 }
 
 /// What became of a bucket that was to be deleted.
@@ -113,6 +125,14 @@ pub enum S3Error {
         /// Where it was asked.
         endpoint: String,
         /// What went wrong on the way.
+        why: String,
+    },
+    /// It cannot be asked.
+    #[error("S3 at {endpoint} is not asked: {why}")]
+    Untrusted {
+        /// Where it is.
+        endpoint: String,
+        /// What TLS lacks, and what to do.
         why: String,
     },
     /// An answer that is an error.
@@ -144,38 +164,42 @@ impl S3Error {
 #[derive(Clone)]
 pub struct S3 {
     endpoint: Endpoint,
-    http: Client<HttpsConnector<HttpConnector>, Body>,
+    /// Why there is none is told to whoever asks for a bucket, and so in an Event: the log of a plugin that does not start is
+    /// read by few.
+    http: Result<Client<HttpsConnector<HttpConnector>, Body>, String>,
 }
 
 impl S3 {
     /// Nothing is connected yet.
-    ///
-    /// # Errors
-    /// When TLS cannot be set up; the text says what to do.
-    pub fn new(endpoint: Endpoint) -> Result<Self, String> {
-        let connector =
-            HttpsConnectorBuilder::new().with_tls_config(endpoint.trusted()?).https_or_http().enable_http1().build();
-        let http = Client::builder(TokioExecutor::new()).build(connector);
-        Ok(Self { endpoint, http })
+    pub fn new(endpoint: Endpoint) -> Self {
+        let http = endpoint.trusted().map(|trusted| {
+            let connector =
+                HttpsConnectorBuilder::new().with_tls_config(trusted).https_or_http().enable_http1().build();
+            Client::builder(TokioExecutor::new()).build(connector)
+        });
+        if let Err(why) = &http {
+            tracing::warn!(endpoint = endpoint.authority, "S3 cannot be asked: {why}");
+        }
+        Self { endpoint, http }
     }
 
-    /// Makes a bucket; one that these credentials made earlier will do.
+    /// Makes a bucket; one that was made with these keys earlier will do.
     ///
     /// # Errors
     /// When S3 does not, or the bucket is somebody else's.
-    pub async fn create_bucket(&self, bucket: &str, credentials: &Credentials) -> Result<(), S3Error> {
-        match self.ask(Method::PUT, bucket, self.location(), credentials).await {
+    pub async fn create_bucket(&self, bucket: &str, keys: &Keys) -> Result<(), S3Error> {
+        match self.ask(Method::PUT, bucket, self.location(), keys).await {
             Err(error) if error.code() == "BucketAlreadyOwnedByYou" => Ok(()),
             done => done,
         }
     }
 
-    /// Whether there is such a bucket, and the credentials may use it.
+    /// Whether there is such a bucket, and the keys may use it.
     ///
     /// # Errors
     /// When S3 does not say.
-    pub async fn has_bucket(&self, bucket: &str, credentials: &Credentials) -> Result<bool, S3Error> {
-        match self.ask(Method::HEAD, bucket, String::new(), credentials).await {
+    pub async fn has_bucket(&self, bucket: &str, keys: &Keys) -> Result<bool, S3Error> {
+        match self.ask(Method::HEAD, bucket, String::new(), keys).await {
             Ok(()) => Ok(true),
             Err(S3Error::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(false),
             Err(error) => Err(error),
@@ -186,8 +210,8 @@ impl S3 {
     ///
     /// # Errors
     /// When S3 does not, for another reason than that there are objects in it.
-    pub async fn delete_bucket(&self, bucket: &str, credentials: &Credentials) -> Result<Deletion, S3Error> {
-        match self.ask(Method::DELETE, bucket, String::new(), credentials).await {
+    pub async fn delete_bucket(&self, bucket: &str, keys: &Keys) -> Result<Deletion, S3Error> {
+        match self.ask(Method::DELETE, bucket, String::new(), keys).await {
             Ok(()) => Ok(Deletion::Done),
             Err(error) if error.code() == "NoSuchBucket" => Ok(Deletion::Missing),
             Err(error) if error.code() == "BucketNotEmpty" => Ok(Deletion::NotEmpty),
@@ -206,8 +230,8 @@ impl S3 {
         }
     }
 
-    async fn ask(&self, method: Method, bucket: &str, body: String, credentials: &Credentials) -> Result<(), S3Error> {
-        let request = self.signed(method, bucket, body, credentials).ok_or(S3Error::Unsigned)?;
+    async fn ask(&self, method: Method, bucket: &str, body: String, keys: &Keys) -> Result<(), S3Error> {
+        let request = self.signed(method, bucket, body, keys).ok_or(S3Error::Unsigned)?;
         match tokio::time::timeout(DEADLINE, self.answer(request)).await {
             Ok(answered) => answered,
             Err(_) => Err(self.silent(format!("nothing within {} s", DEADLINE.as_secs()))),
@@ -215,7 +239,8 @@ impl S3 {
     }
 
     async fn answer(&self, request: Request<Body>) -> Result<(), S3Error> {
-        let answer = self.http.request(request).await.map_err(|error| self.silent(causes(&error)))?;
+        let http = self.http.as_ref().map_err(|why| self.untrusted(why))?;
+        let answer = http.request(request).await.map_err(|error| self.silent(causes(&error)))?;
         let status = answer.status();
         if status.is_success() {
             return Ok(());
@@ -225,20 +250,24 @@ impl S3 {
         Err(S3Error::Refused { endpoint: self.endpoint.authority.clone(), status, code })
     }
 
+    fn untrusted(&self, why: &str) -> S3Error {
+        S3Error::Untrusted { endpoint: self.endpoint.authority.clone(), why: why.to_owned() }
+    }
+
     fn silent(&self, why: String) -> S3Error {
         S3Error::Silent { endpoint: self.endpoint.authority.clone(), why }
     }
 
-    fn signed(&self, method: Method, bucket: &str, body: String, credentials: &Credentials) -> Option<Request<Body>> {
+    fn signed(&self, method: Method, bucket: &str, body: String, keys: &Keys) -> Option<Request<Body>> {
         let Endpoint { scheme, authority, region, .. } = &self.endpoint;
         let mut settings = SigningSettings::default();
         settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
         settings.percent_encoding_mode = PercentEncodingMode::Single;
         settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
         let identity = aws_credential_types::Credentials::new(
-            &credentials.access_key_id,
-            &credentials.secret_access_key,
-            credentials.session_token.clone(),
+            keys.id(),
+            keys.secret(),
+            keys.token().map(str::to_owned),
             None,
             "bulkhead",
         )
@@ -300,8 +329,11 @@ mod tests {
 
     #[test]
     fn a_file_without_certificates_is_told() {
-        let endpoint = Endpoint::new("https://s3", "us-east-1", Some(b"nothing".to_vec())).expect("endpoint");
-        assert!(endpoint.trusted().expect_err("no certificate").contains("AWS_CA_BUNDLE"));
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        for (text, said) in [("nothing", "no certificate"), (broken, "broken")] {
+            let wrong = Endpoint::new("https://s3", "us-east-1", Some(text.into())).expect_err(said);
+            assert!(wrong.contains("AWS_CA_BUNDLE") && wrong.contains(said), "{wrong}");
+        }
     }
 
     #[test]
@@ -314,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_region_is_named_where_it_is_not_the_default() {
-        let s3 = |region| S3::new(Endpoint::new("http://s3", region, None).expect("endpoint")).expect("client");
+        let s3 = |region| S3::new(Endpoint::new("http://s3", region, None).expect("endpoint"));
         assert_eq!(s3("us-east-1").location(), "");
         assert!(s3("eu-west-3").location().contains("<LocationConstraint>eu-west-3<"));
     }

@@ -5,7 +5,6 @@
 //! here: S3 refuses to delete a bucket with objects in it, and nobody empties it.
 
 mod client;
-mod credentials;
 mod decide;
 mod refusal;
 mod service;
@@ -20,10 +19,10 @@ use crate::csi::server;
 use crate::csi::v1::controller_server::ControllerServer;
 use crate::csi::v1::identity_server::IdentityServer;
 use crate::error::{Error, Result};
+use crate::s3::keys::Keys;
 use crate::s3::node_service::identity::DriverIdentity;
 
 pub use self::client::{Deletion, Endpoint, S3, S3Error};
-pub use self::credentials::Credentials;
 pub use self::decide::NonEmptyBucket;
 
 use self::service::ControllerService;
@@ -39,7 +38,7 @@ pub struct Args {
     pub region: String,
     /// PEM file with the certificate authorities of the S3 server, instead of those of the system.
     #[arg(long = "s3-ca-file", env = "AWS_CA_BUNDLE", id = "s3_ca_file")]
-    pub ca_file: Option<PathBuf>,
+    pub ca_file: Option<String>,
     /// What becomes of a volume that is deleted while there are objects in its bucket.
     #[arg(long, env = "NON_EMPTY_BUCKET", value_enum, default_value = "keep")]
     pub non_empty_bucket: NonEmptyBucket,
@@ -52,14 +51,14 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Where S3 is.
     pub endpoint: Endpoint,
-    /// The driver's own credentials.
-    pub credentials: Option<Credentials>,
+    /// The driver's own keys.
+    pub keys: Option<Keys>,
     /// What becomes of a volume with objects in its bucket.
     pub non_empty_bucket: NonEmptyBucket,
 }
 
 impl Args {
-    /// The settings that these flags mean, with the driver's own credentials from the environment.
+    /// The settings that these flags mean, with the driver's own keys from the environment.
     ///
     /// # Errors
     /// When a flag is missing or cannot be used; the text says which.
@@ -70,10 +69,11 @@ impl Args {
                 "AWS_ENDPOINT_URL is not set: give the URL of the S3 server, such as https://s3.example.com".into(),
             )
         })?;
-        let authorities = self.ca_file.as_deref().map(read).transpose()?;
+        let ca_file = self.ca_file.filter(|file| !file.is_empty());
+        let authorities = ca_file.as_deref().map(Path::new).map(read).transpose()?;
         let endpoint = Endpoint::new(&url, &self.region, authorities).map_err(Error::Invalid)?;
-        let credentials = credentials::of_environment(|name| std::env::var(name).ok()).map_err(Error::Invalid)?;
-        Ok(Settings { socket, endpoint, credentials, non_empty_bucket: self.non_empty_bucket })
+        let keys = Keys::of_environment(|name| std::env::var(name).ok()).map_err(Error::Invalid)?;
+        Ok(Settings { socket, endpoint, keys, non_empty_bucket: self.non_empty_bucket })
     }
 }
 
@@ -84,10 +84,9 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 /// Serves Identity and Controller at the settings' socket until `cancel`. What is there from an earlier run is replaced.
 ///
 /// # Errors
-/// When the S3 client cannot be made or the socket not be opened.
+/// When the socket cannot be opened.
 pub async fn serve(settings: Settings, cancel: CancellationToken) -> Result<()> {
-    let s3 = S3::new(settings.endpoint).map_err(Error::Invalid)?;
-    let service = ControllerService::new(s3, settings.credentials, settings.non_empty_bucket);
+    let service = ControllerService::new(S3::new(settings.endpoint), settings.keys, settings.non_empty_bucket);
     let services =
         Server::builder().add_service(IdentityServer::new(DriverIdentity)).add_service(ControllerServer::new(service));
     let served = server::on_socket(services, &settings.socket, cancel).await;

@@ -16,6 +16,7 @@ fn meaning(error: &S3Error, source: Source) -> (Code, String) {
     let S3Error::Refused { status, code, .. } = error else {
         return match error {
             S3Error::Unsigned => (Code::Internal, String::new()),
+            S3Error::Untrusted { .. } => (Code::FailedPrecondition, String::new()),
             _ => (
                 Code::Unavailable,
                 "it is tried again; see whether AWS_ENDPOINT_URL is right and can be reached".into(),

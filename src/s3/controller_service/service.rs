@@ -10,9 +10,9 @@ use crate::csi::v1::controller_service_capability::{Rpc, Type, rpc};
 use crate::csi::v1::volume_capability::AccessType;
 use crate::csi::v1::volume_capability::access_mode::Mode;
 use crate::csi::v1::*;
+use crate::s3::keys::Keys;
 
 use super::client::{Deletion, S3};
-use super::credentials::Credentials;
 use super::decide::{self, NonEmptyBucket, Source};
 use super::refusal;
 
@@ -20,7 +20,7 @@ type Answer<T> = Result<Response<T>, Status>;
 
 pub(super) struct ControllerService {
     s3: S3,
-    credentials: Option<Credentials>,
+    keys: Option<Keys>,
     non_empty_bucket: NonEmptyBucket,
     /// Bucket and capacity of what this process made. CSI wants a name that is asked for with another capacity to be
     /// refused; a bucket knows of none, so a process that starts afresh accepts what it is asked for.
@@ -28,23 +28,23 @@ pub(super) struct ControllerService {
 }
 
 impl ControllerService {
-    pub fn new(s3: S3, credentials: Option<Credentials>, non_empty_bucket: NonEmptyBucket) -> Self {
-        Self { s3, credentials, non_empty_bucket, capacities: Mutex::default() }
+    pub fn new(s3: S3, keys: Option<Keys>, non_empty_bucket: NonEmptyBucket) -> Self {
+        Self { s3, keys, non_empty_bucket, capacities: Mutex::default() }
     }
 
-    /// The credentials of a call: those that came with it, else the driver's own.
-    fn credentials(&self, secrets: &HashMap<String, String>) -> Result<(Credentials, Source), Status> {
+    /// The keys of a call: those that came with it, else the driver's own.
+    fn keys(&self, secrets: &HashMap<String, String>) -> Result<(Keys, Source), Status> {
         if secrets.is_empty() {
-            let own = self.credentials.clone().ok_or_else(|| {
+            let own = self.keys.clone().ok_or_else(|| {
                 Status::failed_precondition(format!(
-                    "no credentials for S3: put keys into {}, or name a Secret in the StorageClass",
+                    "no keys of S3: put them into {}, or name a Secret in the StorageClass",
                     refusal::place(Source::Driver)
                 ))
             })?;
             return Ok((own, Source::Driver));
         }
-        let given = Credentials::of_secret(secrets).map_err(|wrong| {
-            Status::invalid_argument(format!("no credentials for S3 in {}: {wrong}", refusal::place(Source::Secret)))
+        let given = Keys::of_secret(secrets).map_err(|wrong| {
+            Status::invalid_argument(format!("no keys of S3 in {}: {wrong}", refusal::place(Source::Secret)))
         })?;
         Ok((given, Source::Secret))
     }
@@ -53,18 +53,18 @@ impl ControllerService {
         if let Some(other) = self.capacities().get(bucket).copied().filter(|other| *other != capacity) {
             return Err(Status::already_exists(format!("bucket {bucket} is there, for {other} bytes, not {capacity}")));
         }
-        let (credentials, source) = self.credentials(secrets)?;
+        let (keys, source) = self.keys(secrets)?;
         let doing = format!("bucket {bucket} cannot be made");
-        let made = self.s3.create_bucket(bucket, &credentials).await;
+        let made = self.s3.create_bucket(bucket, &keys).await;
         made.map_err(|error| refusal::status(&doing, &error, source))?;
         self.capacities().insert(bucket.to_owned(), capacity);
         Ok(source)
     }
 
     async fn delete(&self, bucket: &str, secrets: &HashMap<String, String>) -> Result<(), Status> {
-        let (credentials, source) = self.credentials(secrets)?;
+        let (keys, source) = self.keys(secrets)?;
         let doing = format!("bucket {bucket} cannot be deleted");
-        let deletion = self.s3.delete_bucket(bucket, &credentials).await;
+        let deletion = self.s3.delete_bucket(bucket, &keys).await;
         match deletion.map_err(|error| refusal::status(&doing, &error, source))? {
             Deletion::Done => tracing::info!(bucket, "bucket deleted"),
             Deletion::Missing => tracing::info!(bucket, "there is no such bucket any more"),
@@ -146,9 +146,9 @@ impl Controller for ControllerService {
         if !decide::is_bucket_name(bucket) {
             return Err(Status::not_found(format!("no bucket is called {bucket}")));
         }
-        let (credentials, source) = self.credentials(&request.secrets)?;
+        let (keys, source) = self.keys(&request.secrets)?;
         let doing = format!("bucket {bucket} cannot be looked at");
-        let there = self.s3.has_bucket(bucket, &credentials).await;
+        let there = self.s3.has_bucket(bucket, &keys).await;
         if !there.map_err(|error| refusal::status(&doing, &error, source))? {
             return Err(Status::not_found(format!("there is no bucket {bucket}")));
         }

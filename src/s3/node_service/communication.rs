@@ -10,8 +10,9 @@ use rustix::io::Errno;
 
 use crate::api::s3::{CREDENTIALS_FOLDER, ERROR_FILE, EXIT_FILE, SOCKET, communication_folder};
 use crate::node_agent::mounts::read::Root;
+use crate::s3::keys::Keys;
 
-use super::credentials::{Files, Keys};
+use super::credentials::{self, Files};
 use super::folders;
 
 /// How much of the words of mount-s3 is told.
@@ -80,7 +81,7 @@ impl Communication {
     /// Credentials that were written before.
     pub fn keys(&self, files: &Files) -> Option<Keys> {
         let text = folders::read(&self.credentials().ok()?, &files.credentials, CREDENTIALS_MAX).ok()?;
-        Keys::of_file(&String::from_utf8(text).ok()?)
+        credentials::read(&String::from_utf8(text).ok()?)
     }
 
     /// Removes credentials.
@@ -106,8 +107,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn keys() -> Keys {
-        let fields = [("access_key_id", "A"), ("secret_access_key", "s")];
-        Keys::of_secret(&fields.map(|(name, value)| (name.to_owned(), value.to_owned())).into()).unwrap()
+        Keys::new("A", "s", None).unwrap()
     }
 
     fn pod(kubelet: &Path) -> (PathBuf, Communication) {

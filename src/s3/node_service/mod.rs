@@ -11,6 +11,7 @@ pub mod credentials;
 pub mod decide;
 mod folders;
 pub mod identity;
+pub mod leaving;
 pub mod legacy;
 pub mod metrics;
 pub mod mounts;
@@ -36,7 +37,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube::Api;
-use kube::api::ListParams;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
@@ -48,7 +48,7 @@ use crate::csi::plugin_registration::registration_server::RegistrationServer;
 use crate::csi::server;
 use crate::csi::v1::identity_server::IdentityServer;
 use crate::csi::v1::node_server::NodeServer;
-use crate::error::{Error, Result, api_code};
+use crate::error::{Error, Result};
 use crate::node_agent::lock;
 use crate::node_agent::mounts::mountinfo::Device;
 use crate::node_agent::mounts::read::Root;
@@ -59,11 +59,13 @@ use crate::runtime::health::Health;
 use crate::runtime::informer::Informer;
 use crate::runtime::store::Store;
 use crate::runtime::telemetry::Telemetry;
+use crate::s3::keys::Keys;
 
-use credentials::Keys;
+use leaving::Leaving;
 use metrics::Metrics;
 use mounts::Table;
 use probe::Probes;
+use publication::Origin;
 use records::Records;
 use turns::Turns;
 
@@ -73,8 +75,6 @@ pub const BY_WORKLOAD: &str = "workload";
 const REQUEST_MAX: usize = 2 << 20;
 /// How often the server is asked again for what it has not told at the start.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long the start waits for the server's word on what it can select.
-const ASKING: Duration = Duration::from_secs(5);
 
 /// How the node service works.
 #[derive(Clone, Debug)]
@@ -132,10 +132,16 @@ pub struct Node {
     pub metrics: Metrics,
     /// Asks mounts.
     pub probes: Probes,
-    /// One at a time.
+    /// One at a time at a target.
     pub turns: Turns,
+    /// One at a time at a source.
+    pub source_turns: Turns<Option<source::Failure>>,
+    /// Targets that are being left.
+    pub leaving: Leaving,
     /// What is mounted.
     pub records: Records,
+    /// What sources were made from, by Mountpoint Pod, as far as it is known.
+    pub origins: Mutex<BTreeMap<String, Origin>>,
     /// Credentials of volumes' own secrets by target, as the kubelet last brought them. Nowhere but here and in the
     /// memory of the Mountpoint Pod.
     pub keys: Mutex<HashMap<String, Keys>>,
@@ -189,7 +195,7 @@ pub async fn run(settings: Settings, parts: Parts) -> Result<()> {
     let records = Records::load(&root).map_err(at(&root.path))?;
     clear_read_only(&root).map_err(at(&root.path))?;
     let cancel = parts.cancel.clone();
-    let stores = watch_objects(&settings, &parts).await;
+    let stores = watch_objects(&settings, &parts);
     let node = Arc::new(Node {
         settings,
         root,
@@ -201,6 +207,9 @@ pub async fn run(settings: Settings, parts: Parts) -> Result<()> {
         metrics: Metrics::register(&parts.telemetry),
         probes: Probes::new(parts.program.clone()),
         turns: Turns::default(),
+        source_turns: Turns::default(),
+        leaving: Leaving::default(),
+        origins: Mutex::new(origins(&records)),
         records,
         keys: Mutex::default(),
         dead: Mutex::default(),
@@ -211,6 +220,12 @@ pub async fn run(settings: Settings, parts: Parts) -> Result<()> {
     tokio::spawn(learn_version(node.clone(), cancel.clone()));
     let look_after = look_after(node.clone(), &parts, cancel.clone());
     tokio::try_join!(serve(node.clone(), cancel.clone()), look_after).map(drop)
+}
+
+/// What sources were made from, as far as it is mounted for somebody.
+fn origins(records: &Records) -> BTreeMap<String, Origin> {
+    let of = |record: publication::Publication| Some((record.served_by.clone()?.name, record.origin()));
+    records.list().into_iter().filter_map(of).collect()
 }
 
 /// What a run that was killed left half-made.
@@ -224,19 +239,17 @@ fn clear_read_only(root: &Root) -> io::Result<()> {
     Ok(())
 }
 
-async fn watch_objects(settings: &Settings, parts: &Parts) -> Stores {
+fn watch_objects(settings: &Settings, parts: &Parts) -> Stores {
     let watches = parts.clients.watches.clone();
     let here = format!("spec.nodeName={}", settings.node_name);
     let node_name = settings.node_name.clone();
-    let mut attachments = Informer::new(Api::all(watches.clone()), "mountpoints3podattachments")
+    let attachments = Informer::new(Api::all(watches.clone()), "mountpoints3podattachments")
         .index(BY_WORKLOAD, |attachment: &MountpointS3PodAttachment| {
             attachment.spec.workloads().into_iter().map(str::to_owned).collect()
         })
         .keep(move |attachment: &MountpointS3PodAttachment| attachment.spec.node_name == node_name)
+        .fields_if_served(&here)
         .eager();
-    if is_selectable(parts, &here).await {
-        attachments = attachments.fields(&here);
-    }
     let pods = Api::namespaced(watches, &settings.mountpoint_namespace);
     Stores {
         attachments: attachments.spawn(parts.cancel.clone(), &parts.telemetry),
@@ -244,19 +257,6 @@ async fn watch_objects(settings: &Settings, parts: &Parts) -> Stores {
             .fields(&here)
             .eager()
             .spawn(parts.cancel.clone(), &parts.telemetry),
-    }
-}
-
-/// Whether the server can choose the s3pa of a node for us. With an older definition it cannot: then we get all.
-async fn is_selectable(parts: &Parts, here: &str) -> bool {
-    let all: Api<MountpointS3PodAttachment> = Api::all(parts.clients.reads.clone());
-    let first = ListParams::default().fields(here).limit(1);
-    match tokio::time::timeout(ASKING, all.list(&first)).await {
-        Ok(Err(error)) if api_code(&error) == Some(400) => {
-            tracing::warn!(%error, "all MountpointS3PodAttachments are watched; apply our definition to watch this node's only");
-            false
-        }
-        _ => true,
     }
 }
 

@@ -152,19 +152,30 @@ pub fn discard(root: &Root, path: &str) -> io::Result<()> {
     unmount_while(root, path, UnmountFlags::FORCE | UnmountFlags::DETACH)
 }
 
+/// Takes away what is mounted at a path on top, whoever uses it.
+pub fn detach_top(root: &Root, path: &str) -> io::Result<()> {
+    unmount_top(root, path, UnmountFlags::DETACH)
+}
+
+fn unmount_top(root: &Root, path: &str, flags: UnmountFlags) -> io::Result<()> {
+    let (parent, name) = root.parent(path)?;
+    let at = format!("{}/{name}", folders::path_of(&parent));
+    Ok(rustix::mount::unmount(at, flags | UnmountFlags::NOFOLLOW)?)
+}
+
 fn unmount_while(root: &Root, path: &str, flags: UnmountFlags) -> io::Result<()> {
     let absolute = format!("{}/{path}", root.path);
     let mut tried = None;
     let end = Instant::now() + BUSY;
     while let Some(id) = Table::read()?.at(&absolute).map(|mount| mount.id) {
-        let (parent, name) = root.parent(path)?;
-        match rustix::mount::unmount(format!("{}/{name}", folders::path_of(&parent)), flags | UnmountFlags::NOFOLLOW) {
-            Ok(()) => {}
-            // Somebody else did it meanwhile.
-            Err(Errno::INVAL | Errno::NOENT) if tried != Some(id) => {}
-            // A child of ours may just be asking it how it is.
-            Err(Errno::BUSY) if Instant::now() < end => std::thread::sleep(BUSY_PAUSE),
-            Err(errno) => return Err(errno.into()),
+        if let Err(error) = unmount_top(root, path, flags) {
+            match Errno::from_io_error(&error) {
+                // Somebody else did it meanwhile.
+                Some(Errno::INVAL | Errno::NOENT) if tried != Some(id) => {}
+                // A child of ours may just be asking it how it is.
+                Some(Errno::BUSY) if Instant::now() < end => std::thread::sleep(BUSY_PAUSE),
+                _ => return Err(error),
+            }
         }
         tried = Some(id);
     }

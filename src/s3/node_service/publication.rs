@@ -4,9 +4,14 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
+use crate::api::names;
 use crate::api::s3::DRIVER;
 use crate::s3::mount_options::{Mounting, Setting, Unusable, mounting};
+
+/// The longest name of an object.
+const NAME_MAX: usize = 253;
 
 /// Whose credentials are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +44,15 @@ pub struct MountpointPod {
     pub uid: String,
 }
 
+/// What a source is made from, beside what an s3pa says: it must be the same for all who share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Bucket.
+    pub bucket: String,
+    /// Whose credentials are used.
+    pub credentials: CredentialSource,
+}
+
 /// A volume in a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -63,6 +77,9 @@ pub struct Publication {
     pub read_only: bool,
     /// Whose credentials are used.
     pub credentials: CredentialSource,
+    /// The most that its cache may hold, in MiB, where that has a volume with a limit.
+    #[serde(default)]
+    pub cache_max: Option<u64>,
     /// The Mountpoint Pod that served it last.
     #[serde(default)]
     pub served_by: Option<MountpointPod>,
@@ -74,9 +91,14 @@ impl Publication {
         target(&self.pod_uid, &self.volume)
     }
 
-    /// Name of the file that keeps it.
+    /// Name of the file that keeps it: a digest, for the names of pod and volume together may be longer than that of a file.
     pub fn file(&self) -> String {
-        format!("{}~{}.json", self.pod_uid, self.volume)
+        format!("{}.json", names::hex(&Sha256::digest(self.target()), 20))
+    }
+
+    /// What its source is made from.
+    pub fn origin(&self) -> Origin {
+        Origin { bucket: self.bucket.clone(), credentials: self.credentials }
     }
 
     /// Its pod in words.
@@ -92,6 +114,7 @@ impl Publication {
         let setting = Setting {
             read_only: self.volume_read_only,
             group: (!group.is_empty()).then(|| group.to_owned()),
+            cache_max: self.cache_max,
             user_agent: user_agent(self.credentials, kubernetes),
         };
         mounting(self.options.iter().map(String::as_str), &setting)
@@ -122,8 +145,10 @@ pub fn source(mountpoint_pod: &str) -> String {
 /// Whether a text can be the name of one folder: what Kubernetes allows for objects and uids.
 pub fn is_name(text: &str) -> bool {
     let kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-    // Room for what is added to it.
-    !text.is_empty() && text.len() <= 200 && text.chars().all(kept) && text.chars().any(|c| c.is_ascii_alphanumeric())
+    !text.is_empty()
+        && text.len() <= NAME_MAX
+        && text.chars().all(kept)
+        && text.chars().any(|c| c.is_ascii_alphanumeric())
 }
 
 fn user_agent(source: CredentialSource, kubernetes: Option<&str>) -> String {
@@ -166,6 +191,16 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_name_of_a_volume_has_a_file() {
+        let volume = "v".repeat(NAME_MAX);
+        let long = |pod: &str| Publication { volume: volume.clone(), pod_uid: pod.into(), ..Publication::default() };
+        let path = format!("/k/{}", long("u-1").target());
+        assert_eq!(parse_target("/k", &path), Some(("u-1", volume.as_str())));
+        assert_eq!(parse_target("/k", &format!("/k/{}", target("u-1", &format!("{volume}v")))), None);
+        assert!(long("u-1").file().len() < 100 && long("u-1").file() != long("u-2").file());
+    }
+
+    #[test]
     fn the_user_agent_is_upstreams() {
         let agent = user_agent(CredentialSource::Secret, Some("v1.36.3"));
         assert!(
@@ -185,6 +220,5 @@ mod tests {
         };
         let text = serde_json::to_string(&kept).unwrap();
         assert_eq!(serde_json::from_str::<Publication>(&text).unwrap(), kept);
-        assert_eq!(kept.file(), "u~pv.json");
     }
 }

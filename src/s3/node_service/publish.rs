@@ -6,14 +6,19 @@ use std::time::Duration;
 use tonic::Status;
 
 use crate::node_agent::lock;
+use crate::s3::keys::Keys;
 
 use super::communication::Communication;
-use super::credentials::{Files, Keys};
+use super::credentials::Files;
 use super::decide::{Assigned, Standing};
-use super::mounts::{self, Table, blocking};
+use super::mounts::{self, Table, blocking, is_of_mount_s3};
+use super::probe::Answer;
 use super::publication::{self, CredentialSource, MountpointPod, Publication};
 use super::source::{self, failed};
 use super::{Node, assignment, folders, legacy};
+
+/// How long a dead mount may take to say so.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// Publishes a volume in a pod. Again: credentials are written again, and what is dead is mounted anew.
 pub async fn publish(
@@ -22,8 +27,24 @@ pub async fn publish(
     keys: Option<Keys>,
     patience: Duration,
 ) -> Result<(), Status> {
+    let _turn = node.turns.take(&publication.target()).await;
+    in_turn(node, publication, keys, patience).await
+}
+
+/// Publishes again what is mounted at a target, if it still is.
+pub async fn again(node: &Arc<Node>, target: &str) -> Result<Option<Publication>, Status> {
+    let _turn = node.turns.take(target).await;
+    let Some(publication) = node.records.get(target) else { return Ok(None) };
+    in_turn(node, publication.clone(), None, Duration::ZERO).await.map(|()| Some(publication))
+}
+
+async fn in_turn(
+    node: &Arc<Node>,
+    publication: Publication,
+    keys: Option<Keys>,
+    patience: Duration,
+) -> Result<(), Status> {
     let target = publication.target();
-    let _turn = node.turns.take(&target).await;
     let table = Table::read().map_err(|error| failed("read the mount table", &error))?;
     if legacy::is_mounted(node, &publication, &table) {
         return legacy::refresh(node, &publication);
@@ -33,6 +54,7 @@ pub async fn publish(
     }
     let served_by = match right_already(node, &publication, &table) {
         Some(assigned) => {
+            source::share(node, &publication, &assigned.pod)?;
             source::refresh(node, &publication, &assigned.pod, keys)?;
             assigned.pod
         }
@@ -59,15 +81,41 @@ async fn mount(
     keys: Option<Keys>,
     patience: Duration,
 ) -> Result<MountpointPod, Status> {
-    let assigned = assignment::ready(node, publication, patience).await?;
-    let keys = keys.or_else(|| remembered(node, publication));
-    let _turn = node.turns.take(&assigned.pod.name).await;
-    source::ensure(node, publication, &assigned, keys).await?;
+    let target = publication.target();
+    let ready = async {
+        let assigned = assignment::ready(node, publication, patience).await?;
+        let keys = keys.or_else(|| remembered(node, publication));
+        let turn = source::ready(node, publication, &assigned, keys).await?;
+        Ok::<_, Status>((assigned, turn))
+    };
+    let ready = node.leaving.unless_left(&target, ready).await;
+    let (assigned, _turn) =
+        ready.ok_or_else(|| Status::aborted(format!("volume {} is unpublished", publication.volume)))??;
     forget_death(node, &assigned.pod);
+    let cleared = detach_dead_layers(node, &target).await;
+    cleared.map_err(|error| failed("take a dead mount out of the pod's folder", &error))?;
     let (node, publication, pod) = (node.clone(), publication.clone(), assigned.pod.clone());
     let bound = blocking(move || bind(&node, &publication, &pod)).await;
     bound.map_err(|error| failed("mount the volume in the pod's folder", &error))?;
     Ok(assigned.pod)
+}
+
+/// Takes away what is dead on top at a target: else each death would leave one more mount in the tables of the node and of
+/// its containers. The lowest stays, for containers follow what is mounted on that; and so does what lives, for those that do
+/// not follow may still use it.
+async fn detach_dead_layers(node: &Node, target: &str) -> std::io::Result<()> {
+    let absolute = node.absolute(target);
+    loop {
+        let table = Table::read()?;
+        let mut layers = table.all_at(&absolute);
+        let (Some(top), Some(_)) = (layers.next(), layers.next()) else { return Ok(()) };
+        let is_dead = is_of_mount_s3(top) && matches!(node.probes.ask(&absolute, ANSWER).await, Answer::Dead(_));
+        if !is_dead {
+            return Ok(());
+        }
+        let (root, path) = (node.root.clone(), target.to_owned());
+        blocking(move || mounts::detach_top(&root, &path)).await?;
+    }
 }
 
 /// Numbers of file systems are used again: one that answers is not the one that died.

@@ -89,7 +89,7 @@ mod tests {
         let one = Publication { pod_uid: "u".into(), volume: "pv".into(), ..Publication::default() };
         records.keep(&root, &one).unwrap();
         let folder = kubelet.path().join(path());
-        std::fs::write(folder.join("x~y.json"), std::fs::read(folder.join("u~pv.json")).unwrap()).unwrap();
+        std::fs::copy(folder.join(one.file()), folder.join("copy.json")).unwrap();
         std::fs::write(folder.join("z.json"), "{").unwrap();
         assert_eq!(Records::load(&root).unwrap().list(), std::slice::from_ref(&one));
         records.forget(&root, &one.target()).unwrap();

@@ -52,6 +52,7 @@ pub async fn run(node: Arc<Node>, cancel: CancellationToken) {
         }
         forget_what_is_gone(&node);
         let records = node.records.list();
+        forget_patients(&patients, &records);
         if records.is_empty() {
             lock(&node.dead).clear();
             continue;
@@ -126,7 +127,8 @@ fn treat(node: &Arc<Node>, patients: &Patients, publication: Publication, found:
     drop(all);
     let (node, patients) = (node.clone(), patients.clone());
     tokio::spawn(async move {
-        let mounted = publish::publish(&node, publication.clone(), None, Duration::ZERO).await;
+        tracing::debug!(volume = publication.volume, pod = publication.pod(), ?found, "to be mounted again");
+        let mounted = publish::again(&node, &target).await;
         settle(&node, &patients, publication, found, since, mounted);
     });
 }
@@ -137,12 +139,20 @@ fn settle(
     publication: Publication,
     found: Verdict,
     since: Instant,
-    mounted: Result<(), tonic::Status>,
+    mounted: Result<Option<Publication>, tonic::Status>,
 ) {
     let mut all = lock(patients);
     let target = publication.target();
     match mounted {
-        Ok(()) => {
+        Ok(None) => {
+            all.remove(&target);
+            tracing::debug!(
+                volume = publication.volume,
+                pod = publication.pod(),
+                "not mounted again: unpublished meanwhile"
+            );
+        }
+        Ok(Some(publication)) => {
             all.remove(&target);
             let took = monotonic().saturating_duration_since(since);
             tracing::info!(volume = publication.volume, pod = publication.pod(), ?took, "mounted again");
@@ -162,6 +172,12 @@ fn settle(
             }
         }
     }
+}
+
+/// What is mounted no more need not be mounted again.
+fn forget_patients(patients: &Patients, records: &[Publication]) {
+    let mounted: BTreeSet<_> = records.iter().map(Publication::target).collect();
+    lock(patients).retain(|target, patient| patient.at_work || mounted.contains(target));
 }
 
 /// The kubelet removes the folders of pods that are gone; what is left of them here is of no use.

@@ -7,15 +7,15 @@ use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
 use crate::node_agent::lock;
 
-/// Turns by name. Those that nobody has or waits for are forgotten.
+/// Turns by name, each with what is told to the next. Those that nobody has or waits for are forgotten.
 #[derive(Default)]
-pub struct Turns {
-    by_name: Mutex<HashMap<String, Weak<Turn<()>>>>,
+pub struct Turns<T = ()> {
+    by_name: Mutex<HashMap<String, Weak<Turn<T>>>>,
 }
 
-impl Turns {
+impl<T: Default> Turns<T> {
     /// Waits for its turn, and has it as long as the answer lives.
-    pub async fn take(&self, name: &str) -> OwnedMutexGuard<()> {
+    pub async fn take(&self, name: &str) -> OwnedMutexGuard<T> {
         let turn = {
             let mut by_name = lock(&self.by_name);
             by_name.retain(|_, turn| turn.strong_count() > 0);
@@ -33,7 +33,7 @@ mod tests {
 
     #[tokio::test]
     async fn names_wait_for_themselves_only() {
-        let turns = Turns::default();
+        let turns = Turns::<()>::default();
         let first = turns.take("a").await;
         let _other = turns.take("b").await;
         let second = turns.take("a");

@@ -113,7 +113,7 @@ fn tell_to_exit(node: &Node, name: &str) {
 
 /// Whether the source is gone; it stays while it is mounted for a workload.
 async fn take_away(node: &Arc<Node>, name: &str) -> io::Result<bool> {
-    let _turn = node.turns.take(name).await;
+    let _turn = node.source_turns.take(name).await;
     let absolute = node.absolute(&source(name));
     let table = Table::read()?;
     if let Some(mounted) = table.at(&absolute)
@@ -134,6 +134,7 @@ async fn take_away(node: &Arc<Node>, name: &str) -> io::Result<bool> {
         folders::remove(&root, &path)
     })
     .await?;
+    lock(&node.origins).remove(name);
     remove_keys(node, name);
     if was_mounted {
         tracing::info!(mountpoint_pod = name, "cleanup: the source is unmounted");

@@ -15,7 +15,10 @@ use super::{Node, folders, legacy};
 /// Unpublishes. What is not there is unpublished.
 pub async fn unpublish(node: &Arc<Node>, volume_id: &str, pod_uid: &str, volume: &str) -> Result<(), Status> {
     let target = target(pod_uid, volume);
-    let _turn = node.turns.take(&target).await;
+    let _turn = {
+        let _left = node.leaving.announce(&target);
+        node.turns.take(&target).await
+    };
     let table = Table::read().map_err(|error| failed("read the mount table", &error))?;
     let was_legacy = node.records.get(&target).is_none() && legacy::is_unshared(node, &target, &table);
     let (root, path) = (node.root.clone(), target.clone());

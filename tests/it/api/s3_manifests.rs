@@ -1,6 +1,7 @@
 //! The S3 driver's manifests on a server: taken as they are, and what they let nobody do.
 
 use bulkhead::api::s3::{AGENT_NOT_READY_TAINT, MOUNTPOINT_NAMESPACE};
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -46,6 +47,10 @@ pub async fn manifests_and_samples_are_taken(world: &World) -> Outcome {
         let answer = pods.create(&dry, &serde_json::from_value(pod(&context))?).await;
         assert_eq!(denied(&answer, "violates PodSecurity \"restricted"), refused, "{context}: {answer:?}");
     }
+    let node_services: Api<DaemonSet> = Api::namespaced(world.admin.clone(), NODE_SERVICE.0);
+    let template = node_services.get("s3-csi-node").await?.spec.map(|spec| spec.template.spec);
+    let sees_callers = template.flatten().and_then(|spec| spec.host_pid);
+    assert_eq!(sees_callers, Some(true), "mount-s3 tells processes apart by what the mount's PID namespace knows");
     for (account, verb, resource, namespace, expected) in RIGHTS {
         let client = with_token_of(&world.testbed, &world.admin, account, Value::Null).await?;
         assert_eq!(may(&client, verb, resource, namespace, "").await?, expected, "{account:?} {verb} {resource}");

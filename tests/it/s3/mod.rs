@@ -14,6 +14,7 @@ mod replicas;
 mod rights;
 mod sharing;
 mod sweep;
+mod uninstall;
 mod volumes;
 mod world;
 
@@ -32,6 +33,7 @@ pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
         alone("killed_at_its_writes_it_converges", crash::killed_at_its_writes_it_converges),
         alone("the_sweep_finds_what_was_missed", sweep::finds_what_was_missed),
+        alone("uninstall_releases_what_it_guards", uninstall::releases_what_it_guards_and_changes_nothing_else),
         alone("replicas_that_take_turns_make_no_duplicates", replicas::that_take_turns_make_no_duplicates),
         trial(&shared, "a_forgotten_mountpoint_pod_is_removed", sweep::a_forgotten_mountpoint_pod_is_removed),
     ];

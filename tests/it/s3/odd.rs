@@ -1,6 +1,9 @@
 //! What others put where we work: nothing of it may stop us, and what is not ours stays.
 
+use std::time::Duration;
+
 use bulkhead::api::s3;
+use chrono::{SecondsFormat, Utc};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -90,13 +93,16 @@ fn stranger(lane: &Lane<'_>, name: &str) -> Value {
     })
 }
 
-/// It runs and nothing names it: version 1 mounted it without a Mountpoint Pod. When it comes again, it gets one.
+/// It runs and nothing names it: version 1 mounted it without a Mountpoint Pod. It stays so beside one that gets a Mountpoint
+/// Pod for the same volume. When it comes again, it shares that.
 pub async fn a_mount_of_version_1_is_left(world: &World) -> Result<(), Failed> {
     let lane = Lane::new(world, "version-1", 2).await?;
     world.nodes.hold(&lane.node(1));
     lane.claim("data").await?;
     lane.pod("old", 1, &["data"], json!({})).await?;
-    lane.status(&lane.pods(), "old", json!({ "phase": "Running" })).await?;
+    let began = (Utc::now() - Duration::from_secs(60)).to_rfc3339_opts(SecondsFormat::Secs, true);
+    let ready = json!([{ "type": "ContainersReady", "status": "True", "lastTransitionTime": began }]);
+    lane.status(&lane.pods(), "old", json!({ "phase": "Running", "conditions": ready })).await?;
     let runs = |pod: Option<&Pod>| pod.is_some_and(|pod| phase(pod) == "Running");
     lane.wait_for(&lane.pods(), "old", "running", runs).await?;
     lane.barrier("before", 2).await?;
@@ -107,6 +113,11 @@ pub async fn a_mount_of_version_1_is_left(world: &World) -> Result<(), Failed> {
     assert_eq!(lane.mountpoint_pods_of("data").await?.len(), 0);
 
     world.nodes.release(&lane.node(1));
+    lane.pod("young", 1, &["data"], json!({})).await?;
+    let served_by = lane.shared("data", &[&["young"]]).await?;
+    lane.barrier("beside", 2).await?;
+    assert_eq!(lane.shared("data", &[&["young"]]).await?, served_by, "its mount is no Mountpoint Pod's");
+
     lane.delete(&["old"]).await?;
     let look = async || {
         let left = lane.pods().list(&ListParams::default()).await?.items;
@@ -114,7 +125,7 @@ pub async fn a_mount_of_version_1_is_left(world: &World) -> Result<(), Failed> {
     };
     world.cluster.wait("it ended", SOON, look).await?;
     lane.pod("old", 1, &["data"], json!({})).await?;
-    lane.shared("data", &[&["old"]]).await?;
-    lane.delete(&["old"]).await?;
+    assert_eq!(lane.shared("data", &[&["old", "young"]]).await?, served_by);
+    lane.delete(&["old", "young"]).await?;
     lane.clean("data").await
 }

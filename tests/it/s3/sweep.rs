@@ -20,7 +20,16 @@ pub async fn a_forgotten_mountpoint_pod_is_removed(world: &World) -> Result<(), 
     lane.bound("data", json!({})).await?;
     lane.pod("user", 1, &["data"], json!({})).await?;
     let used = lane.shared("data", &[&["user"]]).await?;
-    let mut forgotten = lane.mountpoint_pods().get(&used[0]).await?;
+    forget(&lane, &used[0]).await?;
+    removed(&lane).await?;
+    assert_eq!(lane.shared("data", &[&["user"]]).await?, used, "what is used stays");
+    lane.delete(&["user"]).await?;
+    lane.clean("data").await
+}
+
+/// Makes another that nothing names, beside one that is used.
+async fn forget(lane: &Lane<'_>, like: &str) -> Result<(), Failed> {
+    let mut forgotten = lane.mountpoint_pods().get(like).await?;
     forgotten.metadata = kube::api::ObjectMeta {
         name: Some("mp-forgotten".to_owned()),
         labels: Some(forgotten.labels().clone()),
@@ -31,16 +40,17 @@ pub async fn a_forgotten_mountpoint_pod_is_removed(world: &World) -> Result<(), 
     if let Some(spec) = &mut forgotten.spec {
         spec.node_name = None;
     }
-    lane.create::<Pod>(Some(s3::MOUNTPOINT_NAMESPACE), serde_json::to_value(&forgotten)?).await?;
+    lane.create::<Pod>(Some(s3::MOUNTPOINT_NAMESPACE), serde_json::to_value(&forgotten)?).await.map(drop)
+}
+
+/// Waits until it is gone.
+async fn removed(lane: &Lane<'_>) -> Result<(), Failed> {
     let pods = lane.mountpoint_pods();
     let look = async || {
         let pod = pods.get_opt("mp-forgotten").await?;
         Ok(pod.map_or(Ok(()), |pod| Err(format!("{:?} {:?}", pod.metadata, pod.status))))
     };
-    world.cluster.wait("what nothing names is removed", SOON, look).await?;
-    assert_eq!(lane.shared("data", &[&["user"]]).await?, used, "what is used stays");
-    lane.delete(&["user"]).await?;
-    lane.clean("data").await
+    Ok(lane.world.cluster.wait("what nothing names is removed", SOON, look).await?)
 }
 
 /// The controller was away.
@@ -63,8 +73,11 @@ pub async fn finds_what_was_missed() -> Result<(), Failed> {
     let now = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
     let unknown = json!([{ "workloadPodUID": "00000000-0000-4000-8000-000000000000", "attachmentTime": now }]);
     write(&lane, "nobody", json!({ "mp-of-nobody": unknown })).await?;
+    lane.bound("empty", json!({})).await?;
+    write(&lane, "empty", json!({})).await?;
+    forget(&lane, &pods[0]).await?;
     let again = world.cluster.controller("bulkhead-controller-0")?;
-    for claim in ["data", "nobody"] {
+    for claim in ["data", "nobody", "empty"] {
         let look = async || {
             let attachments = lane.attachments_of(claim).await?;
             let named: usize = attachments.iter().map(|it| it.spec.workloads().len()).sum();
@@ -74,8 +87,11 @@ pub async fn finds_what_was_missed() -> Result<(), Failed> {
         world.cluster.wait(&format!("what is stale in {claim} is gone"), SOON, look).await?;
     }
     assert_eq!(lane.shared("data", &[&["stays"]]).await?, pods);
+    removed(&lane).await?;
     let said = std::fs::read_to_string(&log)?;
-    assert!(said.to_lowercase().contains("cleanup"), "the log does not tell of it");
+    for words in ["stale attachment cleanup", "empty attachment cleanup", "forgotten Mountpoint Pod cleanup"] {
+        assert!(said.contains(words), "the log does not tell of the {words}");
+    }
     drop(again);
     Ok(())
 }

@@ -18,7 +18,13 @@ pub async fn one_made_anew_shares_nothing(world: &World) -> Result<(), Failed> {
     take_away(&Api::<PersistentVolume>::all(lane.client()), &lane.volume_name("data")).await?;
     lane.bound("data", json!({ "csi": { "volumeAttributes": { "bucketName": "another" } } })).await?;
     lane.pod("new", 1, &["data"], json!({})).await?;
-    lane.shared("data", &[&["old"], &["new"]]).await?;
+    let pods = lane.shared("data", &[&["old"], &["new"]]).await?;
+    // Nor when its own ends: what is in the other bucket may be another's.
+    lane.status(&lane.mountpoint_pods(), &pods[0], json!({ "phase": "Failed" })).await?;
+    lane.barrier("after", 1).await?;
+    let old = lane.pods().get("old").await?.uid().unwrap_or_default();
+    assert_eq!(lane.attachment("data").await?.spec.mountpoint_pod_of(&old), Some(pods[0].as_str()));
+    assert_eq!(lane.mountpoint_pods_of("data").await?.len(), 2, "none is made for it");
     lane.delete(&["old"]).await?;
     lane.shared("data", &[&["new"]]).await?;
     lane.delete(&["new"]).await?;

@@ -14,7 +14,7 @@ pub enum FileOperation {
     Lookup {
         /// The folder.
         parent: u64,
-        /// The name.
+        /// The name; `.` for the file or folder itself, `..` for the folder that a folder is in.
         name: String,
     },
     /// Reads the attributes.

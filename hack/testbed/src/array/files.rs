@@ -55,7 +55,7 @@ impl Files {
     /// Carries out one operation. Bytes go in with a write and come out of a read.
     pub fn carry_out(&mut self, operation: &FileOperation, data: &[u8]) -> Result<(FileAnswer, Vec<u8>)> {
         let answer = match operation {
-            FileOperation::Lookup { parent, name } => self.answer(self.lookup(*parent, name)?)?,
+            FileOperation::Lookup { parent, name } => self.answer(self.find(*parent, name)?)?,
             FileOperation::GetAttributes { inode } => self.answer(*inode)?,
             FileOperation::SetAttributes { inode, change } => {
                 self.set_attributes(*inode, change)?;
@@ -116,6 +116,25 @@ impl Files {
 
     fn lookup(&self, parent: u64, name: &str) -> Result<u64> {
         self.folder(parent)?.get(name).copied().ok_or(FileError::NotFound)
+    }
+
+    /// As [`Files::lookup`]; `.` is the file itself, also one that is no folder, and `..` the folder that a folder is in.
+    fn find(&self, parent: u64, name: &str) -> Result<u64> {
+        match name {
+            "." => self.inode(parent).map(|_| parent),
+            ".." if parent == ROOT => Ok(ROOT),
+            ".." => self.folder_of(parent),
+            name => self.lookup(parent, name),
+        }
+    }
+
+    fn folder_of(&self, inode: u64) -> Result<u64> {
+        let holds = |content: &Content| match content {
+            Content::Folder(names) => names.values().any(|there| *there == inode),
+            Content::File(_) => false,
+        };
+        let found = self.inodes.iter().find(|(_, folder)| holds(&folder.content));
+        found.map(|(folder, _)| *folder).ok_or(FileError::NotFound)
     }
 
     fn answer(&self, inode: u64) -> Result<FileAnswer> {

@@ -2,6 +2,7 @@
 //! its CSI driver, and from our manifests the operator, the node agent and the sidecar, all in pods.
 
 mod breakage;
+mod nfs;
 mod s3;
 mod workload;
 
@@ -22,6 +23,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 pub use self::breakage::LocalVolume;
+pub use self::nfs::{NFS_PORT, NfsExport, Said};
 pub use self::s3::{S3, S3Volume, Shell};
 pub use self::workload::{Kind, PodPlace, RealWorkload, last_written, records_found};
 
@@ -52,6 +54,8 @@ pub struct RealClusterOptions {
     pub operator: bool,
     /// Whether the S3 driver is installed too, with an S3 server on the storage network.
     pub s3: bool,
+    /// Whether nodes have the image of an NFS server and its clients, which the machine must have installed.
+    pub nfs: bool,
     /// Further arguments of `bulkhead-controller`.
     pub controller_args: Vec<String>,
 }
@@ -67,6 +71,7 @@ impl RealClusterOptions {
             programs: programs.to_owned(),
             operator: true,
             s3: false,
+            nfs: false,
             controller_args: Vec::new(),
         }
     }
@@ -96,7 +101,7 @@ impl RealCluster {
     /// # Errors
     /// When this machine can have no real nodes, and whatever else goes wrong.
     pub async fn start(options: RealClusterOptions) -> Result<Self, ClusterError> {
-        let archives = archives(options.programs.clone(), options.s3).await?;
+        let archives = archives(&options).await?;
         let network = NodeNetwork::create().await?;
         let testbed =
             TestbedOptions { advertise_address: Some(network.host_control_address()), ..options.testbed.clone() };
@@ -300,12 +305,16 @@ impl RealCluster {
 }
 
 /// The archives of all images, packed where they are not there yet.
-async fn archives(programs: PathBuf, with_s3: bool) -> Result<Vec<PathBuf>, ClusterError> {
+async fn archives(options: &RealClusterOptions) -> Result<Vec<PathBuf>, ClusterError> {
+    let RealClusterOptions { programs, s3: with_s3, nfs: with_nfs, .. } = options.clone();
     let packing = tokio::task::spawn_blocking(move || {
         let folder = images::folder(&programs);
         let mut archives = images::ensure(&programs, &folder)?;
         if with_s3 {
             archives.extend(s3::archives(&programs, &folder)?);
+        }
+        if with_nfs {
+            archives.push(nfs::archive(&programs, &folder)?);
         }
         Ok(archives)
     });

@@ -3,6 +3,9 @@
 //! Nothing is cached: files are opened for direct I/O, and attributes and names hold for no time. So every write of a
 //! container reaches the array with its writer, and a node that was cut off notices with its next operation. One thread
 //! serves one volume; what hangs there hangs nowhere else.
+//!
+//! Inodes are the array's, the same on every node: a file handle (`name_to_handle_at`) of one node is good on any other, so
+//! that an NFS server may export the volume, move, and know its clients' handles.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,9 +13,9 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
 use super::connection::Connection;
@@ -87,6 +90,9 @@ impl Filesystem for VolumeFileSystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // It is below the limit, which is the only thing that can be wrong with it.
         let _ = config.set_max_write(WRITE_MAX);
+        // The kernel finds a file by its handle with a lookup of `.`, and the folder of a folder with `..`. One that cannot
+        // has no handles, and only an NFS server misses them.
+        let _ = config.add_capabilities(InitFlags::FUSE_EXPORT_SUPPORT);
         Ok(())
     }
 

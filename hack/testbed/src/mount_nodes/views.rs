@@ -17,6 +17,7 @@ use super::mountpoint;
 use super::played::Played;
 use super::workload;
 use crate::lock::lock;
+use crate::pod_watch;
 
 /// A pod; `None` when it is not there, or not any more.
 pub(super) type PodView = watch::Receiver<Option<Arc<Pod>>>;
@@ -179,23 +180,7 @@ impl State {
 
 /// Follows all pods, for ever.
 pub(super) async fn watch_pods(state: Arc<State>) {
-    let api: Api<Pod> = Api::all(state.client.clone());
-    let events = watcher::watcher(api, watcher::Config::default()).default_backoff();
-    let mut events = std::pin::pin!(events);
-    let mut listed = BTreeSet::new();
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(pod)) => {
-                listed.extend(pod.uid());
-                state.see_pod(pod);
-            }
-            Ok(Event::InitDone) => state.lose_pods(|uid| !listed.contains(uid)),
-            Ok(Event::Apply(pod)) => state.see_pod(pod),
-            Ok(Event::Delete(pod)) => state.lose_pods(|uid| pod.uid().as_deref() == Some(uid)),
-            Err(error) => tracing::debug!(%error, "the played nodes' watch of pods goes on"),
-        }
-    }
+    pod_watch::follow(state.client.clone(), |pod| state.see_pod(pod), |is_lost| state.lose_pods(is_lost)).await;
 }
 
 /// Follows all `s3pa`, for ever. One that goes changes nothing: what is mounted stays mounted.

@@ -15,6 +15,7 @@ use super::heartbeat::Heartbeat;
 use super::kubelet::Kubelet;
 use crate::array::Array;
 use crate::lock::lock;
+use crate::pod_watch;
 
 /// A pod as its worker sees it; `None` when it is gone from the API.
 pub(super) type PodView = watch::Receiver<Option<Arc<Pod>>>;
@@ -121,26 +122,9 @@ impl World {
     }
 }
 
-/// Follows all pods that are bound, for ever.
+/// Follows all pods, for ever.
 pub(super) async fn watch_pods(world: Arc<World>) {
-    let config = watcher::Config::default().fields("spec.nodeName!=");
-    let api: Api<Pod> = Api::all(world.client.clone());
-    let events = watcher::watcher(api, config).default_backoff();
-    let mut events = std::pin::pin!(events);
-    let mut listed = BTreeSet::new();
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(pod)) => {
-                listed.extend(pod.uid());
-                world.see_pod(pod);
-            }
-            Ok(Event::InitDone) => world.lose_pods(|uid| !listed.contains(uid)),
-            Ok(Event::Apply(pod)) => world.see_pod(pod),
-            Ok(Event::Delete(pod)) => world.lose_pods(|uid| pod.uid().as_deref() == Some(uid)),
-            Err(error) => tracing::debug!(%error, "the simulated nodes' watch of pods goes on"),
-        }
-    }
+    pod_watch::follow(world.client.clone(), |pod| world.see_pod(pod), |is_lost| world.lose_pods(is_lost)).await;
 }
 
 /// Follows all nodes, for what the attach/detach controller says there, for ever.

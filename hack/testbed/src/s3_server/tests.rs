@@ -1,6 +1,7 @@
 //! The server, asked by our own client. Objects are for the tests of the mounter, whose client is mount-s3 itself.
 
-use bulkhead::s3::controller_service::{Credentials, Deletion, Endpoint, S3, S3Error};
+use bulkhead::s3::controller_service::{Deletion, Endpoint, S3, S3Error};
+use bulkhead::s3::keys::Keys;
 use http::StatusCode;
 
 use super::*;
@@ -18,13 +19,13 @@ impl Bed {
         let folder = tempfile::tempdir().unwrap();
         let server = S3Server::start(folder.path(), "127.0.0.1:0".parse().unwrap()).unwrap();
         server.keys().set(KeyPair::new(ADMIN, "secret"), Usable::All);
-        let s3 = S3::new(Endpoint::new(&server.endpoint(), "us-east-1", None).unwrap()).unwrap();
+        let s3 = S3::new(Endpoint::new(&server.endpoint(), "us-east-1", None).unwrap());
         Self { server, s3, _folder: folder }
     }
 }
 
-fn key(name: &str) -> Credentials {
-    Credentials::new(name, "secret", None).unwrap()
+fn key(name: &str) -> Keys {
+    Keys::new(name, "secret", None).unwrap()
 }
 
 fn refused<T: std::fmt::Debug>(result: Result<T, S3Error>) -> (u16, String) {
@@ -75,7 +76,7 @@ async fn a_key_opens_its_own_buckets_and_no_others() {
     assert_eq!(refused(s3.create_bucket("more", &key("ONE")).await), (403, "InvalidAccessKeyId".into()));
     server.keys().set(KeyPair::new("ONE", "changed"), Usable::All);
     assert_eq!(refused(s3.create_bucket("more", &key("ONE")).await), (403, "SignatureDoesNotMatch".into()));
-    let changed = Credentials::new("ONE", "changed", None).unwrap();
+    let changed = Keys::new("ONE", "changed", None).unwrap();
     s3.create_bucket("more", &changed).await.unwrap();
 }
 

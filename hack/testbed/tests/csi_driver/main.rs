@@ -6,5 +6,6 @@ mod controller;
 mod deployment;
 mod faults;
 mod files;
+mod nfs;
 mod real_nodes;
 mod writer;

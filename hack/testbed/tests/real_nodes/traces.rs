@@ -12,8 +12,8 @@ pub struct Traces {
     loop_device: String,
     /// `ifindex` of the host's ends of its networks.
     interfaces: Vec<String>,
-    /// Inodes of its control groups.
-    groups: Vec<u64>,
+    /// Hierarchies and inodes of its control groups: each hierarchy counts its inodes by itself.
+    groups: Vec<(u64, u64)>,
 }
 
 impl Traces {
@@ -26,7 +26,7 @@ impl Traces {
             processes: processes_of(second_byte),
             loop_device: loop_device.trim_start_matches("/dev/").to_owned(),
             interfaces: interfaces.map(|(_, index)| index).collect(),
-            groups: control_groups().into_iter().filter(|(name, _)| *name == group).map(|(_, inode)| inode).collect(),
+            groups: control_groups().into_iter().filter(|(name, _)| *name == group).map(|(_, group)| group).collect(),
         }
     }
 
@@ -36,7 +36,7 @@ impl Traces {
         let interfaces =
             interfaces().into_iter().filter(|(_, index)| self.interfaces.contains(index)).map(|(name, _)| name);
         let groups =
-            control_groups().into_iter().filter(|(_, inode)| self.groups.contains(inode)).map(|(name, _)| name);
+            control_groups().into_iter().filter(|(_, group)| self.groups.contains(group)).map(|(name, _)| name);
         let device = Path::new("/sys/block").join(&self.loop_device).join("loop").exists();
         let device = device.then(|| self.loop_device.clone());
         let mut left = mounts_of_nodes();
@@ -80,13 +80,16 @@ fn interfaces() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The machine's uppermost control groups, of all hierarchies: name and inode.
-fn control_groups() -> Vec<(String, u64)> {
+/// The machine's uppermost control groups, of all hierarchies: name; hierarchy and inode.
+fn control_groups() -> Vec<(String, (u64, u64))> {
     let root = Path::new("/sys/fs/cgroup");
     let hierarchies = fs::read_dir(root).unwrap().flatten().map(|entry| entry.path()).chain([root.to_owned()]);
     hierarchies
         .flat_map(|hierarchy| fs::read_dir(hierarchy).into_iter().flatten().flatten())
-        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.metadata().ok()?.ino())))
+        .filter_map(|entry| {
+            let group = entry.metadata().ok()?;
+            Some((entry.file_name().into_string().ok()?, (group.dev(), group.ino())))
+        })
         .collect()
 }
 

@@ -56,12 +56,13 @@ fn caches() {
 #[test]
 fn what_is_wrong_is_named() {
     type Pairs = &'static [(&'static str, &'static str)];
-    let cases: [(Pairs, &[&str], &str); 9] = [
+    let cases: [(Pairs, &[&str], &str); 10] = [
         (&[("cache", "disk")], &[], "emptyDir or ephemeral"),
         (&[("cache", "emptyDir")], &["--cache /tmp"], "exclude each other"),
         (&[("cache", "emptyDir")], &["cache=/tmp"], "exclude each other"),
         (&[("cache", "emptyDir"), ("cacheEmptyDirMedium", "HugePages")], &[], "cacheEmptyDirMedium"),
         (&[("cache", "emptyDir"), ("cacheEmptyDirSizeLimit", "much")], &[], "cacheEmptyDirSizeLimit"),
+        (&[("cache", "emptyDir"), ("cacheEmptyDirSizeLimit", "1Gi")], &["max-cache-size=1024"], "at most 972 MiB"),
         (&[("cache", "ephemeral")], &[], "cacheEphemeralStorageClassName"),
         (
             &[("cache", "ephemeral"), ("cacheEphemeralStorageClassName", "a")],

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::api::mountpoint_pod::MountpointPod;
 use crate::api::s3::VOLUME_NAME;
+use crate::api::slim::PersistentVolume;
 
 use super::super::mountpoint_pod::{Certificates, NodeBinding, Purpose, Settings, build};
 use super::world::{World, volume};
@@ -13,8 +14,12 @@ fn built(settings: &Settings, attributes: &[(&str, &str)]) -> Value {
     let mut volume = volume("uid-pv");
     let given = &mut volume.spec.csi.as_mut().unwrap().volume_attributes;
     given.extend(attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-    let purpose = Purpose { mount: &world.mount, volume: &volume, workload_uid: "uid-workload" };
-    serde_json::to_value(build("mp-x", purpose, settings).unwrap()).unwrap()
+    serde_json::to_value(build("mp-x", purpose(&world, &volume), settings).unwrap()).unwrap()
+}
+
+fn purpose<'a>(world: &'a World, volume: &'a PersistentVolume) -> Purpose<'a> {
+    let (workload_uid, hostname) = ("uid-workload", Some("host"));
+    Purpose { mount: &world.mount, volume, workload_uid, hostname, failures: 0 }
 }
 
 fn settings() -> Settings {
@@ -41,8 +46,7 @@ fn a_long_name_of_a_volume_is_an_annotation_only() {
     let mut world = World::new();
     world.mount.persistent_volume_name = "p".repeat(253);
     let volume = volume("uid-pv");
-    let purpose = Purpose { mount: &world.mount, volume: &volume, workload_uid: "uid" };
-    let pod = build("mp-x", purpose, &settings()).unwrap();
+    let pod = build("mp-x", purpose(&world, &volume), &settings()).unwrap();
     assert!(!pod.metadata.labels.unwrap().contains_key(VOLUME_NAME));
     assert_eq!(pod.metadata.annotations.unwrap()[VOLUME_NAME].len(), 253);
 }
@@ -72,10 +76,17 @@ fn it_is_bound_to_its_node_as_people_want() {
     let bound = |node_binding| built(&Settings { node_binding, ..settings() }, &[])["spec"].clone();
     let term = "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0";
     let hostname = bound(NodeBinding::Hostname);
-    let expression = json!([{ "key": "kubernetes.io/hostname", "operator": "In", "values": ["node"] }]);
+    // Not the node's name, which need not be the label's value.
+    let expression = json!([{ "key": "kubernetes.io/hostname", "operator": "In", "values": ["host"] }]);
     assert_eq!(hostname.pointer(term).unwrap()["matchExpressions"], expression);
     let direct = bound(NodeBinding::Direct);
     assert_eq!((&direct["nodeName"], &direct["affinity"]), (&json!("node"), &Value::Null));
+    let (world, volume) = (World::new(), volume("uid-pv"));
+    let unlabelled = Purpose { hostname: None, ..purpose(&world, &volume) };
+    let by_label = Settings { node_binding: NodeBinding::Hostname, ..settings() };
+    let error = build("mp-x", unlabelled, &by_label).unwrap_err();
+    assert!(error.contains("Node node has no label kubernetes.io/hostname"), "{error}");
+    assert!(build("mp-x", unlabelled, &settings()).is_ok());
 }
 
 #[test]
@@ -118,7 +129,6 @@ fn a_template_cannot_take_away_what_it_is() {
     assert!(spec["affinity"]["nodeAffinity"].is_object() && spec["tolerations"].as_array().is_none_or(Vec::is_empty));
     let world = World::new();
     let volume = volume("uid");
-    let purpose = Purpose { mount: &world.mount, volume: &volume, workload_uid: "uid" };
     let bad = Settings { template: json!({ "spec": { "tolerations": "all" } }), ..settings() };
-    assert!(build("mp-x", purpose, &bad).unwrap_err().contains("template"));
+    assert!(build("mp-x", purpose(&world, &volume), &bad).unwrap_err().contains("template"));
 }

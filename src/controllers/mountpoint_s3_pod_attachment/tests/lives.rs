@@ -230,17 +230,6 @@ fn who_starts_does_not_stay_with_one_that_unmounts() {
 }
 
 #[test]
-fn a_running_workload_that_nothing_names_has_a_mount_of_version_1() {
-    let mut world = World::with(&["v1"]);
-    world.phase("v1", "Running");
-    world.settle();
-    assert!(world.writes.is_empty());
-    world.start("a");
-    world.settle();
-    assert_eq!(world.entries().values().flatten().count(), 2, "it is adopted with the first Mountpoint Pod");
-}
-
-#[test]
 fn lost_attachments_are_made_again_naming_the_same_pods() {
     let mut world = World::with(&["a", "b"]);
     world.settle();

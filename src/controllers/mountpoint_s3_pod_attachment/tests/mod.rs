@@ -1,7 +1,11 @@
+mod anew;
+mod api_server;
 mod attributes;
 mod build;
+mod failing;
 mod flags;
 mod lives;
+mod others;
 mod property;
 mod settled;
 mod volumes;

@@ -49,6 +49,15 @@ fn the_words_of_scheduler_and_kubelet_are_told() {
         (reason(&world).1.as_str(), reason(&world).2),
         ("MountpointPodPending", format!("{name}: ErrImagePull"))
     );
+    let first = json!([{ "name": "install-ca-cert", "state": { "waiting": { "reason": "CrashLoopBackOff" } },
+        "lastState": { "terminated": { "reason": "Error", "exitCode": 1 } } }]);
+    world.pod(&name).status.init_container_statuses = serde_json::from_value(first).unwrap();
+    world.pod(&name).status.container_statuses.clear();
+    assert_eq!(reason(&world).2, format!("{name}: install-ca-cert Error (exit code 1)"));
+    let done =
+        json!([{ "name": "install-ca-cert", "state": { "terminated": { "reason": "Completed", "exitCode": 0 } } }]);
+    world.pod(&name).status.init_container_statuses = serde_json::from_value(done).unwrap();
+    assert_eq!(reason(&world).2, "");
     world.pod(&name).status.phase = Some("Failed".into());
     world.pod(&name).status.reason = Some("Evicted".into());
     let (state, why, words) = reason(&world);

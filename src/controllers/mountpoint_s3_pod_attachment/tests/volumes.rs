@@ -9,7 +9,7 @@ use crate::api::s3::DRIVER;
 use crate::api::slim::{CsiDriver, PersistentVolume, PersistentVolumeClaim, Pod};
 use crate::api::usage::Lookup;
 
-use super::super::volumes::{complaints, mounts};
+use super::super::volumes::{complaints, has, mounts};
 
 #[derive(Default)]
 struct Cluster {
@@ -104,6 +104,17 @@ fn both_sides_of_a_binding_must_agree() {
         let cluster = Cluster::default().bound("a", "pv-a", json!({ "spec": change }));
         assert_eq!(mounts(&of_claims(&["a"]), &cluster), [], "{change}");
     }
+}
+
+/// Whatever it was mounted with: its options may have changed since.
+#[test]
+fn a_pod_has_the_volume_that_its_claim_leads_to() {
+    let pod = of_claims(&["other", "a"]);
+    let cluster = Cluster::default().bound("a", "pv-a", json!({ "spec": { "mountOptions": ["new"] } }));
+    assert!(has(&pod, "pv-a", &cluster) && !has(&pod, "pv-b", &cluster));
+    let anothers =
+        Cluster::default().bound("a", "pv-a", json!({ "spec": { "claimRef": { "uid": "uid-of-another" } } }));
+    assert!(!has(&pod, "pv-a", &anothers));
 }
 
 #[test]

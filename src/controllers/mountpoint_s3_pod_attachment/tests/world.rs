@@ -1,26 +1,21 @@
-//! An API server, a kubelet and a node service in memory, for one mount: versions are checked, names are unique, finalizers
-//! hold, and a Mountpoint Pod ends when it may.
+//! One mount in memory: workloads, Mountpoint Pods and attachments, and the controller's passes over them. The API server is
+//! in `api_server`, whoever else acts is in `others`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use crate::api::mountpoint_pod::MountpointPod;
 use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
-use crate::api::s3::{DRIVER, FINALIZER, Mount, NEEDS_UNMOUNT};
+use crate::api::s3::{DRIVER, Mount};
 use crate::api::slim::{PersistentVolume, Pod};
 use crate::api::time::{self, Now};
-use crate::controllers::testing::now;
+use crate::controllers::testing::{at, now};
 
-use super::super::decide::{self, Decision, Effect, Patience, Seen, Workload};
+use super::super::decide::{self, Decision, Patience, Seen, Workload};
 use super::super::mountpoint_pod::Settings;
-
-/// What a write was refused for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Conflict;
 
 /// The end of a pass.
 #[derive(Clone, Debug)]
@@ -43,12 +38,12 @@ pub struct World {
     pub now: Now,
     /// Writes that the API server took.
     pub writes: Vec<&'static str>,
-    version: u64,
+    pub version: u64,
 }
 
 pub fn volume(uid: &str) -> PersistentVolume {
     serde_json::from_value(json!({
-        "metadata": { "name": "pv", "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z" },
+        "metadata": { "name": "pv", "uid": uid, "creationTimestamp": at(0) },
         "spec": {
             "csi": { "driver": DRIVER, "volumeHandle": "handle", "volumeAttributes": { "bucketName": "bucket" } },
             "claimRef": { "namespace": "default", "name": "claim", "uid": "uid-claim" },
@@ -104,6 +99,17 @@ impl World {
 
     pub fn phase(&mut self, uid: &str, phase: &str) {
         self.workloads.get_mut(uid).unwrap().status.phase = Some(phase.to_owned());
+    }
+
+    /// Its volumes are mounted, its containers run.
+    pub fn runs(&mut self, uid: &str) {
+        let now = time::to_k8s(self.now.wall);
+        let pod = self.workloads.get_mut(uid).unwrap();
+        pod.status.phase = Some("Running".to_owned());
+        if pod.condition("PodReadyToStartContainers").is_none() {
+            let begun = json!({ "type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": now });
+            pod.status.conditions.push(serde_json::from_value(begun).unwrap());
+        }
     }
 
     /// A person deletes a workload; its containers run on.
@@ -163,6 +169,7 @@ impl World {
             pods: self.pods.iter().map(|(name, pod)| (name.clone(), Arc::new(pod.clone()))).collect(),
             workloads: self.workloads.iter().map(workload).collect(),
             departed: named.intersection(&self.departed).cloned().collect(),
+            hostname: Some("host".into()),
             is_quiet: false,
         }
     }
@@ -207,192 +214,6 @@ impl World {
             self.kubelet();
             self.settle();
             self.wait(Duration::from_secs(121));
-        }
-    }
-
-    fn written(&mut self, what: &'static str, until: usize) -> Result<(), Conflict> {
-        if self.writes.len() >= until {
-            return Err(Conflict);
-        }
-        self.writes.push(what);
-        self.version += 1;
-        Ok(())
-    }
-
-    fn stamp(&self, meta: &mut ObjectMeta, is_new: bool) {
-        meta.resource_version = Some(self.version.to_string());
-        if is_new {
-            meta.uid = Some(format!("uid-{}", self.version));
-            meta.creation_timestamp = Some(time::to_k8s(self.now.wall));
-        }
-    }
-
-    fn apply(&mut self, effect: &Effect, until: usize) -> Result<(), Conflict> {
-        match effect {
-            Effect::Create(attachment) => {
-                let name = attachment.metadata.name.clone().unwrap();
-                if self.attachments.contains_key(&name) {
-                    return Err(Conflict);
-                }
-                self.written("create", until)?;
-                let mut attachment = attachment.as_ref().clone();
-                self.stamp(&mut attachment.metadata, true);
-                self.attachments.insert(name, attachment);
-            }
-            Effect::Replace { after, .. } => self.replace(after.as_ref().clone(), until)?,
-            Effect::Record { before, status } => {
-                let mut after = before.as_ref().clone();
-                after.status = Some(status.as_ref().clone());
-                self.replace(after, until)?;
-            }
-            Effect::Remove(before) => self.remove(before, until)?,
-            Effect::CreatePod { pod, .. } => {
-                let mut pod: MountpointPod = serde_json::from_value(json!(pod)).unwrap();
-                if self.pods.contains_key(pod.name()) {
-                    return Err(Conflict);
-                }
-                self.written("create pod", until)?;
-                self.stamp(&mut pod.metadata, true);
-                pod.status.phase = Some("Pending".into());
-                self.pods.insert(pod.name().to_owned(), pod);
-            }
-            Effect::Retire(pod) => {
-                self.check_pod(pod)?;
-                self.written("retire", until)?;
-                self.annotate(pod.name(), NEEDS_UNMOUNT);
-            }
-            Effect::DeletePod { pod, .. } => {
-                self.check_pod(pod)?;
-                assert!(!self.mounted.values().any(|on| on == pod.uid()) || pod.has_ended(), "deleted in use: {pod:?}");
-                self.written("delete pod", until)?;
-                self.pods.remove(pod.name());
-            }
-        }
-        Ok(())
-    }
-
-    fn check_pod(&self, pod: &MountpointPod) -> Result<(), Conflict> {
-        let now = self.pods.get(pod.name());
-        let is_same = now.is_some_and(|now| {
-            now.uid() == pod.uid() && now.metadata.resource_version == pod.metadata.resource_version
-        });
-        if is_same { Ok(()) } else { Err(Conflict) }
-    }
-
-    fn replace(&mut self, mut after: MountpointS3PodAttachment, until: usize) -> Result<(), Conflict> {
-        let name = after.metadata.name.clone().unwrap();
-        let now = self.attachments.get(&name).ok_or(Conflict)?;
-        if now.metadata.resource_version != after.metadata.resource_version {
-            return Err(Conflict);
-        }
-        self.written("replace", until)?;
-        self.stamp(&mut after.metadata, false);
-        let is_free = after.metadata.finalizers.as_ref().is_none_or(Vec::is_empty);
-        if after.metadata.deletion_timestamp.is_some() && is_free {
-            self.attachments.remove(&name);
-        } else {
-            self.attachments.insert(name, after);
-        }
-        Ok(())
-    }
-
-    /// As act does it: two writes.
-    fn remove(&mut self, before: &MountpointS3PodAttachment, until: usize) -> Result<(), Conflict> {
-        let name = before.metadata.name.clone().unwrap();
-        let mut after = before.clone();
-        after.spec.mountpoint_s3_pod_attachments.clear();
-        after.metadata.finalizers.iter_mut().for_each(|all| all.retain(|it| it != FINALIZER));
-        if after != *before {
-            self.replace(after, until)?;
-        }
-        if before.metadata.deletion_timestamp.is_none() {
-            self.written("delete", until)?;
-            self.attachments.remove(&name);
-        }
-        Ok(())
-    }
-
-    /// A person, or upstream's controller, writes a whole attachment.
-    pub fn put(&mut self, mut attachment: MountpointS3PodAttachment) {
-        self.version += 1;
-        self.stamp(&mut attachment.metadata, true);
-        self.attachments.insert(attachment.metadata.name.clone().unwrap(), attachment);
-    }
-
-    /// A person deletes an attachment.
-    pub fn delete_attachment(&mut self, name: &str) {
-        let Some(attachment) = self.attachments.get_mut(name) else { return };
-        if attachment.metadata.finalizers.as_ref().is_none_or(Vec::is_empty) {
-            self.attachments.remove(name);
-        } else {
-            self.version += 1;
-            attachment.metadata.resource_version = Some(self.version.to_string());
-            attachment.metadata.deletion_timestamp = Some(time::to_k8s(self.now.wall));
-        }
-    }
-
-    pub fn annotate(&mut self, name: &str, annotation: &str) {
-        self.version += 1;
-        let version = self.version.to_string();
-        if let Some(pod) = self.pods.get_mut(name) {
-            pod.metadata.annotations.get_or_insert_default().insert(annotation.to_owned(), "true".to_owned());
-            pod.metadata.resource_version = Some(version);
-        }
-    }
-
-    /// What becomes of a Mountpoint Pod by other hands.
-    pub fn pod_becomes(&mut self, name: &str, phase: &str) {
-        self.version += 1;
-        let version = self.version.to_string();
-        if let Some(pod) = self.pods.get_mut(name).filter(|pod| !pod.has_ended()) {
-            pod.status.phase = Some(phase.to_owned());
-            pod.metadata.resource_version = Some(version);
-            if pod.has_ended() {
-                let uid = pod.uid().to_owned();
-                self.mounted.retain(|_, on| *on != uid);
-            }
-        }
-    }
-
-    pub fn terminate_pod(&mut self, name: &str) {
-        self.version += 1;
-        let (now, version) = (time::to_k8s(self.now.wall), self.version.to_string());
-        if let Some(pod) = self.pods.get_mut(name) {
-            pod.metadata.deletion_timestamp = Some(now);
-            pod.metadata.resource_version = Some(version);
-        }
-    }
-
-    pub fn vanish_pod(&mut self, name: &str) {
-        if let Some(pod) = self.pods.remove(name) {
-            self.mounted.retain(|_, on| on != pod.uid());
-        }
-    }
-
-    /// Pods start and end, workloads are mounted where the attachments say.
-    pub fn kubelet(&mut self) {
-        let names: Vec<_> = self.pods.keys().cloned().collect();
-        for name in names {
-            let pod = self.pod(&name).clone();
-            let is_used = self.mounted.values().any(|on| on == pod.uid());
-            if pod.is_terminating() && (!is_used || pod.has_ended()) {
-                self.vanish_pod(&name);
-            } else if pod.needs_unmount() && pod.has_run() && !is_used {
-                self.pod_becomes(&name, "Succeeded");
-            } else if !pod.has_ended() && !pod.is_terminating() {
-                self.pod_becomes(&name, "Running");
-            }
-        }
-        let uids: Vec<_> = self.workloads.keys().cloned().collect();
-        for uid in uids {
-            let on = self.serves(&uid).and_then(|name| self.pods.get(&name).cloned());
-            let serving = on.filter(|pod| pod.status.phase.as_deref() == Some("Running") && !pod.needs_unmount());
-            if self.workloads[&uid].is_terminating() {
-                self.gone(&uid, true);
-            } else if let Some(pod) = serving.filter(|_| !self.workloads[&uid].is_finished()) {
-                self.mounted.insert(uid.clone(), pod.uid().to_owned());
-                self.phase(&uid, "Running");
-            }
         }
     }
 

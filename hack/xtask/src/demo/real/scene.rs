@@ -319,7 +319,7 @@ impl Look {
 }
 
 /// A node that no leader of the operator is on: their fail-over is another story, and takes as long as their Leases last.
-async fn node_of_its_own(client: &Client) -> Result<String> {
+pub(in crate::demo) async fn node_of_its_own(client: &Client) -> Result<String> {
     let leases = Api::<Lease>::namespaced(client.clone(), OPERATOR_NAMESPACE).list(&ListParams::default()).await?;
     let holders: Vec<_> = leases.into_iter().filter_map(|lease| lease.spec?.holder_identity).collect();
     let pods = Api::<Pod>::all(client.clone()).list(&ListParams::default()).await?;
