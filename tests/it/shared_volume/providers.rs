@@ -405,7 +405,7 @@ pub async fn what_was_discovered_belongs_to_the_namespace(lane: &Lane<'_>) -> Re
     let edited = lane.patch::<SharedVolume>(&name, edit).await?;
     stos.polled(3).await?;
     let found = lane.all::<SharedVolume>().get(&name).await?;
-    assert_eq!((found.spec, found.metadata.labels), (edited.spec, edited.metadata.labels));
+    assert_eq!((&found.spec, &found.metadata.labels), (&edited.spec, &edited.metadata.labels));
     // One that a person deletes comes back: the volume is still attached as shared.
     lane.delete::<SharedVolume>(&name).await?;
     lane.wait_for(&name, "made anew", SOON, |volume: &SharedVolume| volume.uid() != found.uid()).await?;
