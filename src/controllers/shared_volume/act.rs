@@ -1,6 +1,6 @@
 //! Carries out what a pass decided, in order, each effect at its own moment of leadership.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use json_patch::Patch;
 use k8s_openapi::api::core::v1 as core;
@@ -19,6 +19,9 @@ use crate::runtime::store::ObjectKey;
 use super::decide::{Effect, Refusal, Refused, Seen};
 use super::metrics::Written;
 
+/// Pauses after which addresses that a Service had are asked for again, before they count as taken.
+const ADDRESS_PAUSES: [Duration; 5] = [25, 50, 100, 200, 400].map(Duration::from_millis);
+
 /// Carries out one effect. Telling a provider and reading live are not among them: see [`publisher`](super::publisher) and
 /// [`verify`](super::verify).
 pub async fn act(cx: &Context, seen: &Seen, effect: &Effect) -> Result<()> {
@@ -34,7 +37,7 @@ pub async fn act(cx: &Context, seen: &Seen, effect: &Effect) -> Result<()> {
             let object = seen.shared_volume.as_ref();
             patched(writer, object, change(&object.metadata, UNPUBLISH_FINALIZER)).await
         }
-        Effect::ApplyService { service, create: true } => owned.create(service.as_ref()).await.map(drop),
+        Effect::ApplyService { service, create: true } => create(owned, service).await,
         Effect::ApplyService { service, .. } => owned.apply(service.as_ref(), None::<&core::Service>).await.map(drop),
         Effect::RepairService { before, ports } => repair(owned, before, ports).await,
         Effect::DeleteService(before) => delete(owned, before.as_ref(), None).await,
@@ -82,11 +85,25 @@ pub fn is_creation(effect: &Effect) -> bool {
 /// What the API server has against a Service; nothing if that is no reason of its own.
 pub fn refusal(effect: &Effect, error: &Error, at: Instant) -> Option<Refusal> {
     let Effect::ApplyService { .. } = effect else { return None };
+    refused(error).map(|what| Refusal { what, error: error.to_string(), at })
+}
+
+fn refused(error: &Error) -> Option<Refused> {
     let Error::Api(inner) = error else { return None };
     let kube::Error::Api(status) = inner.as_ref() else { return None };
     let details = status.details.as_ref().filter(|_| status.code == 422)?;
-    let what = Refused::of(details.causes.iter().map(|cause| cause.field.as_str()))?;
-    Some(Refusal { what, error: status.message.clone(), at })
+    Refused::of(details.causes.iter().map(|cause| cause.field.as_str()))
+}
+
+/// The addresses of a Service that was deleted become free a moment after everybody is told that it is gone.
+async fn create(writer: &Writer, service: &core::Service) -> Result<()> {
+    for pause in ADDRESS_PAUSES {
+        match writer.create(service).await {
+            Err(error) if refused(&error) == Some(Refused::Addresses) => tokio::time::sleep(pause).await,
+            answer => return answer.map(drop),
+        }
+    }
+    writer.create(service).await.map(drop)
 }
 
 async fn repair(writer: &Writer, before: &Service, ports: &[core::ServicePort]) -> Result<()> {

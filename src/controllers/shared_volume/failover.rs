@@ -35,11 +35,20 @@ impl Served {
 
 /// Why and since when the active server is to be left: remembered until the switch is recorded.
 pub fn leaving(seen: &Seen, choice: &Choice, now: Now) -> Option<Leaving> {
-    let reason = choice.leaving?;
-    match &seen.memory.leaving {
-        Some(leaving) if leaving.reason == reason => Some(leaving.clone()),
-        _ => Some(Leaving { reason, at: now.wall }),
+    let remembered = seen.memory.leaving.as_ref();
+    match choice.leaving {
+        Some(reason) => {
+            let known = remembered.filter(|leaving| leaving.reason == reason).cloned();
+            known.or(Some(Leaving { reason, at: now.wall }))
+        }
+        // The slices lead to the new server, and the status still tells of the old one.
+        None => remembered.filter(|_| is_unrecorded(seen, choice)).cloned(),
     }
+}
+
+fn is_unrecorded(seen: &Seen, choice: &Choice) -> bool {
+    let recorded = seen.status().and_then(|status| status.active.as_ref());
+    recorded.is_some_and(|recorded| choice.active.as_ref().is_none_or(|active| !active.is(recorded)))
 }
 
 /// Writes into the status who serves, and how it came to that.

@@ -1,1 +1,7 @@
-
+mod adoption;
+mod backends;
+mod ends;
+mod failovers;
+mod names;
+mod property;
+mod world;
