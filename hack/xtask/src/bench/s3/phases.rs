@@ -26,7 +26,7 @@ const WRITES_OF_A_SHARER: f64 = 1.0;
 const WRITES_OF_A_REMOVAL: f64 = 3.0;
 /// Workloads that are there at once while the controller is killed.
 const WAVE: usize = 200;
-/// The controller lives so long between two kills, and then longer, and again so long.
+/// The controller works so long between two kills, and then longer, and again so long.
 const LIVES: [Duration; 4] =
     [Duration::from_millis(700), Duration::from_millis(1900), Duration::from_millis(1100), Duration::from_millis(2600)];
 /// For so long nothing is written before it counts as quiet.
@@ -312,8 +312,7 @@ async fn kill_during(
             }
             () = tokio::time::sleep(*life) => {}
         }
-        controller.kill().await;
-        controller = world.cluster.controller("bulkhead-controller-0")?;
+        controller = world.replace_killed(controller).await?;
         kills += 1;
     }
     Ok((controller, kills))

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bulkhead::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
-use bulkhead::api::s3;
+use bulkhead::api::{names, s3};
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions};
 use bulkhead_testbed::mount_nodes::{self, ENDS_AFTER, MountNodes};
 use bulkhead_testbed::process::Process;
 use bulkhead_testbed::{Identity, TestbedOptions};
 use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -89,6 +90,20 @@ impl World {
         watched::ready(controller, LIMIT).await
     }
 
+    /// Kills a controller and starts the next. Who is killed gives nothing back, and is dead for certain: so the next one leads
+    /// at once, not when the Lease has run out.
+    pub async fn replace_killed(&self, controller: Process) -> Result<Process> {
+        controller.kill().await;
+        let leases: Api<Lease> = Api::namespaced(self.admin.clone(), names::OPERATOR_NAMESPACE);
+        match leases.delete("bulkhead-controller", &DeleteParams::default()).await {
+            Err(kube::Error::Api(error)) if error.code == 404 => {}
+            deleted => drop(deleted?),
+        }
+        let mut next = self.cluster.controller("bulkhead-controller-0")?;
+        watched::ready(&mut next, LIMIT).await?;
+        Ok(next)
+    }
+
     /// Our controller.
     pub fn controller(&self) -> Result<&Process> {
         Ok(self.controller.as_ref().ok_or("the controller does not run")?)
@@ -162,7 +177,7 @@ impl World {
             if Instant::now() > deadline {
                 return Err(format!("LEAKED: {} attachments, {} Mountpoint Pods", left.0, left.1).into());
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(Duration::from_millis(250)).await;
         }
     }
 
