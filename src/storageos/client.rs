@@ -42,8 +42,8 @@ impl Client {
     }
 
     /// When the login has to be refreshed.
-    pub async fn refresh_in(&self) -> Duration {
-        self.session.refresh_in().await
+    pub fn refresh_in(&self) -> Duration {
+        self.session.refresh_in()
     }
 
     /// Refreshes the login, or logs in anew if that is refused.

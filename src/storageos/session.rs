@@ -74,6 +74,8 @@ pub(super) struct Session {
     state: tokio::sync::Mutex<State>,
     /// The endpoint that answered last, for people.
     in_use: Mutex<Option<String>>,
+    /// When the token has to be refreshed. Apart from `state`, which is locked for as long as a login takes.
+    due: Mutex<Option<Instant>>,
     permits: Semaphore,
     metrics: Metrics,
 }
@@ -114,6 +116,7 @@ impl Session {
             credentials,
             state: tokio::sync::Mutex::default(),
             in_use: Mutex::new(None),
+            due: Mutex::new(None),
             permits: Semaphore::new(settings.concurrency.max(1) as usize),
             metrics,
         })
@@ -141,10 +144,15 @@ impl Session {
         }
     }
 
-    /// How long the token is good for as it is; for ever without one, for the next call logs in.
-    pub async fn refresh_in(&self) -> Duration {
-        let state = self.state.lock().await;
-        state.token.as_ref().map_or(REFRESH, |token| token.due().saturating_duration_since(monotonic()))
+    /// How long the token is good for as it is; without one the next call logs in. Waits for nobody.
+    pub fn refresh_in(&self) -> Duration {
+        let due = *self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        due.map_or(REFRESH, |due| due.saturating_duration_since(monotonic()))
+    }
+
+    fn keep(&self, state: &mut State, token: Option<Token>) {
+        *self.due.lock().unwrap_or_else(PoisonError::into_inner) = token.as_ref().map(Token::due);
+        state.token = token;
     }
 
     /// Makes the token last longer, or logs in anew if that is refused.
@@ -162,7 +170,7 @@ impl Session {
                 let mut state = self.state.lock().await;
                 // Unless somebody logged in meanwhile.
                 if state.token.as_ref().is_some_and(|now| now.login == next.login) {
-                    state.token = Some(next);
+                    self.keep(&mut state, Some(next));
                 }
                 Ok(())
             }
@@ -191,7 +199,7 @@ impl Session {
 
     /// Tries the endpoint in use first, then the others in order.
     async fn log_in(&self, state: &mut State) -> Result<Token, CallError> {
-        state.token = None;
+        self.keep(state, None);
         let mut failure = CallError::Settings("spec.endpoints is empty: name one".to_owned());
         for offset in 0..self.endpoints.len() {
             let index = (state.current + offset) % self.endpoints.len();
@@ -200,7 +208,7 @@ impl Session {
                 Ok(token) => {
                     state.current = index;
                     state.logins += 1;
-                    state.token = Some(token.clone());
+                    self.keep(state, Some(token.clone()));
                     *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = Some(base.clone());
                     return Ok(token);
                 }
@@ -242,7 +250,7 @@ impl Session {
     async fn leave(&self, token: &Token) {
         let mut state = self.state.lock().await;
         if state.token.as_ref().is_some_and(|current| current.login == token.login) {
-            state.token = None;
+            self.keep(&mut state, None);
             state.current = (state.current + 1) % self.endpoints.len().max(1);
         }
     }

@@ -104,17 +104,17 @@ impl Poller {
                     }
                 }
                 () = sleep_until(refresh) => {
-                    refresh = Moment::now() + self.client.refresh_in().await.max(Duration::from_millis(100));
+                    refresh = Moment::now() + self.client.refresh_in().max(Duration::from_millis(100));
                     calls.push(self.keep_login());
                 }
                 Some(answer) = calls.next() => match answer {
-                    Answer::Login => refresh = Moment::now() + self.client.refresh_in().await,
+                    Answer::Login => refresh = Moment::now() + self.client.refresh_in(),
                     Answer::Namespaces(answer) => {
                         round.is_beginning = false;
                         failures = if answer.is_ok() { 0 } else { failures + 1 };
                         next = Moment::from_std(round.began) + pace::pause(self.interval, failures, random_unit());
                         self.has_namespaces(answer, &mut round, &calls, &mut listing, &suspects);
-                        refresh = refresh.min(Moment::now() + self.client.refresh_in().await);
+                        refresh = refresh.min(Moment::now() + self.client.refresh_in());
                         self.end_if_done(&mut round, &listing);
                     }
                     Answer::Volumes(namespace, began, answer) => {
@@ -146,7 +146,7 @@ impl Poller {
         let client = self.client.clone();
         let keep = async move {
             // The next poll tells of a login that fails.
-            if client.refresh_in().await.is_zero()
+            if client.refresh_in().is_zero()
                 && let Err(error) = client.refresh().await
             {
                 tracing::debug!(%error, "the login could not be refreshed");
