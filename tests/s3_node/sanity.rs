@@ -142,10 +142,11 @@ fn script(world: &World, name: &str, line: &str) -> PathBuf {
 }
 
 async fn csi_sanity_passes(world: World) {
-    let (plugin, pod) = (world.plugin().await, world.running_pod().await);
-    world.attach_volume(VOLUME, "", &[(&pod, &[WORKLOAD])]).await;
     let programs =
         tokio::task::spawn_blocking(|| Binaries::ensure_all(None, &[Program::CsiSanity]).unwrap()).await.unwrap();
+    // Not before: a mounter does not wait for ever, and to build the suite takes minutes.
+    let (plugin, pod) = (world.plugin().await, world.running_pod().await);
+    world.attach_volume(VOLUME, "", &[(&pod, &[WORKLOAD])]).await;
     let mount = world.target_of(WORKLOAD, VOLUME);
     let make = format!("mkdir -p {}\necho {}", mount.parent().unwrap().display(), mount.display());
     let look = "if [ -d \"${1%/target}\" ]; then echo directory; else echo not_found; fi";
