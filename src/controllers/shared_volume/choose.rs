@@ -18,6 +18,8 @@ use super::status::Finding;
 pub const USER_REQUESTED: &str = "UserRequested";
 /// Reason of a switch that follows what the provider reports.
 pub const ENDPOINT_CHANGED: &str = "EndpointChanged";
+/// Reason of a switch away from a pod that is gone or not Ready.
+const POD_LOST: &str = "PodLost";
 /// Reason of a switch away from a fenced node.
 pub const NODE_FENCED: &str = "NodeFenced";
 
@@ -65,9 +67,13 @@ pub fn is_automatic(reason: &str) -> bool {
 /// The last automatic switch. That of an earlier process is told by the status.
 pub fn last_switch(seen: &Seen, now: Now) -> Option<Instant> {
     let recorded = || {
-        let last = seen.status()?.last_failover.as_ref().filter(|last| is_automatic(&last.reason))?;
+        let status = seen.status()?;
+        let last = status.last_failover.as_ref().filter(|last| is_automatic(&last.reason))?;
+        // The record of a loss took the place of that of the switch before, which was earlier.
+        let earlier = || status.failovers.filter(|count| *count > 0).map(|_| last.detected_at);
+        let at = last.switched_at.or_else(earlier)?;
         // A clock that was set back must not hold for ever.
-        now.mono.checked_sub((now.wall - last.switched_at?).to_std().unwrap_or_default())
+        now.mono.checked_sub((now.wall - at).to_std().unwrap_or_default())
     };
     seen.memory.last_switch.or_else(recorded)
 }
@@ -174,7 +180,15 @@ impl<'a> Chooser<'a> {
 
     /// Where waiting helps nobody: the server is gone for sure, or another program says who serves.
     fn is_exempt(&self) -> bool {
-        self.active_is_fenced() || self.pod_is_gone() || self.spec().backend.provider.is_some() || self.is_manual()
+        let open = self.seen.status().and_then(|status| status.last_failover.as_ref());
+        let open = open.filter(|last| last.switched_at.is_none()).map(|last| last.reason.as_str());
+        let is_gone = |reason: &str| reason == NODE_FENCED || reason == POD_LOST;
+        self.active_is_fenced()
+            || self.pod_is_gone()
+            || open.is_some_and(is_gone)
+            || self.seen.memory.leaving.as_ref().is_some_and(|leaving| is_gone(leaving.reason))
+            || self.spec().backend.provider.is_some()
+            || self.is_manual()
     }
 
     fn wanted(&self, held: Option<Duration>) -> (Option<&'a Server>, Option<Duration>) {
@@ -256,7 +270,7 @@ impl<'a> Chooser<'a> {
                     "EndpointLost"
                 }
             }
-            () if backend.pods.is_some() && self.active.is_none() => "PodLost",
+            () if backend.pods.is_some() && self.active.is_none() => POD_LOST,
             () if is_lost && !self.is_manual() => "ProbeFailed",
             () if requested.is_some() && wanted.map(|wanted| &wanted.name) == requested && self.active != wanted => {
                 USER_REQUESTED
@@ -283,12 +297,11 @@ impl<'a> Chooser<'a> {
             return Some(Finding::yes("PodActive", format!("pod {} is Ready", wanted.told())));
         }
         let is_active = self.active == Some(wanted);
+        let chosen = || Finding::yes("CandidateActive", format!("{} is chosen", wanted.told()));
         match health(self.seen, wanted) {
-            Health::Serving if !is_held || is_active => {
-                Some(Finding::yes("CandidateActive", format!("{} is chosen", wanted.told())))
-            }
+            Health::Serving if !is_held || is_active => Some(chosen()),
             Health::Unsettled if is_active => {
-                Some(Finding::yes("CandidateActive", format!("{} is chosen", wanted.told())))
+                Some(Finding::before(self.seen, "BackendAvailable").unwrap_or_else(chosen))
             }
             _ if is_held => {
                 let length = &self.spec().failover.hold_down;

@@ -33,22 +33,16 @@ impl Served {
     }
 }
 
-/// Why and since when the active server is to be left: remembered until the switch is recorded.
+/// Why and since when the active server is to be left, or was: remembered until the switch is recorded.
 pub fn leaving(seen: &Seen, choice: &Choice, now: Now) -> Option<Leaving> {
     let remembered = seen.memory.leaving.as_ref();
-    match choice.leaving {
-        Some(reason) => {
-            let known = remembered.filter(|leaving| leaving.reason == reason).cloned();
-            known.or(Some(Leaving { reason, at: now.wall }))
-        }
-        // The slices lead to the new server, and the status still tells of the old one.
-        None => remembered.filter(|_| is_unrecorded(seen, choice)).cloned(),
-    }
-}
-
-fn is_unrecorded(seen: &Seen, choice: &Choice) -> bool {
-    let recorded = seen.status().and_then(|status| status.active.as_ref());
-    recorded.is_some_and(|recorded| choice.active.as_ref().is_none_or(|active| !active.is(recorded)))
+    let Some(reason) = choice.leaving else {
+        let recorded = seen.status()?.active.as_ref()?;
+        let is_recorded = choice.active.as_ref().is_none_or(|active| active.is(recorded));
+        return remembered.filter(|_| !is_recorded).cloned();
+    };
+    let same = remembered.filter(|leaving| leaving.reason == reason).cloned();
+    Some(same.unwrap_or(Leaving { reason, at: now.wall }))
 }
 
 /// Writes into the status who serves, and how it came to that.
@@ -57,7 +51,7 @@ pub fn record(status: &mut SharedVolumeStatus, seen: &Seen, served: &Served, lea
     match served {
         Served::Nobody => {
             if let Some(before) = before {
-                status.last_failover = Some(opened(seen, &before, leaving, now));
+                status.last_failover = Some(opened(seen, &before, None, leaving, now));
             }
         }
         Served::By(server) if before.as_ref().is_some_and(|before| server.is(before)) => {
@@ -65,7 +59,7 @@ pub fn record(status: &mut SharedVolumeStatus, seen: &Seen, served: &Served, lea
             answered(status, seen, server);
         }
         Served::By(server) => {
-            let open = before.map(|before| opened(seen, &before, leaving, now));
+            let open = before.map(|before| opened(seen, &before, Some(server), leaving, now));
             let open = open.or_else(|| status.last_failover.take_if(|last| last.switched_at.is_none()));
             if let Some(open) = open {
                 let is_switch = open.from.as_ref() != Some(&server.label) || open.to.is_some();
@@ -84,15 +78,32 @@ pub fn record(status: &mut SharedVolumeStatus, seen: &Seen, served: &Served, lea
     }
 }
 
-fn opened(seen: &Seen, before: &ActiveServer, leaving: Option<&Leaving>, now: Now) -> LastFailover {
+fn opened(
+    seen: &Seen,
+    before: &ActiveServer,
+    after: Option<&Server>,
+    leaving: Option<&Leaving>,
+    now: Now,
+) -> LastFailover {
     LastFailover {
         from: Some(choose::recorded_label(&seen.shared_volume.spec.backend, before)),
         to: None,
-        // Another process may have seen why.
-        reason: leaving.map_or("BackendChanged", |leaving| leaving.reason).to_owned(),
+        reason: leaving.map_or_else(|| guessed(seen, before, after), |leaving| leaving.reason).to_owned(),
         detected_at: time::stamp(leaving.map_or(now.wall, |leaving| leaving.at)),
         switched_at: None,
         serving_at: None,
+    }
+}
+
+/// Why another process made the switch, as far as that can still be seen.
+fn guessed(seen: &Seen, before: &ActiveServer, after: Option<&Server>) -> &'static str {
+    let spec = &seen.shared_volume.spec;
+    let is_fenced = before.node_name.as_ref().is_some_and(|node| seen.fenced_nodes.contains(node));
+    match after {
+        _ if is_fenced => choose::NODE_FENCED,
+        Some(_) if spec.backend.provider.is_some() => choose::ENDPOINT_CHANGED,
+        Some(server) if spec.failover.active_candidate.as_ref() == Some(&server.name) => choose::USER_REQUESTED,
+        _ => "BackendChanged",
     }
 }
 

@@ -45,8 +45,9 @@ pub fn of_claim(seen: &Seen, claim: &ClaimIdentity, now: Now) -> Decision {
         },
         Step::Do(decision) => *decision,
         Step::Trouble(finding, again) => {
-            report.service = Some(finding);
-            Decision::record("ServiceNotReady", seen, &report, now).look_again(again)
+            // Nobody is asked as long as nobody can be served.
+            report = Report { service: Some(finding), backend: None, ..report };
+            return Decision::record("ServiceNotReady", seen, &report, now).look_again(again);
         }
         Step::Unseen { look_again, verify, is_late } => {
             let unseen = unseen(seen, report, now, verify, is_late).look_again(Some(look_again));
@@ -98,7 +99,9 @@ impl<'a> Pass<'a> {
         };
         let leaving = failover::leaving(seen, self.choice, now);
         let mut decision = self.switch(&plan, leaving.clone());
-        if !decision.effects.is_empty() {
+        // A server that is asked right now is no news yet: one status tells of the whole switch.
+        let is_awaited = plan.target_since.is_some() && plan.look_again.is_some();
+        if !decision.effects.is_empty() || is_awaited {
             return decision;
         }
         report.service = Some(self.applied(&foreign));
