@@ -20,7 +20,13 @@ use super::decide::{Effect, Refusal, Refused, Seen};
 use super::metrics::Written;
 
 /// Pauses after which addresses that a Service had are asked for again, before they count as taken.
-const ADDRESS_PAUSES: [Duration; 5] = [25, 50, 100, 200, 400].map(Duration::from_millis);
+const ADDRESS_PAUSES: [Duration; 5] = [
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+];
 
 /// Carries out one effect. Telling a provider and reading live are not among them: see [`publisher`](super::publisher) and
 /// [`verify`](super::verify).
