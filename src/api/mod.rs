@@ -16,6 +16,7 @@ pub mod names;
 pub mod node_fence;
 pub mod node_volume_report;
 pub mod provider_volume;
+pub mod quantity;
 pub mod resiliency_policy;
 pub mod s3;
 pub mod s3_cache;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::api::s3_cache;
+
 /// Options that a volume may not choose: the driver's own settings, what reaches outside of the volume, and what mount-s3
 /// no longer has. Upstream drops them too, with a warning.
 const NOT_FOR_VOLUMES: [&str; 6] =
@@ -50,15 +52,8 @@ pub enum Unusable {
     )]
     Characters(String),
     /// The cache would fill its volume, and the kubelet end the Mountpoint Pod.
-    #[error(
-        "mount option max-cache-size is {asked:?}: give at most {most} (MiB), 95 % of cacheEmptyDirSizeLimit, or leave it out"
-    )]
-    Cache {
-        /// What the option says.
-        asked: String,
-        /// The most it may be.
-        most: u64,
-    },
+    #[error("{0}")]
+    Cache(String),
 }
 
 /// Reads the options of a volume and decides how it is mounted.
@@ -105,12 +100,7 @@ pub fn mounting<'a>(options: impl IntoIterator<Item = &'a str>, setting: &Settin
 fn limit_cache(options: &mut BTreeMap<String, Option<String>>, most: u64) -> Result<(), Unusable> {
     match options.get(CACHE_SIZE) {
         None => drop(options.insert(CACHE_SIZE.to_owned(), Some(most.to_string()))),
-        Some(asked) => {
-            let asked = asked.clone().unwrap_or_default();
-            if !asked.parse().is_ok_and(|asked: u64| asked <= most) {
-                return Err(Unusable::Cache { asked, most });
-            }
-        }
+        Some(asked) => s3_cache::fits(most, asked.as_deref().unwrap_or_default()).map_err(Unusable::Cache)?,
     }
     Ok(())
 }
@@ -227,7 +217,7 @@ mod tests {
         assert_eq!(size(&["max-cache-size 95"]), Ok("--max-cache-size=95".to_owned()));
         for asked in ["96", "much", ""] {
             let wrong = size(&[&format!("max-cache-size={asked}")]).unwrap_err();
-            assert_eq!(wrong, Unusable::Cache { asked: asked.to_owned(), most: 95 });
+            assert!(wrong.to_string().contains("at most 95 (MiB)"), "{asked}: {wrong}");
         }
         assert!(args(&["max-cache-size=96"], &setting()).contains(&"--max-cache-size=96".to_owned()));
     }

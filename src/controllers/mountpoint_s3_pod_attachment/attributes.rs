@@ -34,7 +34,7 @@ impl Attributes {
             return Err("the attribute cache and the mount option cache exclude each other: remove one".to_owned());
         }
         // The node service gives the argument; what is wrong with it is told before a pod is made.
-        s3_cache::argument(given, options())?;
+        s3_cache::check(s3_cache::most(|name| given.get(name).map(String::as_str))?, options())?;
         Ok(Self {
             service_account: text(given, "mountpointPodServiceAccountName"),
             resources: resources(given)?,

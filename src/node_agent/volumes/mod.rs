@@ -36,7 +36,6 @@ use report::{Entry, NodeHealth};
 use schedule::{LOCAL, LONGEST, Looks, Rounds, pause};
 use settle::{Look, Origin, Settling};
 use subjects::Found;
-pub use subjects::bytes;
 
 /// Whether a PersistentVolume may be one of this node's: a local one that no change of labels brings here is not kept.
 pub fn may_be_here(volume: &PersistentVolume, node: Option<&Node>) -> bool {

@@ -12,6 +12,7 @@ use super::super::mounts::mountinfo::Mount;
 use super::super::probes::{Expected, ExpectedKind, Kind, Subject};
 use crate::api::affinity::Host;
 use crate::api::node_volume_report::{MountKind, ReportedMount};
+use crate::api::quantity;
 use crate::api::slim::{PersistentVolume, Pod, VolumeSource};
 use crate::api::time;
 
@@ -251,39 +252,17 @@ fn subject(volume: &PersistentVolume, kind: Kind) -> Subject {
         block: spec.volume_mode.as_deref() == Some("Block"),
         fs_type: fs_type.unwrap_or_default(),
         read_only,
-        capacity: spec.capacity.get("storage").and_then(bytes).unwrap_or_default(),
+        capacity: capacity(spec.capacity.get("storage")),
         expected: Vec::new(),
         device: None,
         baseline: None,
     }
 }
 
-/// A quantity in bytes: digits, perhaps a fraction, and a suffix.
-pub fn bytes(quantity: &Quantity) -> Option<u64> {
-    let text = quantity.0.trim();
-    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    let (number, suffix) = text.split_at(end);
-    let number: f64 = number.parse().ok()?;
-    let factor = match suffix {
-        "" => 1.0,
-        "m" => 1e-3,
-        "k" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
-        "T" => 1e12,
-        "P" => 1e15,
-        "E" => 1e18,
-        "Ki" => f64::from(1u32 << 10),
-        "Mi" => f64::from(1u32 << 20),
-        "Gi" => f64::from(1u32 << 30),
-        "Ti" => 1024f64.powi(4),
-        "Pi" => 1024f64.powi(5),
-        "Ei" => 1024f64.powi(6),
-        exponent => 10f64.powi(exponent.strip_prefix(['e', 'E'])?.parse().ok()?),
-    };
-    // Larger than anything there is, or nothing: the cast keeps within its bounds.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float's cast saturates")]
-    Some((number * factor) as u64)
+/// In bytes; 0 where it is not told.
+fn capacity(storage: Option<&Quantity>) -> u64 {
+    let bytes = storage.and_then(|storage| quantity::bytes(&storage.0)).unwrap_or_default();
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use tonic::Status;
 
+use crate::api::s3_cache;
 use crate::csi::v1::NodePublishVolumeRequest;
 use crate::csi::v1::VolumeCapability;
 use crate::csi::v1::volume_capability::AccessType;
 use crate::csi::v1::volume_capability::access_mode::Mode;
-use crate::node_agent::volumes::bytes;
 use crate::s3::keys::Keys;
 
 use super::publication::{CredentialSource, Publication, parse_target};
@@ -20,9 +19,6 @@ const POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 const BUCKET: &str = "bucketName";
 const AUTHENTICATION: &str = "authenticationSource";
-const CACHE: &str = "cache";
-const CACHE_LIMIT: &str = "cacheEmptyDirSizeLimit";
-const CACHE_MEDIUM: &str = "cacheEmptyDirMedium";
 /// The longest path of a file.
 const PATH_MAX: usize = 4096;
 
@@ -64,7 +60,8 @@ pub fn publication(
         volume_read_only: capability.read_only,
         read_only: request.readonly || capability.read_only,
         credentials,
-        cache_max: cache_max(context)?,
+        cache_max: s3_cache::most(|name| context.get(name).map(String::as_str))
+            .map_err(|why| Status::invalid_argument(format!("volume_context: {why}")))?,
         served_by: None,
     };
     // Said now, not when there is a Mountpoint Pod.
@@ -146,21 +143,6 @@ fn source(context: &HashMap<String, String>) -> Result<CredentialSource, Status>
     }
 }
 
-/// 95 % of the limit of a cache on the node's disk, as the AWS driver has it, in MiB. In memory the file system itself
-/// has the limit, and mount-s3 sees it.
-fn cache_max(context: &HashMap<String, String>) -> Result<Option<u64>, Status> {
-    let text = |key: &str| context.get(key).map(String::as_str).filter(|text| !text.is_empty());
-    let Some(limit) = text(CACHE_LIMIT) else { return Ok(None) };
-    if text(CACHE) != Some("emptyDir") || text(CACHE_MEDIUM).is_some() {
-        return Ok(None);
-    }
-    let bytes = bytes(&Quantity(limit.to_owned()));
-    let most = bytes.map(|bytes| bytes / 100 * 95 / (1 << 20)).filter(|most| *most > 0);
-    let wrong =
-        || invalid(&format!("volume_context[{CACHE_LIMIT}]"), &format!("is {limit:?}: give 2Mi or more, such as 10Gi"));
-    most.map(Some).ok_or_else(wrong)
-}
-
 fn invalid(field: &str, why: &str) -> Status {
     Status::invalid_argument(format!("{field} {why}"))
 }
@@ -234,18 +216,13 @@ mod tests {
 
     #[test]
     fn a_cache_has_the_limit_of_its_volume() {
-        let limit = |given: &[(&str, &str)]| {
-            let given = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-            cache_max(&given).map_err(|status| status.message().to_owned())
-        };
-        assert_eq!(limit(&[]), Ok(None));
-        assert_eq!(limit(&[(CACHE, "emptyDir"), (CACHE_LIMIT, "100Mi")]), Ok(Some(95)));
-        assert_eq!(limit(&[(CACHE, "emptyDir"), (CACHE_LIMIT, "10Gi")]), Ok(Some(9727)));
-        assert_eq!(limit(&[(CACHE, "emptyDir"), (CACHE_LIMIT, "10Gi"), (CACHE_MEDIUM, "Memory")]), Ok(None));
-        assert_eq!(limit(&[(CACHE, "ephemeral"), (CACHE_LIMIT, "10Gi")]), Ok(None));
-        for wrong in ["1Mi", "much"] {
-            assert!(limit(&[(CACHE, "emptyDir"), (CACHE_LIMIT, wrong)]).unwrap_err().contains(CACHE_LIMIT), "{wrong}");
-        }
+        let mut limited = request();
+        limited.volume_context.insert("cache".into(), "emptyDir".into());
+        limited.volume_context.insert("cacheEmptyDirSizeLimit".into(), "100Mi".into());
+        assert_eq!(publication(&limited, "/k").unwrap().0.cache_max, Some(95));
+        limited.volume_context.insert("cacheEmptyDirSizeLimit".into(), "much".into());
+        assert!(publication(&limited, "/k").unwrap_err().message().contains("cacheEmptyDirSizeLimit"));
+        assert_eq!(publication(&request(), "/k").unwrap().0.cache_max, None);
     }
 
     proptest! {

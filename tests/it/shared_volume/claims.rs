@@ -16,13 +16,11 @@ pub async fn are_waited_for(lane: &Lane<'_>) -> Result<(), Failed> {
     lane.volume("data", candidates(&[&server])).await?;
     lane.condition("data", "ClaimBound", "False", "ClaimNotFound").await?;
     assert!(lane.all::<Service>().get_opt("data").await?.is_none());
-    // Bound to nothing yet: whose it will be is not known.
-    lane.unbound_claim("data", "a-volume-that-comes-later").await?;
+    // It names a volume, as anybody may; it is not bound before there is one.
+    lane.unbound_claim("data", &lane.volume_name("data")).await?;
     lane.condition("data", "ClaimBound", "False", "ClaimPending").await?;
     assert!(lane.all::<Service>().get_opt("data").await?.is_none());
-    lane.delete::<PersistentVolumeClaim>("data").await?;
-    lane.gone::<PersistentVolumeClaim>("data").await?;
-    lane.claim("data").await?;
+    lane.volume_of("data").await?;
     let volume = lane.ready("data").await?;
     let claim = volume.status.and_then(|status| status.claim).ok_or("no claim in status")?;
     assert_eq!(claim.volume_name, Some(lane.volume_name("data")));
@@ -65,6 +63,7 @@ pub async fn that_are_replaced_are_not_served(lane: &Lane<'_>) -> Result<(), Fai
 pub async fn belong_to_the_older_of_two(lane: &Lane<'_>) -> Result<(), Failed> {
     let (a, b) = (lane.server(Mode::Serves).await?, lane.server(Mode::Serves).await?);
     lane.serving("data", &[&a], json!({})).await?;
+    lane.next_second().await;
     let mut second = candidates(&[&b]);
     second["claimName"] = json!("data");
     second["service"] = json!({ "name": "another" });
@@ -84,6 +83,7 @@ pub async fn of_two_may_want_one_service(lane: &Lane<'_>) -> Result<(), Failed> 
     let (a, b) = (lane.server(Mode::Serves).await?, lane.server(Mode::Serves).await?);
     lane.serving("data", &[&a], json!({})).await?;
     let before = lane.service("data").await?;
+    lane.next_second().await;
     lane.served_by("other", &[&b], json!({ "service": { "name": "data" } })).await?;
     lane.condition("other", "Stalled", "True", "ServiceConflict").await?;
     lane.told("SharedVolume", "other", "ServiceConflict").await?;

@@ -55,6 +55,8 @@ pub async fn one_that_is_suspended_writes_nothing(lane: &Lane<'_>) -> Result<(),
     lane.serving("data", &[&a, &b], json!({})).await?;
     lane.patch::<SharedVolume>("data", json!({ "spec": { "mode": "Suspended" } })).await?;
     lane.condition("data", "Ready", "True", "Suspended").await?;
+    // The audit log has what was written until then.
+    lane.barrier("before").await?;
     let (end, calls) = (lane.world.cluster.testbed.audit().end()?, a.calls());
     a.set(Mode::Refuses);
     lane.delete::<EndpointSlice>("data-ipv4").await?;

@@ -96,6 +96,13 @@ impl<'a> Lane<'a> {
 
     /// A claim of this name with its volume.
     pub async fn claim(&self, claim: &str) -> Result<PersistentVolumeClaim, Failed> {
+        self.volume_of(claim).await?;
+        self.unbound_claim(claim, &self.volume_name(claim)).await?;
+        self.bound(claim).await
+    }
+
+    /// The PersistentVolume that waits for the claim of this name.
+    pub async fn volume_of(&self, claim: &str) -> Result<PersistentVolume, Failed> {
         let name = self.volume_name(claim);
         let spec = json!({
             "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteMany"], "storageClassName": "",
@@ -103,9 +110,15 @@ impl<'a> Lane<'a> {
             "claimRef": { "kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": self.name, "name": claim },
             "csi": { "driver": "csi.storage.example.com", "volumeHandle": name },
         });
-        self.create::<PersistentVolume>(None, json!({ "metadata": { "name": name }, "spec": spec })).await?;
-        self.unbound_claim(claim, &name).await?;
-        self.bound(claim).await
+        self.create(None, json!({ "metadata": { "name": name }, "spec": spec })).await
+    }
+
+    /// What is created from now on is younger: the API server counts in whole seconds.
+    pub async fn next_second(&self) {
+        let now = chrono::Utc::now().timestamp();
+        while chrono::Utc::now().timestamp() == now {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// A claim that wants the volume of this name.

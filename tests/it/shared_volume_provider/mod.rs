@@ -18,7 +18,7 @@ use std::sync::Arc;
 use libtest_mimic::{Failed, Trial};
 
 use lane::Lane;
-use world::{Shared, World};
+use world::Shared;
 
 /// All tests of this module.
 pub fn trials() -> Vec<Trial> {

@@ -62,7 +62,7 @@ fn what_is_wrong_is_named() {
         (&[("cache", "emptyDir")], &["cache=/tmp"], "exclude each other"),
         (&[("cache", "emptyDir"), ("cacheEmptyDirMedium", "HugePages")], &[], "cacheEmptyDirMedium"),
         (&[("cache", "emptyDir"), ("cacheEmptyDirSizeLimit", "much")], &[], "cacheEmptyDirSizeLimit"),
-        (&[("cache", "emptyDir"), ("cacheEmptyDirSizeLimit", "1Gi")], &["max-cache-size=1024"], "at most 972 MiB"),
+        (&[("cache", "emptyDir"), ("cacheEmptyDirSizeLimit", "1Gi")], &["max-cache-size=1024"], "at most 972 (MiB)"),
         (&[("cache", "ephemeral")], &[], "cacheEphemeralStorageClassName"),
         (
             &[("cache", "ephemeral"), ("cacheEphemeralStorageClassName", "a")],
