@@ -19,8 +19,14 @@ use crate::runtime::store::ObjectKey;
 use super::decide::{Effect, Refusal, Refused, Seen};
 use super::metrics::Written;
 
-/// Pauses in milliseconds after which addresses that a Service had are asked for again, before they count as taken.
-const ADDRESS_PAUSES: [u64; 5] = [25, 50, 100, 200, 400];
+/// Pauses after which addresses that a Service had are asked for again, before they count as taken.
+const ADDRESS_PAUSES: [Duration; 5] = [
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+];
 
 /// Carries out one effect. Telling a provider and reading live are not among them: see [`publisher`](super::publisher) and
 /// [`verify`](super::verify).
@@ -99,9 +105,7 @@ fn refused(error: &Error) -> Option<Refused> {
 async fn create(writer: &Writer, service: &core::Service) -> Result<()> {
     for pause in ADDRESS_PAUSES {
         match writer.create(service).await {
-            Err(error) if refused(&error) == Some(Refused::Addresses) => {
-                tokio::time::sleep(Duration::from_millis(pause)).await
-            }
+            Err(error) if refused(&error) == Some(Refused::Addresses) => tokio::time::sleep(pause).await,
             answer => return answer.map(drop),
         }
     }
