@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_smaller_one_stands_and_a_larger_one_is_refused() {
-        for option in ["max-cache-size=972", "--max-cache-size 100", "max-cache-size = 0"] {
+        for option in ["max-cache-size=972", "--max-cache-size 100", "max-cache-size=0"] {
             assert_eq!(limited("1Gi", &[], &["region=x", option]), Ok(None), "{option}");
         }
         for option in ["max-cache-size=973", "--max-cache-size 1000", "max-cache-size", "max-cache-size=1G"] {
