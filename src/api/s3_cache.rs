@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_smaller_one_stands_and_a_larger_one_is_refused() {
-        for option in ["max-cache-size=972", "--max-cache-size 100", "max-cache-size = 0"] {
+        for option in ["max-cache-size=972", "--max-cache-size 100", "max-cache-size=0"] {
             assert_eq!(check(Some(972), ["region=x", option]), Ok(()), "{option}");
         }
         for option in ["max-cache-size=973", "--max-cache-size 1000", "max-cache-size", "max-cache-size=1G"] {

@@ -66,27 +66,33 @@ pub struct FaultId(u64);
 
 /// The faults of one server. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Faults(Arc<Mutex<(u64, Vec<(FaultId, Fault)>)>>);
+pub struct Faults(Arc<Mutex<Set>>);
+
+#[derive(Debug, Default)]
+struct Set {
+    added: u64,
+    faults: Vec<(FaultId, Fault)>,
+}
 
 impl Faults {
     /// From now on, until it is taken back or has come as often as it should.
     pub fn add(&self, fault: Fault) -> FaultId {
-        let mut state = lock(&self.0);
-        state.0 += 1;
-        let id = FaultId(state.0);
-        state.1.push((id, fault));
+        let mut set = lock(&self.0);
+        set.added += 1;
+        let id = FaultId(set.added);
+        set.faults.push((id, fault));
         id
     }
 
     /// No more.
     pub fn remove(&self, id: FaultId) {
-        lock(&self.0).1.retain(|(of, _)| *of != id);
+        lock(&self.0).faults.retain(|(of, _)| *of != id);
     }
 
     /// The first fault that hits this call; it has come once more then.
     pub(super) fn of(&self, method: &Method, path: &str) -> Option<Effect> {
-        let mut state = lock(&self.0);
-        let (_, fault) = state.1.iter_mut().find(|(_, fault)| fault.hits(method, path))?;
+        let mut set = lock(&self.0);
+        let (_, fault) = set.faults.iter_mut().find(|(_, fault)| fault.hits(method, path))?;
         fault.times = fault.times.map(|times| times.saturating_sub(1));
         Some(fault.effect)
     }
