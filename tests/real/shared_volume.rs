@@ -64,7 +64,7 @@ async fn share(cluster: &RealCluster) -> Outcome {
         "apiVersion": "bulkhead.dev/v1alpha1",
         "kind": "SharedVolume",
         "metadata": {"name": NAME, "namespace": "default"},
-        "spec": {"claimName": NAME, "backend": {"pods": {"matchLabels": {"app": NAME}}}, "probe": {"period": "1s"}},
+        "spec": {"claimName": NAME, "backend": {"pods": {"matchLabels": {"app": NAME}}}, "probe": {"period": "1s", "timeout": "1s"}},
     });
     Ok(cluster.testbed.apply(vec![serde_json::from_value(shared)?]).await?)
 }

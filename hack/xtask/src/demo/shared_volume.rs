@@ -101,7 +101,7 @@ impl<'a> Stage<'a> {
             "apiVersion": "bulkhead.dev/v1alpha1",
             "kind": "SharedVolume",
             "metadata": {"name": NAME, "namespace": "default"},
-            "spec": {"claimName": NAME, "backend": {"pods": {"matchLabels": {"app": NAME}}}, "probe": {"period": "1s"}},
+            "spec": {"claimName": NAME, "backend": {"pods": {"matchLabels": {"app": NAME}}}, "probe": {"period": "1s", "timeout": "1s"}},
         }))?;
         cluster.testbed.apply(vec![shared]).await?;
         let server = cluster.nfs_export_runs(&export, None, LIMIT).await?;
