@@ -4,6 +4,7 @@
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test says what it expects by panicking")]
 
 mod claims;
+mod control_plane;
 mod endings;
 mod fencing;
 mod foreign;
