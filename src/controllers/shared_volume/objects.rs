@@ -32,6 +32,12 @@ pub fn is_ours(meta: &ObjectMeta, shared_volume: &SharedVolume) -> bool {
     owner_label(meta) == shared_volume.metadata.name.as_deref()
 }
 
+/// Whether it is the Service that is recorded, though somebody took our label off.
+pub fn is_recorded(meta: &ObjectMeta, shared_volume: &SharedVolume) -> bool {
+    let recorded = shared_volume.status.as_ref().and_then(|status| status.service.as_ref());
+    owner_label(meta).is_none() && recorded.is_some_and(|service| Some(&service.uid) == meta.uid.as_ref())
+}
+
 /// The SharedVolume that an object says it belongs to.
 pub fn owner_label(meta: &ObjectMeta) -> Option<&str> {
     meta.labels.as_ref()?.get(SHARED_VOLUME_LABEL).map(String::as_str)

@@ -123,6 +123,15 @@ pub fn effect(provider: &ProviderBackend, namespace: String, endpoint: &str) -> 
     }
 }
 
+/// The mount endpoint that an effect tells somebody.
+pub fn endpoint(effect: &Effect) -> Option<&str> {
+    match effect {
+        Effect::Publish { endpoint, .. } => Some(endpoint),
+        Effect::AnnotateClaim { endpoint, .. } => endpoint.as_deref(),
+        _ => None,
+    }
+}
+
 /// What the provider has. Right after a call the report is that of before.
 pub fn told<'a>(seen: &'a Seen, report: &'a ProviderVolume) -> &'a str {
     match &seen.memory.published {

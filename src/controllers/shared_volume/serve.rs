@@ -124,9 +124,11 @@ impl<'a> Pass<'a> {
         if step.effects.is_empty() {
             return self.verify(decision).look_again(again);
         }
-        if let Some(published) = step.published {
-            let text = format!("{} leads to the server from now on", published.endpoint);
+        if let Some(endpoint) = step.effects.iter().find_map(publish::endpoint) {
+            let text = format!("{endpoint} leads to the server from now on");
             decision.notes.push(Note::normal("Published", text));
+        }
+        if let Some(published) = step.published {
             decision.memory.published = Some(published);
             decision.memory.publish_failed = None;
         }

@@ -141,7 +141,7 @@ pub async fn moves_clients_off_the_node(lane: &Lane<'_>) -> Result<(), Failed> {
     // The old server answers as before, and a person asks for it.
     lane.patch::<SharedVolume>("data", json!({ "spec": { "failover": { "activeCandidate": "a" } } })).await?;
     lane.barrier("after").await?;
-    lane.sent_to("data", &[b.port()]).await.or_else(|_| Err::<(), Failed>("sent to a fenced node".into()))?;
+    lane.sent_to("data", &[b.port()]).await.map_err(|_| Failed::from("sent to a fenced node"))?;
     unfence(lane, &node).await?;
     lane.active("data", &a).await?;
     Ok(())

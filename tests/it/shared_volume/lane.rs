@@ -80,7 +80,7 @@ impl<'a> Lane<'a> {
     {
         match self.all::<K>().delete(name, &DeleteParams::default()).await {
             Err(kube::Error::Api(gone)) if gone.code == 404 => Ok(()),
-            deleted => Ok(drop(deleted?)),
+            deleted => Ok(deleted.map(drop)?),
         }
     }
 

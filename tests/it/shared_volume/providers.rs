@@ -238,7 +238,7 @@ pub async fn failures_are_told_apart(lane: &Lane<'_>) -> Result<(), Failed> {
     for (claim, effect) in
         [("overtaken", Effect::Overtaken), ("lost", Effect::LostAnswer), ("failed", Effect::Status(503))]
     {
-        stos.server.faults().add(put(effect.clone()));
+        stos.server.faults().add(put(effect));
         let id = stos.served(claim, &a).await?;
         let mounted = stos.server.volumes().node_publish_soon(&id, SOON).await?;
         let volume = lane.condition(claim, "Published", "True", "Acknowledged").await?;

@@ -119,7 +119,7 @@ async fn free_the_lease(world: &World) -> Result<(), Failed> {
     let leases: Api<Lease> = Api::namespaced(world.admin.clone(), names::OPERATOR_NAMESPACE);
     match leases.delete("bulkhead-controller", &DeleteParams::default()).await {
         Err(kube::Error::Api(gone)) if gone.code == 404 => Ok(()),
-        deleted => Ok(drop(deleted?)),
+        deleted => Ok(deleted.map(drop)?),
     }
 }
 

@@ -1,6 +1,11 @@
 //! Providers on a real API server, against the testbed's StorageOS control plane: the shipped program polls, discovers and
 //! reports. One API server for all but what stops the controller.
-#![allow(clippy::indexing_slicing, clippy::panic, reason = "a test says what it expects by panicking")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test says what it expects by panicking"
+)]
 
 mod client;
 mod discovery;

@@ -93,7 +93,7 @@ impl<'a> Run<'a> {
         for (number, name) in names.iter().cycle().take(self.options.switches).enumerate() {
             let to = number / names.len() % 2;
             let (from, port) = (Instant::now(), i32::from(self.port(1 - to)));
-            self.world.switch(name, ["b", "a"][to]).await?;
+            self.world.switch(name, if to == 0 { "b" } else { "a" }).await?;
             self.seen
                 .until("a switch", 1, LIMIT, |state| {
                     usize::from(state.leads_to.get(name).is_some_and(|(found, _)| *found == port))
