@@ -177,7 +177,8 @@ impl<'a> Lane<'a> {
                     && is(status, "Ready", "True", "Serving")
             })
             .await?;
-        assert_eq!(self.serves(&service_of(&volume)).await?, Serving::from([i32::from(port)]), "{}", self.name);
+        // The garbage collector takes the slices of a Service that was deleted: they come back a moment after it.
+        self.sent_to(&service_of(&volume), &[port]).await?;
         Ok(volume)
     }
 

@@ -204,7 +204,7 @@ pub async fn edited_slices_are_repaired(lane: &Lane<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// With a selector Kubernetes would write slices of its own; without its label it would be taken for a stranger.
+/// With a selector Kubernetes would write slices of its own.
 pub async fn edited_services_are_repaired(lane: &Lane<'_>) -> Result<(), Failed> {
     let server = lane.server(Mode::Serves).await?;
     lane.serving("data", &[&server], json!({})).await?;
@@ -212,7 +212,6 @@ pub async fn edited_services_are_repaired(lane: &Lane<'_>) -> Result<(), Failed>
     for edit in [
         json!({ "spec": { "selector": { "app": "other" } } }),
         json!({ "spec": { "ports": [{ "name": "nfs", "port": 2050, "protocol": "TCP" }] } }),
-        json!({ "metadata": { "labels": { SHARED_VOLUME_LABEL: null } } }),
         json!({ "metadata": { "ownerReferences": null } }),
     ] {
         lane.patch::<Service>("data", edit.clone()).await?;
