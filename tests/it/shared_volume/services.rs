@@ -182,6 +182,7 @@ pub async fn edited_slices_are_repaired(lane: &Lane<'_>) -> Result<(), Failed> {
         json!({ "endpoints": [unready] }),
         json!({ "endpoints": [] }),
         json!({ "metadata": { "labels": { SHARED_VOLUME_LABEL: null } } }),
+        json!({ "metadata": { "labels": { SHARED_VOLUME_LABEL: null } } }),
         json!({ "metadata": { "ownerReferences": null } }),
     ] {
         lane.patch::<EndpointSlice>("data-ipv4", edit.clone()).await?;
@@ -204,7 +205,7 @@ pub async fn edited_slices_are_repaired(lane: &Lane<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// With a selector Kubernetes would write slices of its own.
+/// With a selector Kubernetes would write slices of its own; without its label it would be taken for a stranger.
 pub async fn edited_services_are_repaired(lane: &Lane<'_>) -> Result<(), Failed> {
     let server = lane.server(Mode::Serves).await?;
     lane.serving("data", &[&server], json!({})).await?;
