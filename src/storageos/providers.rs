@@ -185,6 +185,15 @@ impl Providers {
         }
         state.measure(provider);
     }
+
+    /// Nobody asks for this volume any more: no poll waits for it, and it is not remembered as gone.
+    pub fn unasked(&self, provider: &str, volume_id: &str) {
+        let mut state = self.lock();
+        if let Some(provider) = state.providers.get_mut(provider) {
+            provider.unasked(volume_id);
+        }
+        state.measure(provider);
+    }
 }
 
 /// Feeding.
@@ -343,6 +352,14 @@ impl Provider {
             (Reach::Answers, None) if has(Listing::Failing) => Observation::Unreachable(None),
             (Reach::Answers, None) if has(Listing::NotListed) => Observation::NotPolled,
             (Reach::Answers, None) => Observation::Gone,
+        }
+    }
+
+    fn unasked(&mut self, id: &str) {
+        self.asked.remove(id);
+        self.gone.remove(id);
+        if let Some(round) = &mut self.round {
+            round.pending.remove(id);
         }
     }
 

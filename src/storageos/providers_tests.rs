@@ -178,4 +178,22 @@ fn a_poll_lasts_until_its_volumes_are_settled() {
     assert_eq!(count(), 3);
     providers.settled("p", "w");
     assert_eq!(count(), 4);
+    poll(&providers, &[("a", Some(vec![volume("v", "a", Some("10.0.0.2:2049"))]))]);
+    assert_eq!(count(), 4);
+    providers.unasked("p", "v");
+    assert_eq!(count(), 5, "its SharedVolume is gone");
+    poll(&providers, &[("a", Some(vec![volume("v", "a", None)]))]);
+    assert_eq!(count(), 6, "nobody cares for it any more");
+}
+
+#[test]
+fn a_volume_that_nobody_asks_for_is_not_remembered_as_gone() {
+    let providers = Providers::default();
+    poll(&providers, &[("a", Some(vec![volume("v", "a", None)]))]);
+    providers.observe("p", "v");
+    poll(&providers, &[("a", Some(vec![]))]);
+    poll(&providers, &[("a", None)]);
+    assert_eq!(providers.observe("p", "v"), Observation::Gone);
+    providers.unasked("p", "v");
+    assert_eq!(providers.observe("p", "v"), Observation::Unreachable(None));
 }

@@ -112,6 +112,9 @@ impl<'a> Chooser<'a> {
     }
 
     fn usable(&self) -> Vec<&'a Server> {
+        if self.awaits_proof() {
+            return Vec::new();
+        }
         let requested = self.spec().failover.active_candidate.as_deref();
         let may = |server: &&Server| {
             !self.is_fenced(server.node.as_deref()) && (!self.is_manual() || Some(server.name.as_str()) == requested)
@@ -119,6 +122,14 @@ impl<'a> Chooser<'a> {
         let mut usable: Vec<_> = self.offer.servers.iter().filter(may).collect();
         usable.sort_by_key(|server| Some(server.name.as_str()) != requested);
         usable
+    }
+
+    /// The one that was left may still write until its node is proved to be cut off, and another one would be the second
+    /// writer. Pods and providers see to that themselves: their servers start where the volume is attached.
+    fn awaits_proof(&self) -> bool {
+        let last = self.last().filter(|_| self.spec().backend.static_.is_some());
+        let left = self.offer.servers.iter().find(|server| Some(&server.label) == last.as_ref());
+        left.and_then(|server| server.node.as_ref()).is_some_and(|node| self.seen.unproved_nodes.contains(node))
     }
 
     /// Only a fixed list waits for a person: providers and pods say themselves who serves.
@@ -286,6 +297,10 @@ impl<'a> Chooser<'a> {
         }
         let backend = &self.spec().backend;
         let Some(wanted) = wanted else {
+            if self.awaits_proof() {
+                let message = "nobody takes over before the node of the last server is proved to be cut off: see its NodeFence";
+                return Some(Finding::no("NodeFenced", message.to_owned()));
+            }
             let fenced: Vec<_> = self.offer.servers.iter().map(Server::told).collect();
             let message = format!("on nodes that are being fenced: {}", fenced.join(", "));
             return (!fenced.is_empty()).then(|| Finding::no("NodeFenced", message));

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use kube::ResourceExt;
 
+use crate::api::provider_volume::Observation;
 use crate::api::shared_volume::{ClaimIdentity, SharedVolume};
 use crate::api::slim::PersistentVolumeClaim;
 use crate::api::time;
@@ -42,9 +43,10 @@ pub fn check(seen: &Seen) -> Result<ClaimIdentity, Finding> {
     let Some(volume) = claim.spec.volume_name.clone().filter(|volume| is_bound && !volume.is_empty()) else {
         return Err(Finding::no("ClaimPending", format!("claim {name} is not bound to a volume yet")));
     };
-    if let Some(theirs) = mismatch(seen, &volume) {
+    if is_of_another(seen, &volume) {
+        // Whose it is, is nobody's business here.
         let message = format!(
-            "claim {name} is bound to {volume}, and the provider's volume is {theirs}: \
+            "claim {name} is bound to {volume}, and the provider's volume is not labelled as that one: \
              correct backend.provider.volumeID in a new SharedVolume"
         );
         return Err(Finding::no("VolumeMismatch", message));
@@ -75,17 +77,13 @@ fn claim_name(seen: &Seen) -> &String {
     &seen.shared_volume.spec.claim_name
 }
 
-/// Whose the provider's volume is by its labels, if it is not this claim's: its server is that of somebody else's data.
-fn mismatch(seen: &Seen, volume: &str) -> Option<String> {
-    let report = seen.observation.as_ref()?.last()?;
+/// Whether the provider's volume is, by its labels, not this claim's: its server is that of somebody else's data.
+fn is_of_another(seen: &Seen, volume: &str) -> bool {
+    let Some(report) = seen.observation.as_ref().and_then(Observation::last) else { return false };
     let namespace = seen.shared_volume.namespace().unwrap_or_default();
-    if report.volume_name.is_empty() {
-        return Some("labelled with no PersistentVolume".to_owned());
-    }
     let is_named = !report.claim_name.is_empty() && !report.claim_namespace.is_empty();
     let is_other = is_named && (&report.claim_name, &report.claim_namespace) != (claim_name(seen), &namespace);
-    let theirs = || format!("that of {}, claim {}/{}", report.volume_name, report.claim_namespace, report.claim_name);
-    (report.volume_name != volume || is_other).then(theirs)
+    report.volume_name != volume || is_other
 }
 
 /// An annotation of the claim.

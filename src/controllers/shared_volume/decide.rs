@@ -45,6 +45,8 @@ pub struct Seen {
     pub observation: Option<Observation>,
     /// Nodes with an active NodeFence.
     pub fenced_nodes: BTreeSet<String>,
+    /// Those of them that are not proved to be cut off from all that the plan names.
+    pub unproved_nodes: BTreeSet<String>,
     /// What the prober knows.
     pub answers: BTreeMap<Target, Answer>,
     /// What this process remembers: [`Decision::memory`] of the pass before.
@@ -271,7 +273,8 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     let is_deleted = seen.shared_volume.metadata.deletion_timestamp.is_some();
     if !is_deleted && spec.mode == SharedVolumeMode::Suspended {
         let report = Report { phase: Some(SharedVolumePhase::Suspended), ..Report::default() };
-        return Decision::record("Suspended", seen, &report, now);
+        // The one write there is then: data come before a person's wish for silence.
+        return cut_off(seen).unwrap_or_else(|| Decision::record("Suspended", seen, &report, now));
     }
     let decision = if is_deleted { deletion::step(seen, now) } else { of_living(seen, now) };
     cut_off(seen).filter(|_| !decision.touches_slices()).unwrap_or(decision)

@@ -51,8 +51,10 @@ fn unpublish(seen: &Seen, now: Now) -> Option<Decision> {
         return Some(Decision::new("Unannotate", seen, vec![effect]));
     }
     let spec = &seen.shared_volume.spec;
-    let provider = spec.backend.provider.as_ref().filter(|_| spec.targets().contains(&PublishTarget::Provider))?;
     let published = seen.status().and_then(|status| status.published_endpoint.clone());
+    // One that is no target any more may still have what it was told.
+    let is_told = published.is_some() || spec.targets().contains(&PublishTarget::Provider);
+    let provider = spec.backend.provider.as_ref().filter(|_| is_told)?;
     let gives_up = seen.shared_volume.annotations().get(SKIP_UNPUBLISH_ANNOTATION).is_some_and(|value| value == "true");
     let since = seen.memory.releasing_since.unwrap_or(now.mono);
     let left = UNPUBLISH.checked_sub(now.mono.saturating_duration_since(since)).filter(|left| !left.is_zero());

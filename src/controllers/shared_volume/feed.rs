@@ -16,6 +16,7 @@ use crate::runtime::queue::Queue;
 use crate::runtime::store::{Change, ObjectKey};
 use crate::storageos::providers::{Changed, Providers};
 
+use super::observe;
 use super::server_pods::ServerPods;
 
 /// What feeds the queue.
@@ -108,11 +109,13 @@ impl Feed {
         self.by(BY_SERVICE, &change.key.to_string())
     }
 
-    /// Worth a look is only that a node is cut off, or is not any more.
+    /// Worth a look is only that a node is being cut off, is proved to be, or is not any more.
     fn of_fence(&self, change: &Change<NodeFence>) -> Vec<ObjectKey> {
-        let is_active =
-            |fence: &Option<Arc<NodeFence>>| fence.as_ref().is_some_and(|it| it.labels().contains_key(ACTIVE_LABEL));
-        if is_active(&change.old) == is_active(&change.new) {
+        let view = |fence: &Option<Arc<NodeFence>>| {
+            let active = fence.as_ref().filter(|it| it.labels().contains_key(ACTIVE_LABEL));
+            active.map(|fence| observe::is_open(fence))
+        };
+        if view(&change.old) == view(&change.new) {
             return Vec::new();
         }
         let node = &change.key.name;

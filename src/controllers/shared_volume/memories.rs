@@ -45,6 +45,32 @@ impl Memories {
     }
 }
 
+/// A volume of a provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeOf {
+    /// Name of the SharedVolumeProvider.
+    pub provider: String,
+    /// Id of the volume there.
+    pub volume_id: String,
+}
+
+/// Which volume each SharedVolume asks its provider for.
+#[derive(Default)]
+pub struct Asked(Mutex<HashMap<ObjectKey, VolumeOf>>);
+
+impl Asked {
+    /// A SharedVolume asks for this volume from now on. Returns the one it asked for before, if nobody does any more.
+    pub fn ask(&self, key: &ObjectKey, volume: Option<VolumeOf>) -> Option<VolumeOf> {
+        let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match volume {
+            Some(volume) => asked.insert(key.clone(), volume),
+            None => asked.remove(key),
+        };
+        // Two may name the same volume, though only one of them can be right.
+        before.filter(|before| !asked.values().any(|other| other == before))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,5 +102,19 @@ mod tests {
         assert_eq!(memories.of(&key).published, None);
         memories.forget(&key);
         assert_eq!(memories.of(&key), Memory::default());
+    }
+
+    #[test]
+    fn a_volume_is_asked_for_until_the_last_one_leaves_it() {
+        let asked = Asked::default();
+        let volume = |id: &str| Some(VolumeOf { provider: "p".to_owned(), volume_id: id.to_owned() });
+        let [first, second] = ["a", "b"].map(|name| ObjectKey::namespaced("web", name));
+        assert_eq!(asked.ask(&first, volume("v")), None);
+        assert_eq!(asked.ask(&first, volume("v")), None);
+        assert_eq!(asked.ask(&second, volume("v")), None);
+        assert_eq!(asked.ask(&first, None), None);
+        assert_eq!(asked.ask(&second, volume("w")), volume("v"));
+        assert_eq!(asked.ask(&second, None), volume("w"));
+        assert_eq!(asked.ask(&second, None), None);
     }
 }

@@ -43,7 +43,7 @@ use crate::storageos::providers::Providers;
 
 use decide::{Decision, Effect, Intervals, Seen};
 use feed::Feed;
-use memories::Memories;
+use memories::{Asked, Memories, VolumeOf};
 use metrics::Metrics;
 use observe::Observer;
 use prober::{Pace, Prober};
@@ -79,6 +79,7 @@ struct Controller {
     observer: Observer,
     publisher: Publisher,
     memories: Memories,
+    asked: Asked,
     metrics: Metrics,
 }
 
@@ -114,7 +115,7 @@ pub async fn run(
     };
     let hidden = Hidden::default();
     let observer = Observer { cx, stores, providers, server_pods, prober, hidden, config };
-    let controller = Arc::new(Controller { observer, publisher, memories, metrics });
+    let controller = Arc::new(Controller { observer, publisher, memories, asked: Asked::default(), metrics });
     let config = QueueConfig { name: "shared_volume", concurrency: CONCURRENCY, deadline: Duration::from_secs(60) };
     let reconcile = move |key: ObjectKey| {
         let controller = controller.clone();
@@ -130,19 +131,20 @@ impl Controller {
         let Some(mut seen) = observer.observe(key, self.memories.of(key)).await? else {
             return self.forget(key).await;
         };
+        self.ask(key, Some(&seen));
         let decision = self.decide(key, &mut seen).await?;
         tracing::debug!(%key, reason = decision.reason, effects = decision.effects.len(), "decided");
         let pace = Pace::from(&seen.shared_volume.spec.probe);
         observer.prober.want(key, &decision.probes, pace);
         for effect in &decision.effects {
             match act::act(&observer.cx, &seen, effect).await {
-                Ok(()) => self.did(&seen, effect),
+                Ok(()) => self.did(key, &seen, effect),
                 Err(error) => return self.failed(key, effect, error),
             }
         }
         self.finish(key, &seen, &decision);
         self.settle(&seen, &decision.effects).await;
-        Ok(next(&seen, &decision))
+        Ok(next(&seen, &decision, observer.hidden.look_again(key, &seen)))
     }
 
     /// What to do; if that is to read live, what to do about what was read.
@@ -154,6 +156,7 @@ impl Controller {
         }
         let lagging = seen.service.is_none();
         Live::read(&cx.clients.reads, seen).await?.onto(seen);
+        self.observer.hidden.learn(key, seen);
         if lagging {
             self.observer.hidden.is_ahead(key, seen);
         }
@@ -169,10 +172,24 @@ impl Controller {
         observer.prober.want(key, &[], Pace::default());
         observer.hidden.forget(key);
         self.memories.forget(key);
+        self.ask(key, None);
         Ok(Next::Await)
     }
 
-    fn did(&self, seen: &Seen, effect: &Effect) {
+    /// Says which volume this SharedVolume asks for: no poll of a provider waits for one that nobody asks for.
+    fn ask(&self, key: &ObjectKey, seen: Option<&Seen>) {
+        let provider = seen.and_then(|seen| seen.shared_volume.spec.backend.provider.as_ref());
+        let volume = provider.map(|it| VolumeOf { provider: it.name.clone(), volume_id: it.volume_id.clone() });
+        if let Some(left) = self.asked.ask(key, volume) {
+            self.observer.providers.unasked(&left.provider, &left.volume_id);
+        }
+    }
+
+    fn did(&self, key: &ObjectKey, seen: &Seen, effect: &Effect) {
+        // Kubernetes may have begun to make a slice of the selector that was just taken off.
+        if matches!(effect, Effect::RepairService { before, .. } if !before.spec.selector.is_empty()) {
+            self.observer.hidden.suspect(key);
+        }
         act::written(effect).into_iter().for_each(|kind| self.metrics.wrote(kind));
         if let Effect::Record { status, .. } = effect {
             self.metrics.recorded(seen.shared_volume.status.as_ref(), status);
@@ -186,7 +203,7 @@ impl Controller {
             return Ok(Next::After(Duration::ZERO));
         }
         if error.is_conflict() || error.is_not_found() {
-            self.observer.hidden.forget(key);
+            self.observer.hidden.read_again(key);
         }
         // One that exists and is not shown may never be: that is no moment's matter.
         let passes = error.is_not_found() || (error.is_conflict() && !act::is_creation(effect));
@@ -202,7 +219,7 @@ impl Controller {
             Some(effect) => self.publisher.begin(key, seen, effect, memory.published.clone(), notes),
             None => tell::tell(&self.observer.cx, seen, notes),
         }
-        let provider = seen.shared_volume.spec.backend.provider.as_ref().filter(|_| decision.is_settled);
+        let provider = seen.shared_volume.spec.backend.provider.as_ref().filter(|_| is_settled(decision));
         let providers = &self.observer.providers;
         if let Some(it) = provider
             // What was reported meanwhile is another pass's.
@@ -225,8 +242,16 @@ impl Controller {
     }
 }
 
-/// When to look again: at once after a write, for what follows from it is the next pass's.
-fn next(seen: &Seen, decision: &Decision) -> Next {
+/// Whether a poll of the provider need not wait for it: all is done, or nothing can be done before something else changes. A
+/// server that is being asked and a Service that is being made are neither.
+fn is_settled(decision: &Decision) -> bool {
+    let is_under_way = matches!(decision.reason, "Switch" | "ServiceNotSeen");
+    decision.is_settled || (decision.effects.is_empty() && !is_under_way)
+}
+
+/// When to look again: at once after a write, for what follows from it is the next pass's; and when what no watch brings is
+/// to be looked for.
+fn next(seen: &Seen, decision: &Decision, hidden: Option<Duration>) -> Next {
     let has_written = decision.effects.iter().any(|effect| act::written(effect).is_some());
     // What was read live is not enough yet: it is read again.
     let is_unseen = decision.effects.contains(&Effect::Verify);
@@ -239,5 +264,5 @@ fn next(seen: &Seen, decision: &Decision) -> Next {
         }
         look_again => look_again,
     };
-    look_again.map_or(Next::Await, Next::After)
+    look_again.into_iter().chain(hidden).min().map_or(Next::Await, Next::After)
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 
 use crate::api::names::ACTIVE_LABEL;
+use crate::api::node_fence::{NodeFence, Phase};
 use crate::api::shared_volume::SharedVolume;
 use crate::api::slim_network::EndpointSlice;
 use crate::controllers::{BY_CLAIM, BY_SERVICE, BY_SHARED_VOLUME, Context, SharedVolumeStores, Stores, indexes};
@@ -50,12 +51,14 @@ impl Observer {
         let nodes = nodes.chain(pods.iter().filter_map(|pod| pod.spec.node_name.clone()));
         let led_to = slices.iter().flat_map(|slice| &slice.endpoints).filter_map(|it| it.node_name.clone());
         let fenced_nodes = fenced(&self.cx.stores, nodes.chain(led_to));
+        let unproved_nodes = fenced_nodes.iter().filter(|node| is_unproved(&self.cx.stores, node)).cloned().collect();
         let mut seen = Seen {
             rivals: self.rivals(&shared_volume),
             claim: self.cx.stores.claims.get(&named(&shared_volume.spec.claim_name)),
             service: self.stores.services.get(&service),
             slices,
             fenced_nodes,
+            unproved_nodes,
             endpoints: self.stores.endpoints.get(&service),
             observation: backend.provider.as_ref().map(|it| self.providers.observe(&it.name, &it.volume_id)),
             intervals: self.intervals(&shared_volume),
@@ -143,4 +146,16 @@ fn fenced(stores: &Stores, nodes: impl Iterator<Item = String>) -> BTreeSet<Stri
         fence.is_some_and(|fence| fence.labels().contains_key(ACTIVE_LABEL))
     };
     nodes.filter(is_fenced).collect()
+}
+
+/// Whether a node that is being fenced may still reach what the plan names.
+fn is_unproved(stores: &Stores, node: &str) -> bool {
+    let fence = stores.fences.get(&ObjectKey::cluster(node));
+    fence.is_some_and(|fence| is_open(&fence))
+}
+
+/// Whether not everything of the plan is proved yet.
+pub fn is_open(fence: &NodeFence) -> bool {
+    let phase = fence.status.as_ref().and_then(|status| status.phase);
+    matches!(phase, None | Some(Phase::Planned | Phase::Fencing))
 }

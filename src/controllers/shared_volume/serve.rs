@@ -1,7 +1,7 @@
 //! The steps for a claim that is there: Service, endpoints, status, publication. Pure.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
 
@@ -20,6 +20,9 @@ use super::servers::{self, Offer, Server};
 use super::service::{self, Step};
 use super::status::{self, Finding, Report};
 use super::{objects, publish, slices};
+
+/// Pace at which it is looked whether somebody has deleted what others filled: no watch tells of all of it.
+const FOREIGN_PACE: Duration = Duration::from_secs(5);
 
 /// The next step.
 pub fn of_claim(seen: &Seen, claim: &ClaimIdentity, now: Now) -> Decision {
@@ -95,7 +98,7 @@ impl<'a> Pass<'a> {
         let foreign = endpoints::foreign(seen);
         let plan = match foreign.as_slice() {
             [] => endpoints::plan(seen, self.choice, !self.offer.is_unknown, now),
-            _ => Plan { goal: Goal::Empty, target_since: None, look_again: None },
+            _ => Plan { goal: Goal::Empty, target_since: None, look_again: Some(FOREIGN_PACE) },
         };
         let leaving = failover::leaving(seen, self.choice, now);
         let mut decision = self.switch(&plan, leaving.clone());

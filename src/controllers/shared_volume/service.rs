@@ -21,7 +21,7 @@ use super::servers::Server;
 use super::status::Finding;
 
 /// Pace at which a refused Service is tried again: addresses become free without telling.
-const REFUSED_PACE: Duration = Duration::from_secs(10);
+const REFUSED_PACE: Duration = Duration::from_secs(2);
 
 /// What is to become of the Service.
 #[derive(Clone, Debug, PartialEq)]

@@ -103,7 +103,12 @@ pub fn compute(seen: &Seen, report: &Report<'_>, now: Now) -> SharedVolumeStatus
     if let Some((_, served)) = &report.served {
         failover::record(&mut status, seen, served, report.leaving.as_ref(), now);
     }
-    status.observed = observed(seen).or(status.observed);
+    // What is not this claim's volume is not shown to those who named it.
+    status.observed = match &report.claim {
+        Some(claim) if claim.state == State::True => observed(seen).or(status.observed),
+        Some(_) => None,
+        None => status.observed,
+    };
     let phase = report.phase.unwrap_or_else(|| phase(&status, report));
     status.phase = Some(phase);
     set_conditions(&mut status, report, phase, generation.unwrap_or_default(), now);

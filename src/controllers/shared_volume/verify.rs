@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use kube::api::ListParams;
 use kube::{Api, Client};
@@ -12,10 +13,15 @@ use crate::api::slim_network::{
     EndpointSlice, Endpoints, MIRRORED_SLICES, SELECTOR_SLICES, SERVICE_NAME_LABEL, Service,
 };
 use crate::error::Result;
+use crate::runtime::clock::monotonic;
 use crate::runtime::store::ObjectKey;
 
 use super::decide::Seen;
 use super::objects::service_name;
+
+/// How long after a selector was last seen its slices may still come: Kubernetes makes them at its own pace, and once made
+/// they stay. And how often they are looked for meanwhile.
+const AFTER_SELECTOR: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(1));
 
 /// A Service and its endpoints, as the API server has them.
 #[derive(Clone, Debug)]
@@ -46,9 +52,8 @@ impl Live {
         seen.slices.extend(self.slices);
         seen.service = self.service;
         // As in every other pass, or the verdict would change with each look.
-        let is_ours = |it: &Endpoints| it.metadata.labels.iter().any(|labels| labels.contains_key(SHARED_VOLUME_LABEL));
         let counts = wants_endpoints(seen);
-        seen.endpoints = self.endpoints.filter(|it| counts || is_ours(it));
+        seen.endpoints = self.endpoints.filter(|it| counts || has_label(it));
     }
 }
 
@@ -59,6 +64,8 @@ pub struct Hidden {
     found: Mutex<HashMap<ObjectKey, Found>>,
     /// Services that are there, though their informer does not show them yet.
     ahead: Mutex<HashMap<ObjectKey, Arc<Service>>>,
+    /// Until when there may be slices of a selector that the Service had.
+    suspect: Mutex<HashMap<ObjectKey, Instant>>,
 }
 
 /// What was found beside a Service.
@@ -77,6 +84,7 @@ impl Hidden {
             Some(_) => drop(lock(&self.ahead).remove(key)),
             None => seen.service = lock(&self.ahead).get(key).cloned(),
         }
+        self.note_selector(key, seen);
         let uid = seen.service.as_ref().and_then(|service| service.metadata.uid.clone());
         if uid.is_none() {
             lock(&self.found).remove(key);
@@ -84,7 +92,7 @@ impl Hidden {
         }
         let known = lock(&self.found).get(key).cloned().filter(|known| known.service == uid);
         let found = match known {
-            Some(known) if known.is_nothing() && !is_suspect(seen) => known,
+            Some(known) if known.is_nothing() && !is_suspect(seen) && !self.is_suspect(key) => known,
             _ => Found { service: uid, ..Found::read(client, seen).await? },
         };
         seen.slices.extend(found.slices.iter().cloned());
@@ -100,10 +108,50 @@ impl Hidden {
         }
     }
 
+    /// Everything was read live: later passes know of it, or they would undo what this one decides.
+    pub fn learn(&self, key: &ObjectKey, seen: &Seen) {
+        self.note_selector(key, seen);
+        match seen.service.as_ref().and_then(|service| service.metadata.uid.clone()) {
+            Some(uid) => drop(lock(&self.found).insert(key.clone(), Found::of(uid, seen))),
+            None => drop(lock(&self.found).remove(key)),
+        }
+    }
+
+    /// The Service had a selector just now: its slices are looked for in every pass for a while.
+    pub fn suspect(&self, key: &ObjectKey) {
+        lock(&self.suspect).insert(key.clone(), monotonic() + AFTER_SELECTOR.0);
+    }
+
+    /// When to look for slices of a selector again. One that is still there is waited for by the watch.
+    pub fn look_again(&self, key: &ObjectKey, seen: &Seen) -> Option<Duration> {
+        (self.is_suspect(key) && !has_selector(seen)).then_some(AFTER_SELECTOR.1)
+    }
+
     /// Reads everything again in the next pass.
-    pub fn forget(&self, key: &ObjectKey) {
+    pub fn read_again(&self, key: &ObjectKey) {
         lock(&self.found).remove(key);
         lock(&self.ahead).remove(key);
+    }
+
+    /// The SharedVolume is gone.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.read_again(key);
+        lock(&self.suspect).remove(key);
+    }
+
+    fn note_selector(&self, key: &ObjectKey, seen: &Seen) {
+        if has_selector(seen) {
+            self.suspect(key);
+        }
+    }
+
+    fn is_suspect(&self, key: &ObjectKey) -> bool {
+        let mut suspect = lock(&self.suspect);
+        let is_suspect = suspect.get(key).is_some_and(|until| monotonic() < *until);
+        if !is_suspect {
+            suspect.remove(key);
+        }
+        is_suspect
     }
 }
 
@@ -122,6 +170,13 @@ impl Found {
         Ok(Self { service: None, slices, endpoints: endpoints.filter(|_| seen.endpoints.is_none()) })
     }
 
+    /// What of a live view no informer brings.
+    fn of(uid: String, seen: &Seen) -> Self {
+        let slices = seen.slices.iter().filter(|slice| slice.manager() == Some(SELECTOR_SLICES));
+        let endpoints = seen.endpoints.as_ref().filter(|it| !has_label(it));
+        Self { service: Some(uid), slices: slices.cloned().collect(), endpoints: endpoints.cloned() }
+    }
+
     fn is_nothing(&self) -> bool {
         self.slices.is_empty() && self.endpoints.is_none()
     }
@@ -129,8 +184,16 @@ impl Found {
 
 /// Whether others write endpoints for the Service, so that there may be what no informer brings.
 fn is_suspect(seen: &Seen) -> bool {
-    let has_selector = seen.service.as_ref().is_some_and(|service| !service.spec.selector.is_empty());
-    has_selector || (is_mirrored(seen) && seen.endpoints.is_none())
+    has_selector(seen) || (is_mirrored(seen) && seen.endpoints.is_none())
+}
+
+fn has_selector(seen: &Seen) -> bool {
+    seen.service.as_ref().is_some_and(|service| !service.spec.selector.is_empty())
+}
+
+/// Whether the informer of Endpoints brings them.
+fn has_label(endpoints: &Endpoints) -> bool {
+    endpoints.metadata.labels.iter().any(|labels| labels.contains_key(SHARED_VOLUME_LABEL))
 }
 
 /// Whether Endpoints of the Service's name bear on it, whoever made them.

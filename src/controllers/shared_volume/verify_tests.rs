@@ -27,6 +27,7 @@ fn seen(service: Option<Value>) -> Seen {
         pods: Vec::new(),
         observation: None,
         fenced_nodes: BTreeSet::new(),
+        unproved_nodes: BTreeSet::new(),
         answers: BTreeMap::new(),
         memory: Memory::default(),
         intervals: Intervals::default(),
@@ -96,6 +97,40 @@ async fn a_service_that_has_nothing_of_it_is_read_once() {
     // Others write its endpoints, so there may be some any time; and another Service is another matter.
     assert_eq!(look(Some(service("uid-1", json!({ "app": "nfs" })))).await, 2);
     assert_eq!(look(Some(service("uid-2", json!({})))).await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_of_a_selector_that_is_gone_are_looked_for_for_a_while() {
+    let (client, reads) = api(Vec::new());
+    let hidden = Hidden::default();
+    let look = async |selector: Value| {
+        let mut seen = seen(Some(service("uid-1", selector)));
+        hidden.add_to(&client, &key(), &mut seen).await.unwrap();
+        (reads.load(Ordering::SeqCst), hidden.look_again(&key(), &seen).is_some())
+    };
+    assert_eq!(look(json!({ "app": "nfs" })).await, (1, false), "the watch shows when it goes");
+    assert_eq!(look(json!({})).await, (2, true));
+    hidden.read_again(&key());
+    assert_eq!(look(json!({})).await, (3, true), "a write that was refused changes nothing about it");
+    tokio::time::advance(AFTER_SELECTOR.0).await;
+    assert_eq!(look(json!({})).await, (3, false));
+    hidden.suspect(&key());
+    assert_eq!(look(json!({})).await, (4, true), "it was taken off just now");
+}
+
+#[tokio::test]
+async fn what_was_read_live_is_known_to_later_passes() {
+    let (client, _) = api(Vec::new());
+    let hidden = Hidden::default();
+    let mut first = seen(Some(service("uid-1", json!({}))));
+    hidden.add_to(&client, &key(), &mut first).await.unwrap();
+    assert!(first.slices.is_empty());
+    let (client, _) = api(vec![slice("media-x7k2p", SELECTOR_SLICES)]);
+    Live::read(&client, &first).await.unwrap().onto(&mut first);
+    hidden.learn(&key(), &first);
+    let mut second = seen(Some(service("uid-1", json!({}))));
+    hidden.add_to(&client, &key(), &mut second).await.unwrap();
+    assert_eq!(second.slices.len(), 1);
 }
 
 #[tokio::test]

@@ -124,7 +124,8 @@ fn on(lane: &Lane<'_>, servers: [&Server; 2]) -> serde_json::Value {
     spec
 }
 
-/// Reference 10.6: at once, before any probe fails, and to the other node.
+/// Reference 10.6: at once, before any probe fails; and nobody takes over before the fence is proved, for the old server may
+/// still write. Nobody proves this one.
 pub async fn moves_clients_off_the_node(lane: &Lane<'_>) -> Result<(), Failed> {
     let (a, b) = (lane.server(Mode::Serves).await?, lane.server(Mode::Serves).await?);
     let node = silent_node(lane, "a").await?;
@@ -135,15 +136,16 @@ pub async fn moves_clients_off_the_node(lane: &Lane<'_>) -> Result<(), Failed> {
     lane.volume("data", spec).await?;
     lane.active("data", &a).await?;
     fence(lane, &node).await?;
+    lane.condition("data", "BackendAvailable", "False", "NodeFenced").await?;
+    lane.sent_to("data", &[]).await?;
+    // Nor for a person who asks for the other one.
+    lane.patch::<SharedVolume>("data", json!({ "spec": { "failover": { "activeCandidate": "b" } } })).await?;
+    lane.barrier("after").await?;
+    lane.sent_to("data", &[]).await.map_err(|_| Failed::from("sent to a second writer"))?;
+    unfence(lane, &node).await?;
     let volume = lane.active("data", &b).await?;
     let last = volume.status.and_then(|status| status.last_failover).ok_or("no lastFailover")?;
-    assert_eq!((last.to.as_deref(), last.reason.as_str()), (Some("b"), "NodeFenced"));
-    // The old server answers as before, and a person asks for it.
-    lane.patch::<SharedVolume>("data", json!({ "spec": { "failover": { "activeCandidate": "a" } } })).await?;
-    lane.barrier("after").await?;
-    lane.sent_to("data", &[b.port()]).await.map_err(|_| Failed::from("sent to a fenced node"))?;
-    unfence(lane, &node).await?;
-    lane.active("data", &a).await?;
+    assert_eq!((last.from.as_deref(), last.to.as_deref(), last.reason.as_str()), (Some("a"), Some("b"), "NodeFenced"));
     Ok(())
 }
 

@@ -209,6 +209,37 @@ fn a_fenced_node_is_left_at_once_whatever_the_policy() {
     }
 }
 
+/// Until the node is proved to be cut off the server there may still write: another one would be the second writer.
+#[test]
+fn nobody_takes_over_before_the_node_that_was_left_is_proved_to_be_cut_off() {
+    let mut world = static_();
+    world.fence("node-a");
+    world.unproved.insert("node-a".into());
+    world.settle();
+    world.probe();
+    world.settle();
+    assert!(world.leads_to().is_empty());
+    assert_eq!(world.reason("BackendAvailable"), "NodeFenced");
+    // Nor does a person.
+    world.spec().failover.active_candidate = Some("b".into());
+    world.settle();
+    assert!(world.leads_to().is_empty());
+    world.unproved.clear();
+    world.converge();
+    assert_eq!(world.leads_to(), ["10.0.0.2"]);
+    assert_eq!(world.status().last_failover.unwrap().reason, "NodeFenced");
+}
+
+/// Suspended too.
+#[test]
+fn a_fenced_node_is_left_also_when_it_is_suspended() {
+    let mut world = static_();
+    world.spec().mode = crate::api::shared_volume::SharedVolumeMode::Suspended;
+    world.fence("node-a");
+    world.pass(1);
+    assert!(world.leads_to().is_empty());
+}
+
 /// Whatever else is wrong.
 #[test]
 fn a_fenced_node_is_left_also_when_the_claim_is_gone_or_the_object_goes() {

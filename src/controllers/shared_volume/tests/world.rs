@@ -35,6 +35,8 @@ pub struct World {
     /// Whether the provider answers.
     pub is_reachable: bool,
     pub fenced: BTreeSet<String>,
+    /// Fenced nodes that are not proved to be cut off.
+    pub unproved: BTreeSet<String>,
     /// Addresses at which a server answers.
     pub alive: BTreeSet<String>,
     pub answers: BTreeMap<decide::Target, Answer>,
@@ -111,7 +113,7 @@ impl World {
     pub fn of(changes: &Value) -> Self {
         let claim = json!({
             "metadata": { "name": "media", "namespace": "web", "uid": "uid-claim", "resourceVersion": "1" },
-            "spec": { "volumeName": "pv-1" },
+            "spec": { "volumeName": "pv-1" }, "status": { "phase": "Bound" },
         });
         Self {
             shared_volume: Some(shared_volume(changes)),
@@ -124,6 +126,7 @@ impl World {
             volume: None,
             is_reachable: true,
             fenced: BTreeSet::new(),
+            unproved: BTreeSet::new(),
             alive: ["10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::1", "fd00::2"].map(str::to_owned).into(),
             answers: BTreeMap::new(),
             memory: Memory::default(),
@@ -204,6 +207,7 @@ impl World {
             pods: self.pods.iter().cloned().map(Arc::new).collect(),
             observation: self.observation(),
             fenced_nodes: self.fenced.clone(),
+            unproved_nodes: self.unproved.clone(),
             answers: self.answers.clone(),
             memory: self.memory.clone(),
             intervals: Intervals::default(),
