@@ -1,11 +1,12 @@
 //! The calls that are made to a control plane.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
 use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
 use http::Method;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -72,6 +73,29 @@ impl Client {
         Ok(readable(self.get("list_volumes", "list volumes", path).await?))
     }
 
+    /// Those of these volumes of a namespace that there are, each read for itself: nothing is listed.
+    ///
+    /// # Errors
+    /// When there is no such answer for one of them.
+    pub async fn named_volumes(&self, namespace: &Namespace, ids: &BTreeSet<String>) -> Result<Vec<Volume>, CallError> {
+        let mut reads = Vec::with_capacity(ids.len());
+        for id in ids {
+            reads.push(self.volume_if_any(&namespace.id, id));
+        }
+        Ok(try_join_all(reads).await?.into_iter().flatten().collect())
+    }
+
+    async fn volume_if_any(&self, namespace_id: &str, volume_id: &str) -> Result<Option<Volume>, CallError> {
+        let volume = async {
+            let path = volume_path("get volume", namespace_id, volume_id)?;
+            self.volume(&path).await
+        };
+        match volume.await {
+            Err(error) if error.status() == Some(404) => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
     async fn volume(&self, path: &str) -> Result<Volume, CallError> {
         self.get("get_volume", "get volume", path.to_owned()).await
     }
@@ -79,8 +103,7 @@ impl Client {
     /// Reads the version, and publishes for exactly that; if somebody else wrote in between, once more.
     async fn set_mount_endpoint(&self, namespace_id: &str, volume_id: &str, endpoint: &str) -> Result<(), CallError> {
         const CALL: &str = "publish mount endpoint";
-        let volumes = format!("/v2/namespaces/{}/volumes", segment(CALL, namespace_id)?);
-        let path = format!("{volumes}/{}", segment(CALL, volume_id)?);
+        let path = volume_path(CALL, namespace_id, volume_id)?;
         let mut is_last = false;
         loop {
             let volume = self.volume(&path).await?;
@@ -139,6 +162,10 @@ fn readable<T: DeserializeOwned>(objects: Vec<Value>) -> Vec<T> {
         serde_json::from_value(object).inspect_err(|error| tracing::debug!(%error, "an object cannot be read")).ok()
     };
     objects.into_iter().filter_map(read).collect()
+}
+
+fn volume_path(call: &'static str, namespace_id: &str, volume_id: &str) -> Result<String, CallError> {
+    Ok(format!("/v2/namespaces/{}/volumes/{}", segment(call, namespace_id)?, segment(call, volume_id)?))
 }
 
 /// An id as part of a path. Ids come from specs too, and must not lead to another object.

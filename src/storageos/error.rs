@@ -90,9 +90,15 @@ impl CallError {
         }
     }
 
-    /// Whether there was no answer, so that another endpoint may give one.
+    /// Whether there was no answer.
     pub fn is_silence(&self) -> bool {
         matches!(self, Self::Timeout { .. } | Self::NoConnection { .. } | Self::Certificate { .. })
+    }
+
+    /// Whether another endpoint may give a better answer: there was none, or only that of a proxy or of a node that has nobody
+    /// behind it.
+    pub fn is_of_endpoint(&self) -> bool {
+        self.is_silence() || matches!(self.status(), Some(502..=504))
     }
 
     /// What went wrong on the way to a server.
@@ -152,6 +158,14 @@ mod tests {
         assert_eq!(reason, "CertificateInvalid");
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         assert_eq!(CallError::on_the_way("http://s", &refused).reason(), "ConnectionRefused");
+    }
+
+    #[test]
+    fn another_endpoint_is_asked_only_where_it_may_help() {
+        let helps = |status| CallError::Status { call: "list", status, words: String::new() }.is_of_endpoint();
+        assert_eq!([500, 501, 502, 503, 504, 505].map(helps), [false, false, true, true, true, false]);
+        assert!(![401, 403, 404, 409, 412].into_iter().any(helps));
+        assert!(CallError::NoConnection { endpoint: "s".into(), why: String::new() }.is_of_endpoint());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! A login that lasts: refreshed before it ends, renewed once when a call is refused, at the next endpoint when one does not
-//! answer.
+//! answer, or has nobody behind it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -127,17 +127,27 @@ impl Session {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes one call. A refused token is renewed, and a silent endpoint changed, once each; the call is the same.
+    /// Makes one call. A refused token is renewed, and an endpoint that is silent, or answers 502, 503 or 504, changed, once
+    /// each; the call is the same.
     pub async fn call(&self, call: &Call<'_>) -> Result<Bytes, CallError> {
-        let (mut stale, mut has_moved) = (None, self.endpoints.len() < 2);
+        let (mut stale, mut has_moved, mut answered) = (None, self.endpoints.len() < 2, None);
         loop {
             let token = self.token(stale).await?;
-            match self.ask(&token.base, call, Some(&token.bearer)).await {
+            let answer = self.ask(&token.base, call, Some(&token.bearer)).await;
+            match answer {
                 Err(error) if error.status() == Some(401) && stale.is_none() => stale = Some(token.login),
-                Err(error) if error.is_silence() && !has_moved => {
+                Err(error) if error.is_of_endpoint() && !has_moved => {
                     tracing::debug!(%error, "another endpoint is tried");
                     self.leave(&token).await;
                     has_moved = true;
+                    answered = error.status().map(|_| token);
+                }
+                // It is no better there, so it is not the endpoint: or each such call would end at another one.
+                Err(error) if error.is_of_endpoint() => {
+                    if let Some(before) = answered {
+                        self.go_back(&token, before).await;
+                    }
+                    return Err(error);
                 }
                 answer => return answer.map(|answer| answer.body),
             }
@@ -252,6 +262,19 @@ impl Session {
         if state.token.as_ref().is_some_and(|current| current.login == token.login) {
             self.keep(&mut state, None);
             state.current = (state.current + 1) % self.endpoints.len().max(1);
+        }
+    }
+
+    /// Takes up the login of an endpoint that was left, unless somebody logged in meanwhile.
+    async fn go_back(&self, token: &Token, before: Token) {
+        let mut state = self.state.lock().await;
+        let index = self.endpoints.iter().position(|base| *base == before.base);
+        if let Some(index) = index
+            && state.token.as_ref().is_some_and(|current| current.login == token.login)
+        {
+            state.current = index;
+            *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = Some(before.base.clone());
+            self.keep(&mut state, Some(before));
         }
     }
 

@@ -250,7 +250,8 @@ impl Controller {
                         namespaces: self.cx.stores.namespaces.clone(),
                     },
                     interval: duration(&spec.poll_interval).unwrap_or(self.config.poll),
-                    lists: spec.discovery.mode != DiscoveryMode::Disabled,
+                    named: (spec.discovery.mode == DiscoveryMode::Disabled)
+                        .then(|| self.stores.shared_volumes.clone()),
                     metrics: self.metrics.clone(),
                     api_metrics: self.api_metrics.clone(),
                 };

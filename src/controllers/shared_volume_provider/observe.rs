@@ -1,6 +1,6 @@
 //! Gathers what a pass sees: from the caches, from the poll's memory, and the Secret from a watch of just that one.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
@@ -131,6 +131,28 @@ fn ours(stores: &ProviderStores, provider: &str) -> HashMap<String, Vec<Arc<Shar
         }
     }
     ours
+}
+
+/// Ids of the volumes that SharedVolumes of a provider name, by id of their namespace. Without `volumeNamespace` it is where
+/// the volume was reported last; one that never was cannot be read.
+pub fn named(
+    shared_volumes: &Store<SharedVolume>,
+    provider: &str,
+    providers: &Providers,
+) -> BTreeMap<String, BTreeSet<String>> {
+    let volumes = providers.volumes(provider);
+    let known: HashMap<_, _> = volumes.iter().map(|it| (it.id.as_str(), it.namespace_id.as_str())).collect();
+    let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for it in shared_volumes.list() {
+        let Some(backend) = it.spec.backend.provider.as_ref().filter(|backend| backend.name == provider) else {
+            continue;
+        };
+        let reported = known.get(backend.volume_id.as_str()).copied();
+        if let Some(namespace) = backend.volume_namespace.as_deref().or(reported).filter(|id| !id.is_empty()) {
+            named.entry(namespace.to_owned()).or_default().insert(backend.volume_id.clone());
+        }
+    }
+    named
 }
 
 fn volume_of(shared_volume: &SharedVolume) -> Option<&str> {

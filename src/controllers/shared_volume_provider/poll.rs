@@ -1,7 +1,8 @@
 //! The poll of one provider: lists its namespaces, and each of them for itself, so that one that fails or hangs holds up no
-//! other; keeps the login; and wakes the queue when there is news.
+//! other; keeps the login; and wakes the queue when there is news. Where nothing is to be discovered it reads only the volumes
+//! that SharedVolumes name.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,9 @@ use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant as Moment, sleep_until};
 
+use crate::api::provider_volume::{Observation, ProviderVolume};
 use crate::api::selector::LabelSelector;
+use crate::api::shared_volume::SharedVolume;
 use crate::api::slim;
 use crate::runtime::clock::monotonic;
 use crate::runtime::leader::Leadership;
@@ -25,7 +28,11 @@ use crate::storageos::{CallError, Client};
 
 use super::link::{Failing, Failure, Link, State};
 use super::metrics::Metrics;
-use super::pace;
+use super::{observe, pace};
+
+/// Stands for the namespaces that nobody reads where nothing is listed. No namespace has this id. What was not read yet may
+/// be there, and is not taken for gone.
+const UNREAD: &str = "";
 
 /// The Kubernetes namespaces that a provider serves.
 #[derive(Clone)]
@@ -59,17 +66,25 @@ pub struct Poller {
     pub leadership: Leadership,
     pub served: Served,
     pub interval: Duration,
-    /// Without, only the login is kept and tried.
-    pub lists: bool,
+    /// With these no volumes are listed: only those that they name are read.
+    pub named: Option<Store<SharedVolume>>,
     pub metrics: Metrics,
     pub api_metrics: ApiMetrics,
+}
+
+/// What one call asks for.
+#[derive(Clone)]
+struct Part {
+    namespace: Namespace,
+    /// Volumes that are read one by one; without, all are listed.
+    ids: Option<BTreeSet<String>>,
 }
 
 /// What came back.
 enum Answer {
     Login,
     Namespaces(Result<Vec<Namespace>, CallError>),
-    Volumes(Namespace, Instant, Result<Vec<Volume>, CallError>),
+    Volumes(Part, Instant, Result<Vec<Volume>, CallError>),
 }
 
 type Calls = FuturesUnordered<BoxFuture<'static, Answer>>;
@@ -117,12 +132,12 @@ impl Poller {
                         refresh = refresh.min(Moment::now() + self.client.refresh_in());
                         self.end_if_done(&mut round, &listing);
                     }
-                    Answer::Volumes(namespace, began, answer) => {
-                        listing.remove(&namespace.id);
+                    Answer::Volumes(part, began, answer) => {
+                        listing.remove(&part.namespace.id);
                         if let Err(error) = &answer {
                             round.error = error.reason();
                         }
-                        let is_news = self.has_volumes(&namespace, answer, began);
+                        let is_news = self.has_volumes(&part, answer, began);
                         self.end_if_done(&mut round, &listing);
                         if is_news {
                             self.queue.add(self.provider.clone());
@@ -137,8 +152,15 @@ impl Poller {
         let began = monotonic();
         self.link().is_done = false;
         self.providers.begin(&self.provider, began);
-        let client = self.client.clone();
-        calls.push(async move { Answer::Namespaces(client.namespaces().await) }.boxed());
+        let (client, lists) = (self.client.clone(), self.named.is_none());
+        let ask = async move {
+            Answer::Namespaces(match client.namespaces().await {
+                // Who lists no volumes need not be allowed to: it is an answer, and the login is good.
+                Err(error) if !lists && error.status() == Some(403) => Ok(Vec::new()),
+                answer => answer,
+            })
+        };
+        calls.push(ask.boxed());
         Round { began, is_beginning: true, error: "", is_told: false }
     }
 
@@ -179,20 +201,38 @@ impl Poller {
             }
         };
         link.state = State::Up;
-        let listed: Vec<_> = namespaces.into_iter().filter(|it| self.lists && self.served.is_listed(it)).collect();
-        link.keep(&listed.iter().map(|namespace| namespace.id.clone()).collect());
-        if self.lists {
-            self.providers.namespaces(&self.provider, &listed.iter().map(|it| it.id.clone()).collect::<Vec<_>>());
+        let parts = self.parts(namespaces);
+        let mut ids: Vec<_> = parts.iter().map(|part| part.namespace.id.clone()).collect();
+        link.keep(&ids.iter().cloned().collect());
+        if self.named.is_some() {
+            ids.push(UNREAD.to_owned());
         }
-        for namespace in listed {
-            if listing.insert(namespace.id.clone()) {
-                let is_suspect = link.failing.contains_key(&namespace.id);
-                calls.push(self.list(namespace, is_suspect.then(|| suspects.clone())));
+        self.providers.namespaces(&self.provider, &ids);
+        for part in parts {
+            if listing.insert(part.namespace.id.clone()) {
+                let is_suspect = link.failing.contains_key(&part.namespace.id);
+                calls.push(self.list(part, is_suspect.then(|| suspects.clone())));
             }
         }
     }
 
-    fn list(&self, namespace: Namespace, turns: Option<Arc<Semaphore>>) -> BoxFuture<'static, Answer> {
+    /// What is asked for: whole namespaces, or the volumes that are named.
+    fn parts(&self, namespaces: Vec<Namespace>) -> Vec<Part> {
+        let Some(shared_volumes) = &self.named else {
+            let listed = namespaces.into_iter().filter(|it| self.served.is_listed(it));
+            return listed.map(|namespace| Part { namespace, ids: None }).collect();
+        };
+        let mut names: BTreeMap<_, _> = namespaces.into_iter().map(|it| (it.id, it.name)).collect();
+        let named = observe::named(shared_volumes, &self.provider, &self.providers).into_iter();
+        let part = named.map(|(id, ids)| {
+            // One that is not shown to us may have volumes that are.
+            let name = names.remove(&id).unwrap_or_else(|| id.clone());
+            Part { namespace: Namespace { id, name }, ids: Some(ids) }
+        });
+        part.collect()
+    }
+
+    fn list(&self, part: Part, turns: Option<Arc<Semaphore>>) -> BoxFuture<'static, Answer> {
         let client = self.client.clone();
         let list = async move {
             let _turn = match &turns {
@@ -200,14 +240,18 @@ impl Poller {
                 None => None,
             };
             let began = monotonic();
-            let volumes = client.volumes(&namespace).await;
-            Answer::Volumes(namespace, began, volumes)
+            let volumes = match &part.ids {
+                None => client.volumes(&part.namespace).await,
+                Some(ids) => client.named_volumes(&part.namespace, ids).await,
+            };
+            Answer::Volumes(part, began, volumes)
         };
         list.boxed()
     }
 
     /// Returns whether anybody has to look before the poll is done.
-    fn has_volumes(&self, namespace: &Namespace, answer: Result<Vec<Volume>, CallError>, began: Instant) -> bool {
+    fn has_volumes(&self, part: &Part, answer: Result<Vec<Volume>, CallError>, began: Instant) -> bool {
+        let namespace = &part.namespace;
         let mut link = self.link();
         let before = (link.failing.get(&namespace.id).cloned(), link.shared.get(&namespace.id).cloned());
         let volumes = match answer {
@@ -237,8 +281,41 @@ impl Poller {
         });
         let after = (link.failing.get(&namespace.id).cloned(), link.shared.get(&namespace.id).cloned());
         drop(link);
+        let lost = reports.as_ref().map(|reports| self.lost(part, reports)).unwrap_or_default();
+        let has_lost = self.lose(&namespace.id, reports.as_deref(), lost, began);
         let has_changed = self.providers.listed(&self.provider, &namespace.id, reports, began);
-        has_changed || before != after
+        has_changed || has_lost || before != after
+    }
+
+    /// Volumes that were asked for one by one, are not there, and of which nobody knows that yet.
+    fn lost(&self, part: &Part, reports: &[ProviderVolume]) -> Vec<ProviderVolume> {
+        let there: BTreeSet<_> = reports.iter().map(|report| report.id.as_str()).collect();
+        let missing = part.ids.iter().flatten().filter(|id| !there.contains(id.as_str()));
+        let unknown = missing.filter(|id| {
+            let known = self.providers.observe(&self.provider, id);
+            known != Observation::Gone && known.last().is_none()
+        });
+        let lost = unknown.map(|id| ProviderVolume {
+            id: id.clone(),
+            namespace_id: part.namespace.id.clone(),
+            ..ProviderVolume::default()
+        });
+        lost.collect()
+    }
+
+    /// The store takes for gone what it knew: it has to know these before the list comes that is without them.
+    fn lose(
+        &self,
+        namespace_id: &str,
+        reports: Option<&[ProviderVolume]>,
+        lost: Vec<ProviderVolume>,
+        began: Instant,
+    ) -> bool {
+        if lost.is_empty() {
+            return false;
+        }
+        let with = reports.unwrap_or_default().iter().cloned().chain(lost).collect();
+        self.providers.listed(&self.provider, namespace_id, Some(with), began)
     }
 
     /// A volume without the label may be anybody's: a SharedVolume that names it is fed.

@@ -97,7 +97,7 @@ impl Writer {
                     "Discovering",
                     False,
                     "Disabled",
-                    "nothing is listed: the provider is only told mount endpoints",
+                    "nothing is listed: only the volumes that SharedVolumes name are read",
                 );
             }
             _ if failing.is_empty() => self.set("Discovering", True, "Complete", ""),

@@ -119,3 +119,28 @@ pub async fn another_endpoint_is_used(lane: &Lane<'_>) -> Result<(), Failed> {
     assert!(!told.iter().any(|(reason, _)| reason == "ProviderUnreachable"), "{told:?}");
     Ok(())
 }
+
+pub async fn nobody_behind(lane: &Lane<'_>, status: u16) -> Result<(), Failed> {
+    let second = lane.server.another_endpoint()?;
+    lane.claim("media").await?;
+    lane.volume("media");
+    lane.provider(json!({ "endpoints": [lane.server.endpoint(), second.endpoint()] })).await?;
+    lane.reports("the first", |it| it.endpoint.as_ref() == Some(&lane.server.endpoint())).await?;
+    lane.discovered("media").await?;
+    // The token is good and nobody logs in anew: only the answers tell that it is of no use.
+    let fault = lane.server.faults().add(Fault::to("/v2/namespaces", Effect::Status(status)));
+    lane.reports("the second", |it| it.endpoint.as_ref() == Some(&second.endpoint())).await?;
+    assert!(lane.hears("EndpointChanged").await?.contains(&second.endpoint()));
+    lane.claim("logs").await?;
+    lane.volume("logs");
+    lane.discovered("logs").await?;
+    lane.says("Ready=True/Polling").await?;
+    let told = lane.told().await?;
+    assert!(!told.iter().any(|(reason, _)| reason == "ProviderUnreachable"), "{told:?}");
+    // Both of them: each is asked within a call, and the failure is told.
+    second.faults().add(Fault::to("/v2/namespaces", Effect::Status(status)));
+    lane.says("Ready=False/ListFailed").await?;
+    lane.server.faults().remove(fault);
+    lane.says("Ready=True/Polling").await?;
+    Ok(())
+}

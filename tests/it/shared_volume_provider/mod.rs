@@ -47,6 +47,7 @@ pub fn trials() -> Vec<Trial> {
         trial(&shared, "only_selected_namespaces", discovery::only_selected_namespaces),
         trial(&shared, "adopt_feeds_and_writes_nothing", modes::adopt_feeds_and_writes_nothing),
         trial(&shared, "disabled_lists_nothing", modes::disabled_lists_nothing),
+        trial(&shared, "disabled_serves_what_is_named", modes::disabled_serves_what_is_named),
         trial(&shared, "an_expired_token_within_a_poll", faults::an_expired_token_within_a_poll),
         trial(&shared, "a_provider_that_is_down_and_back", faults::a_provider_that_is_down_and_back),
         trial(&shared, "another_endpoint_is_used", faults::another_endpoint_is_used),
@@ -59,6 +60,10 @@ pub fn trials() -> Vec<Trial> {
     trials.extend(faults::Failure::ALL.map(|failure| {
         let name = format!("a_namespace_that_fails_holds_up_no_other::{failure:?}");
         trial(&shared, &name, async move |lane: &Lane<'_>| faults::one_namespace(lane, failure).await)
+    }));
+    trials.extend([502, 503, 504].map(|status| {
+        let name = format!("an_endpoint_with_nobody_behind_it::{status}");
+        trial(&shared, &name, async move |lane: &Lane<'_>| faults::nobody_behind(lane, status).await)
     }));
     trials.extend(silent::Lack::ALL.map(|lack| {
         let name = format!("a_volume_without_is_ignored_silently::{lack:?}");
