@@ -298,7 +298,8 @@ impl<'a> Chooser<'a> {
         let backend = &self.spec().backend;
         let Some(wanted) = wanted else {
             if self.awaits_proof() {
-                let message = "nobody takes over before the node of the last server is proved to be cut off: see its NodeFence";
+                let message =
+                    "nobody takes over before the node of the last server is proved to be cut off: see its NodeFence";
                 return Some(Finding::no("NodeFenced", message.to_owned()));
             }
             let fenced: Vec<_> = self.offer.servers.iter().map(Server::told).collect();

@@ -250,8 +250,7 @@ impl Controller {
                         namespaces: self.cx.stores.namespaces.clone(),
                     },
                     interval: duration(&spec.poll_interval).unwrap_or(self.config.poll),
-                    named: (spec.discovery.mode == DiscoveryMode::Disabled)
-                        .then(|| self.stores.shared_volumes.clone()),
+                    named: (spec.discovery.mode == DiscoveryMode::Disabled).then(|| self.stores.shared_volumes.clone()),
                     metrics: self.metrics.clone(),
                     api_metrics: self.api_metrics.clone(),
                 };
