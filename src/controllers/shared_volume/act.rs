@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use json_patch::Patch;
 use k8s_openapi::api::core::v1 as core;
-use kube::ResourceExt;
+use k8s_openapi::api::networking::v1::IPAddress;
+use kube::core::Status;
+use kube::core::response::{StatusCause, StatusDetails};
+use kube::{Api, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -43,7 +46,7 @@ pub async fn act(cx: &Context, seen: &Seen, effect: &Effect) -> Result<()> {
             let object = seen.shared_volume.as_ref();
             patched(writer, object, change(&object.metadata, UNPUBLISH_FINALIZER)).await
         }
-        Effect::ApplyService { service, create: true } => create(owned, service).await,
+        Effect::ApplyService { service, create: true } => create(cx, owned, service).await,
         Effect::ApplyService { service, .. } => owned.apply(service.as_ref(), None::<&core::Service>).await.map(drop),
         Effect::RepairService { before, ports } => repair(owned, before, ports).await,
         Effect::DeleteService(before) => delete(owned, before.as_ref(), None).await,
@@ -101,15 +104,45 @@ fn refused(error: &Error) -> Option<Refused> {
     Refused::of(details.causes.iter().map(|cause| cause.field.as_str()))
 }
 
-/// The addresses of a Service that was deleted become free a moment after everybody is told that it is gone.
-async fn create(writer: &Writer, service: &core::Service) -> Result<()> {
-    for pause in ADDRESS_PAUSES {
-        match writer.create(service).await {
-            Err(error) if refused(&error) == Some(Refused::Addresses) => tokio::time::sleep(pause).await,
-            answer => return answer.map(drop),
-        }
+/// The addresses of a Service that was deleted become free a moment after everybody is told that it is gone. Nothing is
+/// asked for before all of them are: an API server that can give one and not the other keeps the one for nobody, until it
+/// finds out minutes later (kubernetes#136475).
+async fn create(cx: &Context, writer: &Writer, service: &core::Service) -> Result<()> {
+    let wanted = service.spec.as_ref().and_then(|spec| spec.cluster_ips.as_deref()).unwrap_or_default();
+    let mut pauses = ADDRESS_PAUSES.into_iter();
+    while let Some(held) = held(cx, wanted).await? {
+        let Some(pause) = pauses.next() else { return Err(taken(held)) };
+        tokio::time::sleep(pause).await;
     }
     writer.create(service).await.map(drop)
+}
+
+/// The first of these addresses that is not free, and who has it.
+async fn held(cx: &Context, addresses: &[String]) -> Result<Option<String>> {
+    let api: Api<IPAddress> = Api::all(cx.clients.reads.clone());
+    for address in addresses {
+        let Some(object) = api.get_opt(address).await? else { continue };
+        let holder = object.spec.map(|spec| spec.parent_ref);
+        let holder = holder.map(|it| format!("{} {}/{}", it.resource, it.namespace.unwrap_or_default(), it.name));
+        return Ok(Some(format!("{address} is held for {}", holder.unwrap_or_else(|| "nobody known".to_owned()))));
+    }
+    Ok(None)
+}
+
+/// As the API server says it when it is asked.
+fn taken(held: String) -> Error {
+    let cause =
+        StatusCause { reason: "FieldValueInvalid".into(), message: held.clone(), field: "spec.clusterIPs".into() };
+    let details = StatusDetails {
+        name: String::new(),
+        group: String::new(),
+        kind: "Service".into(),
+        uid: String::new(),
+        causes: vec![cause],
+        retry_after_seconds: 0,
+    };
+    let status = Status::failure(&held, "Invalid").with_code(422).with_details(details);
+    kube::Error::Api(status.boxed()).into()
 }
 
 async fn repair(writer: &Writer, before: &Service, ports: &[core::ServicePort]) -> Result<()> {
