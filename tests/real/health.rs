@@ -104,14 +104,22 @@ pub async fn dead_file_server_moves_the_pod(cluster: &RealCluster) -> Outcome {
     policies.create(&PostParams::default(), &ResiliencyPolicy::new("moves-off", policy)).await?;
     let story = watched_story(cluster, RealWorkload { labels: movers, ..RealWorkload::new("moves-off") }).await?;
     // When it is gone its kubelet removes the log.
-    let safe = last_written(&cluster.log(&story.workload, &story.old)?);
+    let safe = cluster.wait("the pod says what it wrote", SOON, async || {
+        let log = cluster.log(&story.workload, &story.old)?;
+        Ok(last_written(&log).ok_or(log))
+    });
+    let safe = safe.await?;
     cluster.end_file_server(&story.old.node, &story.volume).await?;
     let broken = story.ledger().now();
     let new = one(cluster.running(&story.workload, std::slice::from_ref(&story.old), SOON).await?)?;
     assert_ne!(new.node, story.old.node);
     story.ledger().wait_for_write(&story.volume, &new.node, broken, SOON).await?;
-    let found = records_found(&cluster.log(&story.workload, &new)?);
-    assert!(safe.is_some() && found >= safe, "safe: {safe:?}, found: {found:?}");
+    let found = cluster.wait("the new pod says what it found", SOON, async || {
+        let log = cluster.log(&story.workload, &new)?;
+        Ok(records_found(&log).ok_or(log))
+    });
+    let found = found.await?;
+    assert!(found >= safe, "safe: {safe:?}, found: {found:?}");
     assert_eq!(story.ledger().writes(&story.volume, &story.old.node, broken), 0, "nobody serves it there");
     story.becomes_whole(BY_AGENT).await?;
     policies.delete("moves-off", &DeleteParams::default()).await?;

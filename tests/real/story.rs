@@ -73,7 +73,12 @@ impl<'a> Story<'a> {
         let first = self.ledger().wait_for_write(&self.volume, &new.node, self.began, SOON).await?;
         assert_eq!(self.ledger().writes(&self.volume, &self.old.node, first), 0);
         let safe = last_written(&self.cluster.log(&self.workload, &self.old)?);
-        let found = records_found(&self.cluster.log(&self.workload, &new)?);
+        // The array knows of a write before the runtime has the log of it.
+        let found = self.cluster.wait("the new pod says what it found", SOON, async || {
+            let log = self.cluster.log(&self.workload, &new)?;
+            Ok(records_found(&log).ok_or(log))
+        });
+        let found = Some(found.await?);
         assert!(safe.is_some() && found >= safe, "safe: {safe:?}, found: {found:?}");
         Ok(())
     }
