@@ -18,6 +18,12 @@ pub struct Now {
     pub mono: std::time::Instant,
 }
 
+/// Up to ten per cent shorter or longer, so that those who wait alike do not fall into step. `unit` is random in 0..1.
+pub fn jittered(pause: std::time::Duration, unit: f64) -> std::time::Duration {
+    const SHARE: f64 = 0.1;
+    pause.mul_f64(1.0 - SHARE + 2.0 * SHARE * unit)
+}
+
 /// A stamp as our status fields carry it: microseconds, which the API server stores unchanged.
 pub fn stamp(at: DateTime<Utc>) -> DateTime<Utc> {
     at.trunc_subsecs(6)

@@ -6,7 +6,7 @@ use std::{
     collections::{BTreeSet, HashMap, HashSet},
     fmt,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use kube::Resource;
@@ -295,6 +295,21 @@ impl<K: Resource> State<K> {
 fn same_version<K: Resource>(old: &K, new: &K) -> bool {
     let (old, new) = (old.meta(), new.meta());
     new.resource_version.is_some() && old.resource_version == new.resource_version && old.uid == new.uid
+}
+
+/// How long our own writes are waited for in the stores, and how often they are asked.
+const SETTLING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(5));
+
+/// Waits until the stores show what was written: or the next pass would do it again, and be refused. What is not shown in
+/// time is found by the next pass.
+pub async fn settle(is_shown: impl Fn() -> bool) {
+    let (limit, pace) = SETTLING;
+    let shown = async {
+        while !is_shown() {
+            tokio::time::sleep(pace).await;
+        }
+    };
+    let _ = tokio::time::timeout(limit, shown).await;
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
+use crate::api::text::causes;
+
 use super::providers::PublishError;
 
 /// Why a call has no good answer.
@@ -133,17 +135,6 @@ fn certificate(error: &(dyn Error + 'static)) -> Option<String> {
     let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     let wrapped = wrapped.and_then(|inner| certificate(inner));
     wrapped.or_else(|| error.source().and_then(certificate))
-}
-
-/// An error of the HTTP client says what it wanted; its sources say what went wrong.
-fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ use crate::api::s3::Mount;
 use crate::controllers::{Context, S3Stores};
 use crate::error::Result;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
+use crate::runtime::store;
 
 use decide::{Decision, Effect, Patience, Seen};
 use departed::Departed;
@@ -43,8 +44,6 @@ use strays::Strays;
 const CONCURRENCY: usize = 32;
 /// Somebody wrote in between: the store knows in a moment.
 const CONFLICT_PACE: Duration = Duration::from_millis(50);
-/// How long our own writes are waited for in the store, and how often it is asked.
-const SETTLING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(5));
 /// How long a mount must be left alone before its status is written: many things happen while it is set up.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -145,7 +144,7 @@ impl Controller {
                 }
             }
         }
-        self.settle(&decision.effects).await;
+        store::settle(|| decision.effects.iter().all(|effect| observe::shows(&self.s3, effect))).await;
         Ok(self.next(mount, &decision))
     }
 
@@ -154,18 +153,6 @@ impl Controller {
         let mut seen = observe::stored(&self.cx.stores, &self.s3, &departed, mount);
         seen.is_quiet = self.status_due().get(mount).is_some_and(|due| *due <= now);
         seen
-    }
-
-    /// Waits until the store shows what was written: or the next pass would do it again, and be refused.
-    async fn settle(&self, effects: &[Effect]) {
-        let (limit, pace) = SETTLING;
-        let shown = async {
-            while !effects.iter().all(|effect| observe::shows(&self.s3, effect)) {
-                tokio::time::sleep(pace).await;
-            }
-        };
-        // What is not shown in time is found by the next pass.
-        let _ = tokio::time::timeout(limit, shown).await;
     }
 
     fn next(&self, mount: &Mount, decision: &Decision) -> Next {

@@ -1,6 +1,5 @@
 //! The end of a SharedVolume: what was told is taken back, what was made is deleted or left to the claim. Pure.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -9,7 +8,6 @@ use crate::api::provider_volume::{Observation, ProviderVolume};
 use crate::api::shared_volume::{
     DeletionPolicy, PublishTarget, SKIP_UNPUBLISH_ANNOTATION, SharedVolumePhase, UNPUBLISH_FINALIZER,
 };
-use crate::api::slim_network::Service;
 use crate::api::time::Now;
 
 use super::decide::{Acknowledged, Decision, Effect, Seen};
@@ -105,10 +103,6 @@ fn is_ours(seen: &Seen, report: &ProviderVolume, published: Option<&str>) -> boo
     !told.is_empty() && (Some(told) == published || Some(told) == mounted)
 }
 
-fn our_service(seen: &Seen) -> Option<&Arc<Service>> {
-    seen.service.as_ref().filter(|service| objects::is_ours(&service.metadata, &seen.shared_volume))
-}
-
 /// Endpoints first: nothing may lead anywhere once the Service is another's.
 fn remove(seen: &Seen) -> Vec<Effect> {
     let going = |meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta| meta.deletion_timestamp.is_some();
@@ -117,13 +111,16 @@ fn remove(seen: &Seen) -> Vec<Effect> {
     let strays = slices::strays(seen);
     let ours = slices::ours(seen).filter(|slice| !strays.contains(slice)).cloned();
     let slices: Vec<_> = ours.chain(strays.iter().cloned()).filter(|slice| !going(&slice.metadata)).collect();
-    let service = our_service(seen).filter(|service| !going(&service.metadata)).cloned().map(Effect::DeleteService);
+    let service = seen.service.iter().filter(|it| objects::is_our_service(&it.metadata, &seen.shared_volume));
+    let service = service.filter(|it| !going(&it.metadata)).cloned().map(Effect::DeleteService);
     endpoints.chain(slices.into_iter().map(Effect::DeleteSlice)).chain(service).collect()
 }
 
 /// What stays keeps leading where it leads, and nobody changes it any more.
 fn leave(seen: &Seen) -> Vec<Effect> {
-    let Some(service) = our_service(seen) else { return Vec::new() };
+    // Without our label there is nothing to take off.
+    let ours = seen.service.as_ref().filter(|it| objects::is_ours(&it.metadata, &seen.shared_volume));
+    let Some(service) = ours else { return Vec::new() };
     let slices = FAMILIES.into_iter().filter_map(|family| slices::disown(seen, service, family));
     slices.chain(slices::disown_endpoints(seen, service)).chain([Effect::DisownService(service.clone())]).collect()
 }

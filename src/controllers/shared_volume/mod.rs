@@ -38,7 +38,7 @@ use crate::controllers::{Context, SharedVolumeStores};
 use crate::error::{Error, Result};
 use crate::runtime::queue::{self, Next, QueueConfig};
 use crate::runtime::random_unit;
-use crate::runtime::store::ObjectKey;
+use crate::runtime::store::{self, ObjectKey};
 use crate::storageos::providers::Providers;
 
 use decide::{Decision, Effect, Intervals, Seen};
@@ -55,8 +55,6 @@ use verify::{Hidden, Live};
 const CONCURRENCY: usize = 64;
 /// Somebody wrote in between: the store knows in a moment.
 const CONFLICT_PACE: Duration = Duration::from_millis(50);
-/// How long our own writes are waited for in the stores, and how often they are asked.
-const SETTLING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(5));
 /// By how much of it the time until a volume is verified again may be longer.
 const SPREAD: f64 = 0.1;
 
@@ -143,7 +141,7 @@ impl Controller {
             }
         }
         self.finish(key, &seen, &decision);
-        self.settle(&seen, &decision.effects).await;
+        store::settle(|| decision.effects.iter().all(|effect| self.observer.shows(&seen, effect))).await;
         Ok(next(&seen, &decision, observer.hidden.look_again(key, &seen)))
     }
 
@@ -227,18 +225,6 @@ impl Controller {
         {
             providers.settled(&it.name, &it.volume_id);
         }
-    }
-
-    /// Waits until the stores show what was written: or the next pass would do it again, and be refused.
-    async fn settle(&self, seen: &Seen, effects: &[Effect]) {
-        let (limit, pace) = SETTLING;
-        let shown = async {
-            while !effects.iter().all(|effect| self.observer.shows(seen, effect)) {
-                tokio::time::sleep(pace).await;
-            }
-        };
-        // What is not shown in time is found by the next pass.
-        let _ = tokio::time::timeout(limit, shown).await;
     }
 }
 

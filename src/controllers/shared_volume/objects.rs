@@ -27,10 +27,11 @@ pub fn is_ours(meta: &ObjectMeta, shared_volume: &SharedVolume) -> bool {
     owner_label(meta) == shared_volume.metadata.name.as_deref()
 }
 
-/// Whether it is the Service that is recorded, though somebody took our label off.
-pub fn is_recorded(meta: &ObjectMeta, shared_volume: &SharedVolume) -> bool {
+/// Whether it is our Service: also the recorded one whose label somebody took off.
+pub fn is_our_service(meta: &ObjectMeta, shared_volume: &SharedVolume) -> bool {
     let recorded = shared_volume.status.as_ref().and_then(|status| status.service.as_ref());
-    owner_label(meta).is_none() && recorded.is_some_and(|service| Some(&service.uid) == meta.uid.as_ref())
+    let is_recorded = recorded.is_some_and(|service| Some(&service.uid) == meta.uid.as_ref());
+    is_ours(meta, shared_volume) || owner_label(meta).is_none() && is_recorded
 }
 
 /// The SharedVolume that an object says it belongs to.

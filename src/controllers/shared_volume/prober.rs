@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
 use crate::api::shared_volume::{Probe, ProbeType};
+use crate::api::time::jittered;
 use crate::nfs::null_call::{NullCallError, null_call};
 use crate::runtime::clock::{Clock, monotonic};
 use crate::runtime::leader::Leadership;
@@ -22,8 +23,6 @@ use super::metrics::{Metrics, ProbeResult};
 
 /// Longest time between two probes of a server that does not answer.
 const WHILE_FAILING: Duration = Duration::from_secs(1);
-/// The time between two probes varies by this much of it.
-const JITTER: f64 = 0.1;
 
 /// All probes. Clones share them.
 #[derive(Clone)]
@@ -216,11 +215,6 @@ fn result_of(result: &Result<(), NullCallError>) -> ProbeResult {
         Err(NullCallError::NotNfs(_)) => ProbeResult::NotNfs,
         Err(NullCallError::Io(_)) => ProbeResult::Failed,
     }
-}
-
-/// `unit` is random in 0..1.
-fn jittered(pause: Duration, unit: f64) -> Duration {
-    pause.mul_f64(1.0 - JITTER + 2.0 * JITTER * unit)
 }
 
 #[cfg(test)]

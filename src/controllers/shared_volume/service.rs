@@ -128,8 +128,7 @@ fn refused(seen: &Seen, now: Now) -> Option<Step> {
 }
 
 fn present(seen: &Seen, claim: &ClaimIdentity, service: &Service, now: Now) -> Step {
-    let (meta, shared_volume) = (&service.metadata, &seen.shared_volume);
-    let is_ours = objects::is_ours(meta, shared_volume) || objects::is_recorded(meta, shared_volume);
+    let is_ours = objects::is_our_service(&service.metadata, &seen.shared_volume);
     if let Some(conflict) = conflict(seen, service, is_ours) {
         return Step::Trouble(Finding::no("ServiceConflict", conflict), None);
     }

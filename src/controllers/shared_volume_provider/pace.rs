@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-/// Jitter of a poll that goes well: ten per cent to either side, so that providers and replicas do not fall into step.
-const JITTER: f64 = 0.1;
+use crate::api::time::jittered;
+
 /// The longest pause after failures, unless polls are rarer anyhow.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// From the beginning of a poll to that of the next, after that many failures in a row. `random` is in 0..1.
 pub fn pause(interval: Duration, failures: u32, random: f64) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else {
-        return interval.mul_f64(1.0 - JITTER + 2.0 * JITTER * random);
+        return jittered(interval, random);
     };
     let longest = PAUSE_MAX.max(interval);
     let pause = 2_u32.checked_pow(doublings).and_then(|factor| interval.checked_mul(factor)).unwrap_or(longest);

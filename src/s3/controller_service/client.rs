@@ -20,6 +20,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
+use crate::api::text::causes;
 use crate::s3::keys::Keys;
 
 /// The external-provisioner gives a call 10 s. Our own end comes before, so that the Event says what was tried.
@@ -297,17 +298,6 @@ fn error_code(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("<Code>")?;
     let (code, _) = rest.split_once("</Code>")?;
     (code.len() <= 64 && code.bytes().all(|byte| byte.is_ascii_alphanumeric())).then_some(code)
-}
-
-/// An error of the HTTP client says what it wanted; its sources say what went wrong.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

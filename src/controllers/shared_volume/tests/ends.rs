@@ -58,6 +58,16 @@ fn everything_of_ours_goes_and_nothing_else() {
 }
 
 #[test]
+fn a_service_whose_label_was_taken_off_goes_too() {
+    let mut world = of_provider(&json!({}));
+    world.converge();
+    world.service.as_mut().unwrap().metadata.labels = None;
+    world.deleted();
+    world.settle();
+    assert!(world.shared_volume.is_none() && world.service.is_none());
+}
+
+#[test]
 fn what_others_published_stays() {
     let mut world = of_provider(&json!({}));
     world.converge();
