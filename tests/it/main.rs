@@ -2,8 +2,11 @@
 
 mod api;
 mod crash;
+mod deaths;
 mod failover;
+mod rest;
 mod s3;
+mod shared;
 mod shared_volume;
 mod shared_volume_provider;
 mod tree;

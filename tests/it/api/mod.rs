@@ -19,14 +19,16 @@ use std::sync::Arc;
 
 use libtest_mimic::{Failed, Trial};
 
-use world::{Shared, World};
+use crate::shared::Shared;
+
+use world::World;
 
 /// Why a test failed.
 type Outcome = Result<(), Failed>;
 
 /// All tests of this module.
 pub fn trials() -> Vec<Trial> {
-    let shared = match Shared::new() {
+    let shared = match Shared::<World>::new() {
         Ok(shared) => Arc::new(shared),
         Err(error) => return vec![Trial::test("api::runtime", move || Err(error.into()))],
     };
@@ -100,7 +102,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-fn trial<T>(shared: &Arc<Shared>, name: &str, test: T) -> Trial
+fn trial<T>(shared: &Arc<Shared<World>>, name: &str, test: T) -> Trial
 where
     T: AsyncFn(&World) -> Outcome + Send + 'static,
 {

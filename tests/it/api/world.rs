@@ -6,18 +6,11 @@ use std::time::Duration;
 use bulkhead_testbed::{Identity, Testbed, TestbedOptions};
 use kube::Client;
 use libtest_mimic::Failed;
-use tokio::runtime::Runtime;
-use tokio::sync::OnceCell;
+
+use crate::shared;
 
 /// The driver whose sidecar [`Identity::CsiSidecar`] is.
 pub const DRIVER: &str = "csi.test.bulkhead.dev";
-
-/// The shared control plane, started by the first test that needs it.
-pub struct Shared {
-    // Dropped before the runtime that its tasks run on.
-    world: OnceCell<World>,
-    runtime: Runtime,
-}
 
 /// A control plane with everything we ship.
 pub struct World {
@@ -31,17 +24,9 @@ pub struct World {
     pub person: Client,
 }
 
-impl Shared {
-    pub fn new() -> std::io::Result<Self> {
-        Ok(Self { world: OnceCell::new(), runtime: Runtime::new()? })
-    }
-
-    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.runtime.block_on(future)
-    }
-
-    pub async fn world(&self) -> Result<&World, Failed> {
-        self.world.get_or_try_init(World::start).await
+impl shared::World for World {
+    async fn start_shared() -> Result<Self, Failed> {
+        Self::start().await
     }
 }
 

@@ -12,7 +12,9 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
-use serde_json::{Value, json};
+use serde_json::json;
+
+use crate::rest::at_rest;
 
 use super::fleet::{SOON, create_policy, options};
 use super::look::{answer, is_released, operator_records, phase, volume_row};
@@ -216,29 +218,7 @@ pub async fn what_was_begun_is_carried_through_by_others() -> Result<(), Failed>
     for (node, _) in first.sets.iter().chain(&second.sets) {
         cluster.fence(node, "Recovered", SOON, |fence| phase(fence) == Some(Phase::Recovered)).await?;
     }
-    at_rest(&cluster).await?;
+    at_rest(&cluster, &[Identity::OperatorController, Identity::CsiSidecar], SOON).await?;
     cluster.judge()?;
     Ok(())
-}
-
-/// At rest our programs write their Leases and nothing else: for three renewals of the controller's in a row.
-async fn at_rest(cluster: &Cluster) -> Result<(), Failed> {
-    let users = [Identity::OperatorController.user(), Identity::CsiSidecar.user()];
-    let look = async || {
-        let records = match cluster.testbed.audit().records() {
-            Ok(records) => records,
-            Err(error) => return Ok(Err(error.to_string())),
-        };
-        let (mut renewals, mut last) = (0, Value::Null);
-        for record in records.filter(|record| users.contains(&record.user) && record.is_write()) {
-            if record.resource == "leases" {
-                renewals += usize::from(record.user == users[0]);
-            } else {
-                renewals = 0;
-                last = json!([record.user, record.verb, record.resource, record.subresource, record.name]);
-            }
-        }
-        Ok(if renewals > 3 { Ok(()) } else { Err(format!("{renewals} renewals since {last}")) })
-    };
-    Ok(cluster.wait("rest", SOON, look).await?)
 }

@@ -3,21 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bulkhead::api::{names, s3};
-use bulkhead_testbed::fault_proxy::{Call, Script, Site};
-use k8s_openapi::api::coordination::v1::Lease;
+use bulkhead::api::s3;
+use bulkhead_testbed::fault_proxy::{Call, Site};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
+
+use crate::deaths::Mortals;
 
 use super::lane::Lane;
 use super::world::World;
-
-/// The name under which they follow each other.
-const CONTROLLER: &str = "bulkhead-controller-tapped";
 
 /// A workload that went while no controller ran counts as gone so soon.
 const STALE: &str = "--s3-stale-after=20s";
@@ -32,7 +29,7 @@ pub async fn killed_at_its_writes_it_converges() -> Result<(), Failed> {
     }
     // What was not sent is sent again, as the second of its kind.
     let sites: Vec<_> = kinds.iter().flat_map(|kind| [Site::before(kind, 1), Site::after(kind, 2)]).collect();
-    let (left, died) = disturbed(&world, "dies", sites).await?;
+    let (left, died) = mortals(&world).disturbed(sites, story(&world, "dies")).await?;
     println!("killed at {died} writes of {} kinds", kinds.len());
     assert_eq!(left, [], "these were not come to");
     Ok(())
@@ -42,76 +39,17 @@ pub async fn killed_at_its_writes_it_converges() -> Result<(), Failed> {
 pub async fn killed_at_every_write_it_converges() -> Result<(), Failed> {
     let world = World::start(&[STALE]).await?;
     let calls = undisturbed(&world).await?;
-    for (number, call) in calls.iter().enumerate() {
-        for site in [Site::before(&call.what, call.number), Site::after(&call.what, call.number)] {
-            let name = format!("dies-{number}-{:?}", site.moment).to_lowercase();
-            let told = site.to_string();
-            let (left, _) = disturbed(&world, &name, vec![site]).await?;
-            println!("{told}: {}", if left.is_empty() { "killed" } else { "not come to" });
-        }
-    }
-    Ok(())
+    mortals(&world).disturbed_at_each(&calls, async |name| story(&world, name).await).await
 }
 
-/// The calls of a story during which nobody dies.
+/// Our calls of a story during which nobody dies.
 async fn undisturbed(world: &World) -> Result<Vec<Call>, Failed> {
-    let script = Script::default();
-    script.begin("", Vec::new());
-    outlive(world, &script, story(world, "lives")).await?;
-    Ok(script.calls().into_iter().filter(is_ours).collect())
+    let calls = mortals(world).undisturbed(story(world, "lives")).await?;
+    Ok(calls.into_iter().filter(is_ours).collect())
 }
 
-/// Which sites were not come to, and how often the controller died.
-async fn disturbed(world: &World, name: &str, sites: Vec<Site>) -> Result<(Vec<Site>, usize), Failed> {
-    let script = Script::default();
-    script.begin("", sites);
-    let died = outlive(world, &script, story(world, name)).await?;
-    Ok((script.left(), died))
-}
-
-/// Lets a story happen while controllers die as scripted and are started again.
-async fn outlive(
-    world: &World,
-    script: &Script,
-    story: impl Future<Output = Result<(), Failed>>,
-) -> Result<usize, Failed> {
-    let over = CancellationToken::new();
-    let story = async {
-        let done = story.await;
-        over.cancel();
-        done
-    };
-    let ((), died) = tokio::try_join!(story, die_as_scripted(world, script, &over))?;
-    Ok(died)
-}
-
-async fn die_as_scripted(world: &World, script: &Script, over: &CancellationToken) -> Result<usize, Failed> {
-    let mut died = 0;
-    loop {
-        let mut controller = world.cluster.tapped_controller(CONTROLLER, script).await?;
-        let tap = controller.tap.clone();
-        tokio::select! {
-            site = tap.stopped() => {
-                eprintln!("killed {site}");
-                died += 1;
-                controller.kill().await;
-                free_the_lease(world).await?;
-            }
-            // It lost its Lease: a loaded machine is enough.
-            _ = controller.process.ended_by_itself() => {}
-            () = over.cancelled() => {
-                controller.kill().await;
-                return Ok(died);
-            }
-        }
-    }
-}
-
-/// Who is killed gives nothing back, and is dead for certain: so the next one leads at once, not after 15 s.
-async fn free_the_lease(world: &World) -> Result<(), Failed> {
-    let leases: Api<Lease> = Api::namespaced(world.admin.clone(), names::OPERATOR_NAMESPACE);
-    leases.delete("bulkhead-controller", &DeleteParams::default()).await?;
-    Ok(())
+fn mortals(world: &World) -> Mortals<'_> {
+    Mortals { cluster: &world.cluster, admin: &world.admin }
 }
 
 /// Whether a kind of write is one of S3 mounts: for others there are other tests.

@@ -22,11 +22,13 @@ use std::sync::Arc;
 
 use libtest_mimic::{Failed, Trial};
 
-use world::{Shared, World};
+use crate::shared::Shared;
+
+use world::World;
 
 /// All tests of this module.
 pub fn trials() -> Vec<Trial> {
-    let shared = match Shared::new() {
+    let shared = match Shared::<World>::new() {
         Ok(shared) => Arc::new(shared),
         Err(error) => return vec![Trial::test("s3::runtime", move || Err(error.into()))],
     };
@@ -82,7 +84,7 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-fn trial<T>(shared: &Arc<Shared>, name: &str, test: T) -> Trial
+fn trial<T>(shared: &Arc<Shared<World>>, name: &str, test: T) -> Trial
 where
     T: AsyncFn(&World) -> Result<(), Failed> + Send + 'static,
 {

@@ -11,10 +11,9 @@ use bulkhead_testbed::{Identity, TestbedOptions};
 use kube::Client;
 use libtest_mimic::Failed;
 use serde_json::json;
-use tokio::runtime::Runtime;
-use tokio::sync::OnceCell;
 
 use crate::failover::kept::Kept;
+use crate::shared;
 
 /// Long enough for a loaded machine; nothing waits this long when it works. Shorter than the stale sweep takes (2 minutes),
 /// so that nothing passes only because of it.
@@ -23,39 +22,21 @@ pub const SOON: Duration = Duration::from_secs(100);
 /// Arguments of every controller here.
 const ALWAYS: [&str; 2] = ["--mountpoint-image=mounter:test", "--mountpoint-version=1.2.3"];
 
-/// The shared cluster, started by the first test that needs it.
-pub struct Shared {
-    // Dropped before the runtime that its tasks run on.
-    world: OnceCell<World>,
-    runtime: Runtime,
-}
-
-impl Shared {
-    pub fn new() -> std::io::Result<Self> {
-        Ok(Self { world: OnceCell::new(), runtime: Runtime::new()? })
-    }
-
-    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.runtime.block_on(future)
-    }
-
-    pub async fn world(&self) -> Result<&World, Failed> {
-        let start = async || {
-            let mut world = World::start(&["--s3-orphan-after=10s"]).await?;
-            world.cluster.start_controller().await?;
-            world.kept = Some(Kept::new(world.cluster.controllers.remove(0)));
-            Ok::<_, Failed>(world)
-        };
-        self.world.get_or_try_init(start).await
-    }
-}
-
 /// The cluster.
 pub struct World {
     pub nodes: MountNodes,
     pub admin: Client,
     kept: Option<Kept>,
     pub cluster: Cluster,
+}
+
+impl shared::World for World {
+    async fn start_shared() -> Result<Self, Failed> {
+        let mut world = Self::start(&["--s3-orphan-after=10s"]).await?;
+        world.cluster.start_controller().await?;
+        world.kept = Some(Kept::new(world.cluster.controllers.remove(0)));
+        Ok(world)
+    }
 }
 
 impl World {

@@ -21,12 +21,14 @@ use std::sync::Arc;
 
 use libtest_mimic::{Failed, Trial};
 
+use crate::shared::Shared;
+
 use lane::Lane;
-use world::Shared;
+use world::World;
 
 /// All tests of this module.
 pub fn trials() -> Vec<Trial> {
-    let shared = match Shared::new() {
+    let shared = match Shared::<World>::new() {
         Ok(shared) => Arc::new(shared),
         Err(error) => return vec![Trial::test("shared_volume::runtime", move || Err(error.into()))],
     };
@@ -91,7 +93,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// A test has a namespace of its name.
-fn trial<T>(shared: &Arc<Shared>, name: &str, test: T) -> Trial
+fn trial<T>(shared: &Arc<Shared<World>>, name: &str, test: T) -> Trial
 where
     T: AsyncFn(&Lane<'_>) -> Result<(), Failed> + Send + 'static,
 {

@@ -7,27 +7,28 @@ use std::time::Duration;
 use bulkhead::api::names;
 use bulkhead::api::shared_volume::SharedVolume;
 use bulkhead_testbed::Identity;
-use bulkhead_testbed::fault_proxy::{Call, Script, Site};
+use bulkhead_testbed::fault_proxy::Site;
 use bulkhead_testbed::nfs_server::Mode;
 use bulkhead_testbed::process::{Process, Signal};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;
-use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
+
+use crate::deaths::Mortals;
+use crate::rest::at_rest;
 
 use super::lane::{Lane, cluster_ips};
 use super::world::{SOON, World};
 
-/// The name under which they follow each other.
-const CONTROLLER: &str = "bulkhead-controller-tapped";
+/// Three renewals of the Lease, and what comes before.
+const REST: Duration = Duration::from_secs(120);
 
 /// One kind of write after the other, each before and after.
 pub async fn killed_at_its_writes_it_converges() -> Result<(), Failed> {
     let world = World::start(&[]).await?;
-    let calls = undisturbed(&world).await?;
+    let calls = mortals(&world).undisturbed(story(&world, "lives")).await?;
     let kinds: BTreeSet<_> = calls.iter().map(|call| call.what.as_str()).collect();
     for kind in ["create services", "create endpointslices", "update endpointslices", "update sharedvolumes/status"] {
         assert!(kinds.contains(kind), "no {kind} in {calls:?}");
@@ -38,7 +39,8 @@ pub async fn killed_at_its_writes_it_converges() -> Result<(), Failed> {
         let later = Site::after(kind, 2);
         [Some(Site::before(kind, 1)), (often(kind) > 1).then_some(later)].into_iter().flatten().collect::<Vec<_>>()
     };
-    let (left, died) = disturbed(&world, "dies", kinds.iter().flat_map(sites).collect()).await?;
+    let sites = kinds.iter().flat_map(sites).collect();
+    let (left, died) = mortals(&world).disturbed(sites, story(&world, "dies")).await?;
     println!("killed at {died} writes of {} kinds", kinds.len());
     assert_eq!(left, [], "these were not come to");
     Ok(())
@@ -47,80 +49,12 @@ pub async fn killed_at_its_writes_it_converges() -> Result<(), Failed> {
 /// Each write of the story, alone.
 pub async fn killed_at_every_write_it_converges() -> Result<(), Failed> {
     let world = World::start(&[]).await?;
-    let calls = undisturbed(&world).await?;
-    for (number, call) in calls.iter().enumerate() {
-        for site in [Site::before(&call.what, call.number), Site::after(&call.what, call.number)] {
-            let name = format!("dies-{number}-{:?}", site.moment).to_lowercase();
-            let told = site.to_string();
-            let (left, _) = disturbed(&world, &name, vec![site]).await?;
-            println!("{told}: {}", if left.is_empty() { "killed" } else { "not come to" });
-        }
-    }
-    Ok(())
+    let calls = mortals(&world).undisturbed(story(&world, "lives")).await?;
+    mortals(&world).disturbed_at_each(&calls, async |name| story(&world, name).await).await
 }
 
-/// The calls of a story during which nobody dies.
-async fn undisturbed(world: &World) -> Result<Vec<Call>, Failed> {
-    let script = Script::default();
-    script.begin("", Vec::new());
-    outlive(world, &script, story(world, "lives")).await?;
-    Ok(script.calls())
-}
-
-/// Which sites were not come to, and how often the controller died.
-async fn disturbed(world: &World, name: &str, sites: Vec<Site>) -> Result<(Vec<Site>, usize), Failed> {
-    let script = Script::default();
-    script.begin("", sites);
-    let died = outlive(world, &script, story(world, name)).await?;
-    Ok((script.left(), died))
-}
-
-/// Lets a story happen while controllers die as scripted and are started again.
-async fn outlive(
-    world: &World,
-    script: &Script,
-    story: impl Future<Output = Result<(), Failed>>,
-) -> Result<usize, Failed> {
-    let over = CancellationToken::new();
-    let story = async {
-        let done = story.await;
-        over.cancel();
-        done
-    };
-    let ((), died) = tokio::try_join!(story, die_as_scripted(world, script, &over))?;
-    Ok(died)
-}
-
-async fn die_as_scripted(world: &World, script: &Script, over: &CancellationToken) -> Result<usize, Failed> {
-    let mut died = 0;
-    loop {
-        let mut controller = world.cluster.tapped_controller(CONTROLLER, script).await?;
-        let tap = controller.tap.clone();
-        tokio::select! {
-            site = tap.stopped() => {
-                eprintln!("killed {site}");
-                died += 1;
-                controller.kill().await;
-                free_the_lease(world).await?;
-            }
-            // It lost its Lease: a loaded machine is enough.
-            _ = controller.process.ended_by_itself() => {}
-            () = over.cancelled() => {
-                controller.kill().await;
-                free_the_lease(world).await?;
-                return Ok(died);
-            }
-        }
-    }
-}
-
-/// Who is killed gives nothing back, and is dead for certain: so the next one leads at once, not after 15 s.
-async fn free_the_lease(world: &World) -> Result<(), Failed> {
-    let leases: Api<Lease> = Api::namespaced(world.admin.clone(), names::OPERATOR_NAMESPACE);
-    match leases.delete("bulkhead-controller", &DeleteParams::default()).await {
-        Err(kube::Error::Api(gone)) if gone.code == 404 => Ok(()),
-        deleted => Ok(deleted.map(drop)?),
-    }
+fn mortals(world: &World) -> Mortals<'_> {
+    Mortals { cluster: &world.cluster, admin: &world.admin }
 }
 
 /// A volume is published, fails over, is switched, loses its Service, and goes.
@@ -229,12 +163,12 @@ pub async fn at_rest_nothing_is_written() -> Result<(), Failed> {
     lane.volume("claimless", super::lane::candidates(&[&a])).await?;
     lane.condition("claimless", "ClaimBound", "False", "ClaimNotFound").await?;
     lane.condition("waits", "Serving", "False", "ProbeFailed").await?;
-    at_rest(&world).await?;
+    at_rest(&world.cluster, &[Identity::OperatorController], REST).await?;
     drop(lane);
     world.cluster.controllers.remove(0).stop().await;
     let end = world.cluster.testbed.audit().end()?;
     world.cluster.start_controller().await?;
-    at_rest(&world).await?;
+    at_rest(&world.cluster, &[Identity::OperatorController], REST).await?;
     let us = Identity::OperatorController.user();
     let written: Vec<_> = world.cluster.testbed.audit().records_since(end)?.collect();
     let written = written.iter().filter(|it| it.user == us && it.is_write() && it.resource != "leases");
@@ -242,25 +176,4 @@ pub async fn at_rest_nothing_is_written() -> Result<(), Failed> {
         written.map(|it| format!("{} {}/{} {}", it.verb, it.resource, it.subresource, it.name)).collect();
     assert_eq!(written, Vec::<String>::new(), "a restart is no reason to write");
     Ok(())
-}
-
-async fn at_rest(world: &World) -> Result<(), Failed> {
-    let us = Identity::OperatorController.user();
-    let look = async || {
-        let records = match world.cluster.testbed.audit().records() {
-            Ok(records) => records,
-            Err(error) => return Ok(Err(error.to_string())),
-        };
-        let (mut renewals, mut last) = (0, String::new());
-        for record in records.filter(|record| record.user == us && record.is_write()) {
-            if record.resource == "leases" {
-                renewals += 1;
-            } else {
-                renewals = 0;
-                last = format!("{} {}/{} {}", record.verb, record.resource, record.subresource, record.name);
-            }
-        }
-        Ok(if renewals > 3 { Ok(()) } else { Err(format!("{renewals} renewals since {last}")) })
-    };
-    Ok(world.cluster.wait("rest", SOON + Duration::from_secs(60), look).await?)
 }

@@ -10,44 +10,16 @@ use bulkhead_testbed::nfs_server::reachable_address;
 use bulkhead_testbed::{Component, Identity, TestbedOptions};
 use kube::Client;
 use libtest_mimic::Failed;
-use tokio::runtime::Runtime;
-use tokio::sync::OnceCell;
 
 use super::union::Union;
 use crate::failover::kept::Kept;
+use crate::shared;
 
 /// Long enough for a loaded machine; nothing waits this long when it works.
 pub const SOON: Duration = Duration::from_secs(60);
 /// What a watch wakes is done so soon even on a loaded machine; what waits for the next full look (a minute) is not.
 /// `hack/bench shared-volume` measures the promise itself, which is a second.
 pub const AT_ONCE: Duration = Duration::from_secs(10);
-
-/// The shared cluster, started by the first test that needs it.
-pub struct Shared {
-    // Dropped before the runtime that its tasks run on.
-    world: OnceCell<World>,
-    runtime: Runtime,
-}
-
-impl Shared {
-    pub fn new() -> std::io::Result<Self> {
-        Ok(Self { world: OnceCell::new(), runtime: Runtime::new()? })
-    }
-
-    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.runtime.block_on(future)
-    }
-
-    pub async fn world(&self) -> Result<&World, Failed> {
-        let start = async || {
-            let mut world = World::start(&[]).await?;
-            world.cluster.start_controller().await?;
-            world.kept = Some(Kept::new(world.cluster.controllers.remove(0)));
-            Ok::<_, Failed>(world)
-        };
-        self.world.get_or_try_init(start).await
-    }
-}
 
 /// The cluster.
 pub struct World {
@@ -58,6 +30,15 @@ pub struct World {
     pub here: IpAddr,
     kept: Option<Kept>,
     pub cluster: Cluster,
+}
+
+impl shared::World for World {
+    async fn start_shared() -> Result<Self, Failed> {
+        let mut world = Self::start(&[]).await?;
+        world.cluster.start_controller().await?;
+        world.kept = Some(Kept::new(world.cluster.controllers.remove(0)));
+        Ok(world)
+    }
 }
 
 impl World {

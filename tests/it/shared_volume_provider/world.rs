@@ -16,10 +16,9 @@ use kube::api::PostParams;
 use kube::{Api, Client, CustomResourceExt as _, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::json;
-use tokio::runtime::Runtime;
-use tokio::sync::OnceCell;
 
 use crate::failover::kept::Kept;
+use crate::shared;
 
 /// Long enough for a loaded machine; nothing waits this long when it works.
 pub const SOON: Duration = Duration::from_secs(100);
@@ -28,38 +27,20 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Time between two polls, by the flag.
 pub const POLL: Duration = Duration::from_secs(1);
 
-/// The shared cluster, started by the first test that needs it.
-pub struct Shared {
-    // Dropped before the runtime that its tasks run on.
-    world: OnceCell<World>,
-    runtime: Runtime,
-}
-
-impl Shared {
-    pub fn new() -> std::io::Result<Self> {
-        Ok(Self { world: OnceCell::new(), runtime: Runtime::new()? })
-    }
-
-    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.runtime.block_on(future)
-    }
-
-    pub async fn world(&self) -> Result<&World, Failed> {
-        let start = async || {
-            let mut world = World::start().await?;
-            world.kept = Some(Kept::new(world.controller()?));
-            Ok::<_, Failed>(world)
-        };
-        self.world.get_or_try_init(start).await
-    }
-}
-
 /// The cluster.
 pub struct World {
     pub admin: Client,
     pub testbed: Testbed,
     pub metrics: u16,
     kept: Option<Kept>,
+}
+
+impl shared::World for World {
+    async fn start_shared() -> Result<Self, Failed> {
+        let mut world = Self::start().await?;
+        world.kept = Some(Kept::new(world.controller()?));
+        Ok(world)
+    }
 }
 
 impl World {

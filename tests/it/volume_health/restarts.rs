@@ -11,6 +11,8 @@ use kube::api::DeleteParams;
 use libtest_mimic::Failed;
 use serde_json::json;
 
+use crate::rest::at_rest;
+
 use super::world::{SOON, World, abnormal, bad, good};
 
 pub async fn what_is_recorded_survives_every_restart() -> Result<(), Failed> {
@@ -25,7 +27,7 @@ pub async fn what_is_recorded_survives_every_restart() -> Result<(), Failed> {
     let before = world.tainted("on-stays", "VolumeNotUsable").await?;
     world.tainted("on-leaves", "").await?;
     world.told("VolumeHealth", "on-stays", &["VolumeTainted"]).await?;
-    at_rest(&world).await?;
+    rests(&world).await?;
 
     // While nobody looks one node goes, and one volume is repaired and breaks again.
     world.cluster.controllers.remove(0).kill().await;
@@ -35,7 +37,7 @@ pub async fn what_is_recorded_survives_every_restart() -> Result<(), Failed> {
     world.cluster.start_controller().await?;
     let left = world.tainted("on-leaves", "VolumeNotUsable").await?;
     assert_eq!(left.taints()[0].reason, "NodeDown");
-    at_rest(&world).await?;
+    rests(&world).await?;
     let after = world.tainted("on-stays", "VolumeNotUsable").await?;
     assert_eq!(after.taints()[0].time_added, before.taints()[0].time_added);
     world.told("VolumeHealth", "on-stays", &["VolumeTainted"]).await?;
@@ -72,7 +74,7 @@ pub async fn killed_at_every_write_it_converges() -> Result<(), Failed> {
     let tainted = world.tainted("crashing-a", "VolumeNotUsable").await?;
     assert_eq!(tainted.taints().len(), 1);
     world.tainted("crashing-b", "").await?;
-    at_rest(&world).await
+    rests(&world).await
 }
 
 /// A volume without waiting for its VolumeHealth: nobody makes one now.
@@ -87,24 +89,7 @@ async fn create_only(world: &World, name: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Healthy or not, our controller renews its Lease and writes nothing else, for three renewals in a row.
-async fn at_rest(world: &World) -> Result<(), Failed> {
-    let us = Identity::OperatorController.user();
-    let look = async || {
-        let records = match world.cluster.testbed.audit().records() {
-            Ok(records) => records,
-            Err(error) => return Ok(Err(error.to_string())),
-        };
-        let (mut renewals, mut last) = (0, String::new());
-        for record in records.filter(|record| record.user == us && record.is_write()) {
-            if record.resource == "leases" {
-                renewals += 1;
-            } else {
-                renewals = 0;
-                last = format!("{} {}/{} {}", record.verb, record.resource, record.subresource, record.name);
-            }
-        }
-        Ok(if renewals > 3 { Ok(()) } else { Err(format!("{renewals} renewals since {last}")) })
-    };
-    Ok(world.cluster.wait("rest", SOON + Duration::from_secs(30), look).await?)
+/// Healthy or not, our controller renews its Lease and writes nothing else.
+async fn rests(world: &World) -> Result<(), Failed> {
+    at_rest(&world.cluster, &[Identity::OperatorController], SOON + Duration::from_secs(30)).await
 }

@@ -19,13 +19,13 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Pos
 use kube::{Api, Client, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::api::agent;
 use crate::api::objects::api;
 use crate::failover::kept::Kept;
+use crate::shared;
 
 /// Long enough for a loaded machine; nothing waits this long when it works.
 pub const SOON: Duration = Duration::from_secs(120);
@@ -35,32 +35,6 @@ pub const DRIVER: &str = "csi.test.bulkhead.dev";
 const AGENTS: &str = "bulkhead-node-agent";
 /// How often the sidecar renews its Lease.
 const RENEWAL: Duration = Duration::from_secs(5);
-
-/// The shared cluster, started by the first test that needs it.
-pub struct Shared {
-    // Dropped before the runtime that its tasks run on.
-    world: OnceCell<World>,
-    runtime: Runtime,
-}
-
-impl Shared {
-    pub fn new() -> std::io::Result<Self> {
-        Ok(Self { world: OnceCell::new(), runtime: Runtime::new()? })
-    }
-
-    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.runtime.block_on(future)
-    }
-
-    pub async fn world(&self) -> Result<&World, Failed> {
-        let start = async || {
-            let mut world = World::start().await?;
-            world.keep_controller();
-            Ok::<_, Failed>(world)
-        };
-        self.world.get_or_try_init(start).await
-    }
-}
 
 /// A control plane, our controller, and whoever reports.
 pub struct World {
@@ -72,6 +46,14 @@ pub struct World {
     abnormal: Mutex<BTreeMap<String, Value>>,
     kept: Option<Kept>,
     _renewing: JoinSet<()>,
+}
+
+impl shared::World for World {
+    async fn start_shared() -> Result<Self, Failed> {
+        let mut world = Self::start().await?;
+        world.keep_controller();
+        Ok(world)
+    }
 }
 
 /// No kubelet renews anything here, so no Lease says that a node is gone.
