@@ -4,11 +4,15 @@
 mod exhaustive;
 mod failover;
 mod health;
+mod measured;
+mod objects;
+mod repeated;
 mod report;
 mod s3;
 mod shared_volume;
 mod simulate;
 mod timeline;
+mod watched;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -3,26 +3,22 @@
 
 mod agents;
 mod local;
-pub(super) mod measured;
 mod phases;
 mod run;
 mod verdicts;
-pub(super) mod watched;
 mod world;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use bulkhead::api::time;
-use bulkhead_testbed::binaries::Binaries;
 use clap::Args;
 use serde_json::json;
 
 use crate::Result;
-use crate::programs::{self, Profile};
 use crate::steps::{Steps, cargo};
 
-use super::report;
+use super::repeated::Repeated;
 
 /// Options of `bench health`.
 #[derive(Args, Clone, Debug)]
@@ -46,32 +42,20 @@ pub struct Options {
     /// How long nothing happens while it is counted what is written at rest [default: 60s, 10s with --dev]
     #[arg(long, value_name = "DURATION")]
     rest: Option<time::Duration>,
-    /// How often; each time in a new cluster
-    #[arg(long, default_value_t = 1)]
-    runs: usize,
     /// Then let so many claims race with the taints of their volumes, on the real binder and scheduler
     #[arg(long, default_value_t = 0)]
     bindings: usize,
-    /// Also write the results to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Measure the development build: quick to make, slow to run
-    #[arg(long)]
-    dev: bool,
+    #[command(flatten)]
+    repeated: Repeated,
 }
 
 impl Options {
-    fn profile(&self) -> Profile {
-        if self.dev { Profile::Dev } else { Profile::Release }
-    }
-
     fn rest(&self) -> Duration {
-        let usual = Duration::from_secs(if self.dev { 10 } else { 60 });
-        self.rest.as_ref().map_or(usual, time::Duration::get)
+        self.repeated.rest(self.rest.as_ref())
     }
 
     fn check(&self) -> Result<()> {
-        if [self.volumes, self.nodes, self.faults, self.single_faults, self.runs].contains(&0) {
+        if [self.volumes, self.nodes, self.faults, self.single_faults, self.repeated.runs].contains(&0) {
             return Err("--volumes, --nodes, --faults, --single-faults and --runs must be 1 or more".into());
         }
         if self.faults > self.volumes || self.single_faults > self.volumes {
@@ -96,21 +80,9 @@ pub async fn run(root: &Path, options: &Options) -> Result<()> {
         println!("the real agent is left out: it needs root, to mount volumes and to look into a mount namespace");
         options.local = 0;
     }
-    let programs = programs::build(root, options.profile())?;
-    tokio::task::spawn_blocking(|| Binaries::ensure(None)).await??;
-    let mut runs = Vec::new();
-    for number in 1..=options.runs {
-        let measured = run::run(root, &programs, &options).await.map_err(|error| format!("run {number}: {error}"))?;
-        println!("run {number} of {} is done", options.runs);
-        runs.push(measured);
-    }
-    let measures = measured::measures(&runs);
     let about = format!("{} volumes on {} nodes, {} break at once", options.volumes, options.nodes, options.faults);
-    report::print(&measures, options.runs, options.profile(), &about);
-    if let Some(file) = &options.json {
-        let text = serde_json::to_string_pretty(&report::json(&measures, options.runs, &params(&options)))?;
-        std::fs::write(file, text + "\n").map_err(|error| format!("cannot write {}: {error}", file.display()))?;
-    }
+    let measure = async |programs: &Path| run::run(root, programs, &options).await;
+    options.repeated.run(root, &about, params(&options), measure).await?;
     if options.bindings > 0 {
         let (root, bindings) = (root.to_owned(), options.bindings);
         tokio::task::spawn_blocking(move || race(&root, bindings).map_err(|error| error.to_string())).await??;
@@ -131,6 +103,5 @@ fn params(options: &Options) -> serde_json::Value {
     json!({
         "volumes": options.volumes, "nodes": options.nodes, "faults": options.faults,
         "singleFaults": options.single_faults, "local": options.local, "rest": options.rest().as_secs(),
-        "build": options.profile().name(), "machine": report::machine(),
     })
 }

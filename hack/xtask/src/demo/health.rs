@@ -16,6 +16,8 @@ use self::stage::Stage;
 use crate::Result;
 use crate::programs::{self, Profile};
 
+use super::report::{self, Promise};
+
 /// Longest time for each part. It takes seconds; a machine may be busy.
 const LIMIT: Duration = Duration::from_secs(120);
 /// From the break to the taint, where nodes are looked at by agents.
@@ -43,9 +45,6 @@ pub struct Options {
     simulated: bool,
 }
 
-/// What was promised, and whether it was so.
-type Promise = (bool, String);
-
 /// Shows it all.
 pub async fn run(root: &Path, options: &Options) -> Result<()> {
     let simulated = match real_nodes::check() {
@@ -61,12 +60,7 @@ pub async fn run(root: &Path, options: &Options) -> Result<()> {
     let stage = if simulated { Stage::simulated(programs).await? } else { Stage::real(&programs).await? };
     stage.set_up().await?;
     let promises = play(&stage).await?;
-    println!();
-    for (held, promise) in &promises {
-        println!("{:>7}  {promise}", if *held { "ok" } else { "NOT SO" });
-    }
-    let broken: Vec<_> = promises.into_iter().filter(|(held, _)| !held).map(|(_, promise)| promise).collect();
-    if broken.is_empty() { Ok(()) } else { Err(format!("not so: {}", broken.join("; ")).into()) }
+    report::judge(promises)
 }
 
 async fn play(stage: &Stage) -> Result<Vec<Promise>> {

@@ -3,7 +3,21 @@
 use std::time::Duration;
 
 use super::{Failover, POD, Without};
+use crate::Result;
 use crate::incident::{Moment, seconds};
+
+/// What was promised, and whether it held.
+pub(super) type Promise = (bool, String);
+
+/// Prints what was promised and fails if any of it did not hold.
+pub(super) fn judge(promises: Vec<Promise>) -> Result<()> {
+    println!();
+    for (held, promise) in &promises {
+        println!("{:>7}  {promise}", if *held { "ok" } else { "NOT SO" });
+    }
+    let broken: Vec<_> = promises.into_iter().filter(|(held, _)| !held).map(|(_, promise)| promise).collect();
+    if broken.is_empty() { Ok(()) } else { Err(format!("not so: {}", broken.join("; ")).into()) }
+}
 
 /// Prints what happened, with the audit log's and the array's stamps.
 pub fn print(failover: &Failover, without: &Without) {

@@ -14,6 +14,8 @@ use self::look::Look;
 use crate::Result;
 use crate::programs::{self, Profile};
 
+use super::report::{self, Promise};
+
 /// Longest time for each part. It takes seconds; a machine may be busy.
 const LIMIT: Duration = Duration::from_secs(120);
 /// From the death of mount-s3 until the workload reads again.
@@ -30,9 +32,6 @@ const AUDITOR: &str = "auditor";
 const ALL: [&str; 3] = [WRITER, READER, AUDITOR];
 const AUDITORS: i64 = 2000;
 
-/// What was promised, and whether it was so.
-type Promise = (bool, String);
-
 /// Shows it all.
 pub async fn run(root: &Path) -> Result<()> {
     real_nodes::check()?;
@@ -44,12 +43,7 @@ pub async fn run(root: &Path) -> Result<()> {
     let options = RealClusterOptions { nodes: 2, s3: true, ..RealClusterOptions::new(&programs) };
     let cluster = RealCluster::start(options).await?;
     let promises = play(&cluster).await?;
-    println!();
-    for (held, promise) in &promises {
-        println!("{:>7}  {promise}", if *held { "ok" } else { "NOT SO" });
-    }
-    let broken: Vec<_> = promises.into_iter().filter(|(held, _)| !held).map(|(_, promise)| promise).collect();
-    if broken.is_empty() { Ok(()) } else { Err(format!("not so: {}", broken.join("; ")).into()) }
+    report::judge(promises)
 }
 
 async fn play(cluster: &RealCluster) -> Result<Vec<Promise>> {

@@ -22,6 +22,8 @@ use crate::Result;
 use crate::incident::{Moment, seconds};
 use crate::programs::{self, Profile};
 
+use super::report::{self, Promise};
+
 /// Longest time for each part. It takes seconds; a machine may be busy.
 const LIMIT: Duration = Duration::from_secs(180);
 /// How often it is looked: what the table says of the API is as exact as this.
@@ -32,9 +34,6 @@ const RECORDS: u64 = 20;
 /// The claim, and with it the server, the SharedVolume, the Service.
 const NAME: &str = "media";
 const CLIENT: &str = "editor";
-
-/// What was promised, and whether it was so.
-type Promise = (bool, String);
 
 /// Shows it all.
 pub async fn run(root: &Path) -> Result<()> {
@@ -50,12 +49,7 @@ pub async fn run(root: &Path) -> Result<()> {
     let cluster = RealCluster::start(RealClusterOptions { nfs: true, ..RealClusterOptions::new(&programs) }).await?;
     cluster.testbed.apply_file(&root.join("config/samples/resiliencypolicy-first.yaml")).await?;
     let promises = play(&cluster).await?;
-    println!();
-    for (held, promise) in &promises {
-        println!("{:>7}  {promise}", if *held { "ok" } else { "NOT SO" });
-    }
-    let broken: Vec<_> = promises.into_iter().filter(|(held, _)| !held).map(|(_, promise)| promise).collect();
-    if broken.is_empty() { Ok(()) } else { Err(format!("not so: {}", broken.join("; ")).into()) }
+    report::judge(promises)
 }
 
 async fn play(cluster: &RealCluster) -> Result<Vec<Promise>> {

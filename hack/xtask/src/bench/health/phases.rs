@@ -9,10 +9,10 @@ use kube::api::ListParams;
 
 use crate::Result;
 
-use super::measured::Times;
+use super::super::measured::Times;
+use super::super::watched::{Spell, Writes};
 use super::run::{LIMIT, Run, agent_user, controller_user};
 use super::verdicts::Switch;
-use super::watched::{Spell, Writes};
 use super::world::Layout;
 
 /// The goals of the project: from the signal to the taint, and all taints of a thousand faults.

@@ -11,18 +11,16 @@ use kube::Api;
 
 use crate::Result;
 
+use super::super::measured::Measured;
+use super::super::watched::{self, QUIET, Writes};
 use super::Options;
 use super::agents::Agents;
 use super::local::{self, LocalNode};
-use super::measured::Measured;
 use super::verdicts::Verdicts;
-use super::watched::{self, Writes};
 use super::world::{AGENT, Layout, World};
 
 /// The time by which anything must be done. How long it took is measured; a loaded machine must not end a run.
 pub const LIMIT: Duration = Duration::from_secs(900);
-/// For so long nothing is written before it counts as quiet.
-const QUIET: Duration = Duration::from_secs(3);
 
 /// A cluster that is being measured.
 pub struct Run<'a> {

@@ -9,20 +9,18 @@ use bulkhead_testbed::process::{Launch, Process};
 use bulkhead_testbed::{Identity, KwokNodes, KwokOptions, Testbed, TestbedOptions};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::Result;
+
+use super::super::objects::{AT_ONCE, at_once, create};
 
 /// The agent's ServiceAccount and its namespace, as shipped.
 pub const AGENT: &str = "bulkhead-node-agent";
 /// What kwok knows its nodes by.
 const NODE_LABEL: &str = "bench.bulkhead.dev/node";
-/// Objects that are created at once.
-const AT_ONCE: usize = 32;
 /// A loaded machine is late; that nodes fail is not the question here.
 const GRACE: Duration = Duration::from_secs(300);
 
@@ -111,8 +109,8 @@ impl World {
 
     /// Adds a Node with a pod that stands for its agent.
     pub async fn add_node(&self, name: String, boot_id: String) -> Result<SimulatedNode> {
-        let node: Node = self.create(None, node(&name, &boot_id)).await?;
-        let pod: Pod = self.create(Some(AGENT), agent_pod(&name)).await?;
+        let node: Node = create(&self.admin, None, node(&name, &boot_id)).await?;
+        let pod: Pod = create(&self.admin, Some(AGENT), agent_pod(&name)).await?;
         let ready = json!({ "status": {
             "phase": "Running",
             "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": chrono::Utc::now().to_rfc3339() }],
@@ -141,21 +139,11 @@ impl World {
     /// Creates local volumes with their claims: name, node and path of each.
     pub async fn add_volumes(&self, volumes: Vec<(String, String, String)>) -> Result<()> {
         let creations = volumes.into_iter().map(|(name, node, path)| async move {
-            self.create::<PersistentVolume>(None, volume(&name, &node, &path)).await?;
-            self.create::<PersistentVolumeClaim>(Some("default"), claim(&name)).await?;
+            create::<PersistentVolume>(&self.admin, None, volume(&name, &node, &path)).await?;
+            create::<PersistentVolumeClaim>(&self.admin, Some("default"), claim(&name)).await?;
             Ok::<_, Box<dyn std::error::Error>>(())
         });
-        stream::iter(creations.collect::<Vec<_>>()).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
-        Ok(())
-    }
-
-    async fn create<K>(&self, namespace: Option<&str>, object: Value) -> Result<K>
-    where
-        K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
-    {
-        let url = K::url_path(&(), namespace);
-        let request = kube::core::Request::new(url).create(&PostParams::default(), serde_json::to_vec(&object)?)?;
-        Ok(self.admin.request(request).await?)
+        at_once(creations).await
     }
 
     /// Starts one of our programs.

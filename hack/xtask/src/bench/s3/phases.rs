@@ -9,8 +9,8 @@ use bulkhead_testbed::process::Process;
 
 use crate::Result;
 
-use super::super::health::measured::{Measured, Times};
-use super::super::health::watched::{Spell, Writes};
+use super::super::measured::{Measured, Times};
+use super::super::watched::{self, Spell, Writes};
 use super::Options;
 use super::seen::Seen;
 use super::world::{LIMIT, NAMESPACE, Workload, World, node};
@@ -29,8 +29,6 @@ const WAVE: usize = 200;
 /// The controller works so long between two kills, and then longer, and again so long.
 const LIVES: [Duration; 4] =
     [Duration::from_millis(700), Duration::from_millis(1900), Duration::from_millis(1100), Duration::from_millis(2600)];
-/// For so long nothing is written before it counts as quiet.
-const QUIET: Duration = Duration::from_secs(3);
 
 /// A cluster that is being measured.
 pub struct Run<'a> {
@@ -268,18 +266,7 @@ impl<'a> Run<'a> {
 
     /// Waits until the controller has nothing to write any more.
     async fn quiet(&self) -> Result<()> {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let end = self.world.cluster.testbed.audit().end()?;
-            tokio::time::sleep(QUIET).await;
-            let written = self.written(end)?;
-            if written.all() == 0 {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(format!("there is no rest: in the last {QUIET:?} the controller wrote {written}").into());
-            }
-        }
+        watched::quiet(&self.world.cluster.testbed.audit(), &Identity::OperatorController.user(), LIMIT).await
     }
 
     fn say(&self, what: &str) {

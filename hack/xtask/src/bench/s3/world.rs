@@ -12,23 +12,20 @@ use bulkhead_testbed::{Identity, TestbedOptions};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::Result;
 
-use super::super::health::watched;
+use super::super::objects::{AT_ONCE, at_once, claims_are_bound, create};
+use super::super::watched;
 use super::Options;
 
 /// Where the workloads are.
 pub const NAMESPACE: &str = "default";
 /// The time by which anything must be done. How long it took is measured; a loaded machine must not end a run.
 pub const LIMIT: Duration = Duration::from_secs(900);
-/// Objects that are created at once.
-const AT_ONCE: usize = 32;
 
 /// Nodes that are not played.
 const ELSEWHERE: usize = 100;
@@ -112,31 +109,17 @@ impl World {
     /// Creates volumes with their claims and waits until they are bound.
     pub async fn add_volumes(&self, names: &[String]) -> Result<()> {
         let creations = names.iter().map(|name| async move {
-            self.create::<PersistentVolume>(None, volume(name)).await?;
-            self.create::<PersistentVolumeClaim>(Some(NAMESPACE), claim(name)).await?;
+            create::<PersistentVolume>(&self.admin, None, volume(name)).await?;
+            create::<PersistentVolumeClaim>(&self.admin, Some(NAMESPACE), claim(name)).await?;
             Ok::<_, Box<dyn std::error::Error>>(())
         });
-        stream::iter(creations.collect::<Vec<_>>()).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.admin.clone(), NAMESPACE);
-        let is_bound = |claim: &PersistentVolumeClaim| {
-            claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
-        };
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let open = claims.list(&ListParams::default()).await?.items.iter().filter(|it| !is_bound(it)).count();
-            if open == 0 {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(format!("{open} claims are not bound").into());
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        at_once(creations).await?;
+        claims_are_bound(&self.admin, NAMESPACE, LIMIT).await
     }
 
     /// Creates workloads in this order; returns their uids.
     pub async fn add_workloads(&self, workloads: &[Workload]) -> Result<Vec<String>> {
-        let creations = workloads.iter().map(|it| self.create::<Pod>(Some(NAMESPACE), workload(it)));
+        let creations = workloads.iter().map(|it| create::<Pod>(&self.admin, Some(NAMESPACE), workload(it)));
         let pods: Vec<Pod> = stream::iter(creations.collect::<Vec<_>>()).buffered(AT_ONCE).try_collect().await?;
         Ok(pods.iter().map(|pod| pod.uid().unwrap_or_default()).collect())
     }
@@ -144,11 +127,10 @@ impl World {
     /// Creates pods that have nothing to do with S3, on nodes that are not played.
     pub async fn add_others(&self, count: usize) -> Result<()> {
         for number in 0..ELSEWHERE {
-            self.create::<Node>(None, elsewhere(number)).await?;
+            create::<Node>(&self.admin, None, elsewhere(number)).await?;
         }
-        let creations = (0..count).map(|number| self.create::<Pod>(Some(NAMESPACE), other(number)));
-        stream::iter(creations.collect::<Vec<_>>()).buffer_unordered(AT_ONCE).try_collect::<Vec<Pod>>().await?;
-        Ok(())
+        let creations = (0..count).map(|number| create::<Pod>(&self.admin, Some(NAMESPACE), other(number)));
+        at_once(creations).await
     }
 
     /// Deletes workloads.
@@ -156,10 +138,9 @@ impl World {
         let pods: Api<Pod> = Api::namespaced(self.admin.clone(), NAMESPACE);
         let deletions = workloads.iter().map(|workload| {
             let pods = pods.clone();
-            async move { pods.delete(&workload.name, &DeleteParams::default()).await.map(drop) }
+            async move { Ok(pods.delete(&workload.name, &DeleteParams::default()).await.map(drop)?) }
         });
-        stream::iter(deletions.collect::<Vec<_>>()).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
-        Ok(())
+        at_once(deletions).await
     }
 
     /// Waits until there is neither an attachment nor a Mountpoint Pod.
@@ -185,15 +166,6 @@ impl World {
     pub async fn mountpoint_pods(&self) -> Result<usize> {
         let pods: Api<Pod> = Api::namespaced(self.admin.clone(), s3::MOUNTPOINT_NAMESPACE);
         Ok(pods.list_metadata(&ListParams::default()).await?.items.len())
-    }
-
-    async fn create<K>(&self, namespace: Option<&str>, object: Value) -> Result<K>
-    where
-        K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
-    {
-        let url = K::url_path(&(), namespace);
-        let request = kube::core::Request::new(url).create(&PostParams::default(), serde_json::to_vec(&object)?)?;
-        Ok(self.admin.request(request).await?)
     }
 }
 

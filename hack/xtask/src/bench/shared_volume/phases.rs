@@ -1,7 +1,7 @@
 //! What is measured, in order.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bulkhead_testbed::Identity;
 use k8s_openapi::api::core::v1::Service;
@@ -10,8 +10,8 @@ use kube::api::DeleteParams;
 
 use crate::Result;
 
-use super::super::health::measured::{Measured, Times};
-use super::super::health::watched::{Spell, Writes};
+use super::super::measured::{Measured, Times};
+use super::super::watched::{self, Spell, Writes};
 use super::Options;
 use super::seen::Seen;
 use super::world::{LIMIT, NAMESPACE, World};
@@ -25,8 +25,6 @@ const BACK: f64 = 1.0;
 /// Writes of a switch but for the status: the slice; with v1 Endpoints those, and the targetPort of the Service.
 const WRITES: f64 = 1.0;
 const WRITES_WITH_ENDPOINTS: f64 = 3.0;
-/// For so long nothing is written before it counts as quiet.
-const QUIET: Duration = Duration::from_secs(3);
 
 /// A cluster that is being measured.
 pub struct Run<'a> {
@@ -210,18 +208,7 @@ impl<'a> Run<'a> {
 
     /// Waits until the controller has nothing to write any more.
     async fn quiet(&self) -> Result<()> {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let end = self.world.cluster.testbed.audit().end()?;
-            tokio::time::sleep(QUIET).await;
-            let written = self.written(end)?;
-            if written.all() == 0 {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(format!("there is no rest: in the last {QUIET:?} the controller wrote {written}").into());
-            }
-        }
+        watched::quiet(&self.world.cluster.testbed.audit(), &Identity::OperatorController.user(), LIMIT).await
     }
 
     fn say(&self, what: &str) {

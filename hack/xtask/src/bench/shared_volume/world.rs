@@ -1,31 +1,27 @@
 //! The cluster that is measured: bound claims, and two servers that stand for all servers of all volumes.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bulkhead::api::shared_volume::SharedVolume;
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions};
 use bulkhead_testbed::nfs_server::{Mode, Server, reachable_address};
 use bulkhead_testbed::process::Process;
 use bulkhead_testbed::{Identity, TestbedOptions};
-use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client, Resource};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::Result;
 
-use super::super::health::watched;
+use super::super::objects::{at_once, claims_are_bound, create};
+use super::super::watched;
 
 /// Where everything is.
 pub const NAMESPACE: &str = "default";
 /// The time by which anything must be done. How long it took is measured; a loaded machine must not end a run.
 pub const LIMIT: Duration = Duration::from_secs(300);
-/// Requests at once.
-const AT_ONCE: usize = 32;
 
 /// The cluster.
 pub struct World {
@@ -70,25 +66,11 @@ impl World {
     /// Creates volumes with their claims and waits until they are bound.
     pub async fn add_claims(&self, names: &[String]) -> Result<()> {
         let creations = names.iter().map(|name| async move {
-            self.create::<PersistentVolume>(None, volume(name)).await?;
-            self.create::<PersistentVolumeClaim>(Some(NAMESPACE), claim(name)).await
+            create::<PersistentVolume>(&self.admin, None, volume(name)).await?;
+            create::<PersistentVolumeClaim>(&self.admin, Some(NAMESPACE), claim(name)).await
         });
-        self.at_once(creations).await?;
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.admin.clone(), NAMESPACE);
-        let is_bound = |claim: &PersistentVolumeClaim| {
-            claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
-        };
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let open = claims.list(&ListParams::default()).await?.items.iter().filter(|it| !is_bound(it)).count();
-            if open == 0 {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(format!("{open} claims are not bound").into());
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        at_once(creations).await?;
+        claims_are_bound(&self.admin, NAMESPACE, LIMIT).await
     }
 
     /// Creates SharedVolumes for claims of their names, with server `a` active.
@@ -110,8 +92,8 @@ impl World {
                 },
             })
         };
-        let creations = names.iter().map(|name| self.create::<SharedVolume>(Some(NAMESPACE), volume(name)));
-        self.at_once(creations).await
+        let creations = names.iter().map(|name| create::<SharedVolume>(&self.admin, Some(NAMESPACE), volume(name)));
+        at_once(creations).await
     }
 
     /// Says which server shall be active.
@@ -124,21 +106,7 @@ impl World {
 
     /// The same of many.
     pub async fn switch_all(&self, names: &[String], to: &str) -> Result<()> {
-        self.at_once(names.iter().map(|name| self.switch(name, to))).await
-    }
-
-    async fn at_once<T>(&self, work: impl Iterator<Item = impl Future<Output = Result<T>>>) -> Result<()> {
-        stream::iter(work.collect::<Vec<_>>()).buffer_unordered(AT_ONCE).try_collect::<Vec<T>>().await?;
-        Ok(())
-    }
-
-    async fn create<K>(&self, namespace: Option<&str>, object: Value) -> Result<K>
-    where
-        K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
-    {
-        let url = K::url_path(&(), namespace);
-        let request = kube::core::Request::new(url).create(&PostParams::default(), serde_json::to_vec(&object)?)?;
-        Ok(self.admin.request(request).await?)
+        at_once(names.iter().map(|name| self.switch(name, to))).await
     }
 }
 

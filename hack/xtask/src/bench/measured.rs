@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::report::Measure;
+use super::report::Measure;
 
 /// One number.
 #[derive(Clone, Debug)]

@@ -11,6 +11,9 @@ use tokio::net::TcpStream;
 
 use crate::Result;
 
+/// So long nothing is written when nothing is left to be written.
+pub const QUIET: Duration = Duration::from_secs(3);
+
 /// API writes by what was written and how it was answered, Leases left out: `patch persistentvolumes` and so on.
 #[derive(Clone, Debug, Default)]
 pub struct Writes(BTreeMap<String, usize>);
@@ -94,6 +97,22 @@ impl Spell {
             memory: mebibytes(now.memory),
             peak: mebibytes(now.peak_memory),
         })
+    }
+}
+
+/// Waits until a program has nothing to write any more.
+pub async fn quiet(audit: &Audit, user: &str, limit: Duration) -> Result<()> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let end = audit.end()?;
+        tokio::time::sleep(QUIET).await;
+        let written = Writes::since(audit, end, user)?;
+        if written.all() == 0 {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!("there is no rest: in the last {QUIET:?} the controller wrote {written}").into());
+        }
     }
 }
 
