@@ -7,7 +7,7 @@ use k8s_openapi::api::admissionregistration::v1 as admission;
 use k8s_openapi::api::coordination::v1 as coordination;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::storage::v1 as storage;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -98,6 +98,36 @@ part! {
         phase: Option<String>,
         /// Its conditions.
         conditions: Vec<StatusCondition>,
+        /// Its containers.
+        container_statuses: Vec<ContainerStatus>,
+        /// Its init containers.
+        init_container_statuses: Vec<ContainerStatus>,
+    }
+}
+
+part! {
+    /// Status of a container.
+    ContainerStatus {
+        /// Its name.
+        name: String,
+        /// What it does now.
+        state: ContainerState,
+    }
+}
+
+part! {
+    /// What a container does now, as far as it does not run.
+    ContainerState {
+        /// Why it does not run.
+        waiting: Option<Waiting>,
+    }
+}
+
+part! {
+    /// Why a container does not run.
+    Waiting {
+        /// In CamelCase.
+        reason: String,
     }
 }
 
@@ -196,8 +226,20 @@ impl Pod {
 
     /// Its controller, as kind.
     pub fn controller_kind(&self) -> Option<&str> {
+        self.controller().map(|owner| owner.kind.as_str())
+    }
+
+    /// Its controller.
+    pub fn controller(&self) -> Option<&OwnerReference> {
         let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
-        owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.kind.as_str())
+        owners.iter().find(|owner| owner.controller == Some(true))
+    }
+
+    /// The container, or init container, that fails again and again, so that the kubelet starts it ever more seldom.
+    pub fn crash_looping(&self) -> Option<&str> {
+        let all = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
+        let mut loops = all.filter(|it| it.state.waiting.as_ref().is_some_and(|it| it.reason == "CrashLoopBackOff"));
+        loops.next().map(|container| container.name.as_str())
     }
 
     /// Whether it is the image of a static pod of the kubelet.

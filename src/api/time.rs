@@ -63,6 +63,11 @@ impl Duration {
         Self { text: format!("{seconds}s"), value: std::time::Duration::from_secs(seconds.into()) }
     }
 
+    /// A duration of whole hours.
+    pub fn hours(hours: u32) -> Self {
+        Self { text: format!("{hours}h"), value: std::time::Duration::from_secs(u64::from(hours) * 3600) }
+    }
+
     /// A duration of whole minutes.
     pub fn minutes(minutes: u32) -> Self {
         Self { text: format!("{minutes}m"), value: std::time::Duration::from_secs(u64::from(minutes) * 60) }

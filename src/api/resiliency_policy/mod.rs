@@ -1,10 +1,12 @@
 //! `ResiliencyPolicy`: which pods are failed over, on what evidence, and what must be proved first.
 
+mod crash_loop;
 mod detection;
 mod fencing;
 mod limits;
 mod status;
 
+pub use crash_loop::*;
 pub use detection::*;
 pub use fencing::*;
 pub use limits::*;
@@ -123,6 +125,10 @@ pub struct Triggers {
     )]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub volume_taints: Vec<String>,
+    /// Protected pod in CrashLoopBackOff on a node that is well.
+    #[serde(default)]
+    #[schemars(transform = empty_default)]
+    pub crash_loop: CrashLoop,
 }
 
 impl Triggers {
@@ -133,7 +139,11 @@ impl Triggers {
 
 impl Default for Triggers {
     fn default() -> Self {
-        Self { node_failure: Self::default_node_failure(), volume_taints: Vec::new() }
+        Self {
+            node_failure: Self::default_node_failure(),
+            volume_taints: Vec::new(),
+            crash_loop: CrashLoop::default(),
+        }
     }
 }
 

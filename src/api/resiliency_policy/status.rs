@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::schema;
 
+use super::CrashLoopDelete;
+
 /// What the controller sees and does. Written only by the controller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -48,7 +50,16 @@ pub struct ResiliencyPolicyStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub restraints: Vec<Restraint>,
+    /// Pods that were deleted because of their crash loop, oldest first: what triggers.crashLoop.maxDeletes counts. Rows older
+    /// than the window go when the next one comes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub crash_loop_deletes: Vec<CrashLoopDelete>,
 }
+
+/// `maxItems` of `status.crashLoopDeletes`.
+pub const CRASH_LOOP_DELETES_MAX: usize = 256;
 
 /// One driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]

@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, PodAction};
 use crate::api::resiliency_policy::ResiliencyPolicy;
+use crate::api::slim::Pod;
 use crate::controllers::{Context, reference};
 use crate::error::Result;
 use crate::runtime::events::EventType;
@@ -46,6 +47,12 @@ pub async fn act(cx: &Context, effect: Effect) -> Result<Option<NodeFence>> {
         }
         Effect::Record(policy) => {
             cx.writer.replace_status(policy.as_ref()).await?;
+        }
+        Effect::Reschedule { pod, note } => {
+            let version = pod.pod.metadata.resource_version.as_deref();
+            cx.writer.delete::<Pod>(&ObjectKey::from(pod.pod.as_ref()), pod.uid(), version, None).await?;
+            tracing::info!(pod = pod.display(), note, "pod deleted");
+            cx.events.publish(reference(pod.pod.as_ref()), EventType::Normal, "PodReleased", "Reschedule", note);
         }
     }
     Ok(None)

@@ -15,6 +15,7 @@ use crate::api::volume_health::VolumeHealth;
 use crate::mutants::{self, Mutant};
 
 use super::brakes::{self, Cluster};
+use super::crash_loops::{self, CrashLoops};
 use super::evidence::{self, Silence};
 use super::plan::{self, LiveNode, NamespaceLabels};
 use super::select::Effective;
@@ -63,6 +64,13 @@ pub enum Effect {
     Replan(Box<NodeFence>),
     /// Write a policy's status at the resourceVersion it carries.
     Record(Box<ResiliencyPolicy>),
+    /// Delete a pod of this uid and resourceVersion, in its own time: it fails again and again where it is.
+    Reschedule {
+        /// The pod.
+        pod: PodView,
+        /// Why, for people.
+        note: String,
+    },
 }
 
 /// Why a failed node is not acted on.
@@ -93,6 +101,8 @@ pub struct Decision {
     pub restrained: Vec<Restrained>,
     /// Pods that stay though their volumes are tainted.
     pub unmoved: Vec<Unmoved>,
+    /// Pods in CrashLoopBackOff.
+    pub crash_loops: CrashLoops,
     /// When to look again though nothing changed.
     pub look_again: Option<Duration>,
 }
@@ -117,9 +127,11 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         brakes.insert(name, PolicyBrakes::new(policy, seen, (outage, array), now));
     }
     let candidates = candidates(seen, &troubles, &mut decision.unmoved, now);
+    let busy: BTreeSet<_> = candidates.iter().map(|candidate| candidate.node.to_owned()).collect();
     for candidate in candidates {
         consider(seen, &troubles, &candidate, &mut brakes, &mut decision, now);
     }
+    crash_loops::reschedule(seen, &busy, &brakes, &mut decision, now);
     policies::guard(seen, &mut decision);
     policies::record_all(seen, &brakes, &mut decision, now);
     decision.look_again = look_again(seen, &decision, now);
@@ -174,7 +186,7 @@ impl PolicyBrakes {
     }
 
     /// The brake that holds a node; one that counts already needs no further budget.
-    fn held_by(&self, cause: Cause, is_counted: bool) -> Option<&'static str> {
+    pub(super) fn held_by(&self, cause: Cause, is_counted: bool) -> Option<&'static str> {
         match &self.outage {
             Some(restraint) if restraint.type_ == RestraintType::CorrelatedOutage => Some("CorrelatedOutage"),
             Some(_) => Some("Cooldown"),
@@ -217,7 +229,7 @@ fn live_policies(seen: &Seen) -> impl Iterator<Item = &ResiliencyPolicy> + Clone
 
 /// Why pods of a node are to be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Cause {
+pub(super) enum Cause {
     /// It has failed.
     NodeFailure,
     /// It is well, and their volumes are tainted there.
@@ -260,7 +272,8 @@ fn candidates<'a>(seen: &'a Seen, troubles: &'a Troubles, unmoved: &mut Vec<Unmo
     found
 }
 
-fn fence_of<'a>(seen: &'a Seen, node: &str) -> Option<&'a NodeFence> {
+/// The NodeFence of a node.
+pub(super) fn fence_of<'a>(seen: &'a Seen, node: &str) -> Option<&'a NodeFence> {
     seen.fences.iter().map(Arc::as_ref).find(|fence| fence.metadata.name.as_deref() == Some(node))
 }
 

@@ -36,6 +36,8 @@ pub struct Memory {
     pub restrained: BTreeSet<Restrained>,
     /// Pods that stayed in the last pass though their volumes were tainted.
     pub unmoved: BTreeSet<Unmoved>,
+    /// Pods that stayed in their crash loop in the last pass.
+    pub crash_loops_held: BTreeSet<Unmoved>,
     /// NodeFences that exist but are not seen in the store yet, by generation.
     unseen: BTreeMap<String, i64>,
     /// The leadership term that `unseen` was begun in.
@@ -152,6 +154,7 @@ impl Memory {
         }
         self.suspected.clone_from(&decision.suspected);
         self.unmoved = decision.unmoved.iter().cloned().collect();
+        self.crash_loops_held = decision.crash_loops.held.iter().cloned().collect();
         self.restrained = decision.restrained.iter().cloned().collect();
     }
 }

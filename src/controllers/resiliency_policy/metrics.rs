@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kube::Resource as _;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
@@ -38,6 +39,8 @@ pub struct Metrics {
     held: Family<HeldBy, Gauge>,
     fences: Family<InPhase, Gauge>,
     unmoved: Gauge,
+    crash_loops_held: Gauge,
+    crash_loop_deletes: Counter,
 }
 
 impl Metrics {
@@ -51,14 +54,30 @@ impl Metrics {
                 "Pods that stay though their volumes are tainted and their policies would move them",
                 Gauge::default(),
             ),
+            crash_loops_held: telemetry.register(
+                "crash_loops_held",
+                "Protected pods in CrashLoopBackOff that a budget or a brake leaves where they are",
+                Gauge::default(),
+            ),
+            crash_loop_deletes: telemetry.register(
+                "crash_loop_deletes",
+                "Pods that were deleted so that they could start on another node",
+                Counter::default(),
+            ),
             fences: telemetry.register("node_fences", "NodeFences by phase", Family::default()),
         }
+    }
+
+    /// A pod was deleted because of its crash loop.
+    pub fn rescheduled(&self) {
+        self.crash_loop_deletes.inc();
     }
 
     /// Takes a pass in.
     pub fn pass(&self, decision: &Decision, fences: &[Arc<NodeFence>]) {
         self.suspected.set(i64::try_from(decision.suspected.len()).unwrap_or(i64::MAX));
         self.unmoved.set(i64::try_from(decision.unmoved.len()).unwrap_or(i64::MAX));
+        self.crash_loops_held.set(i64::try_from(decision.crash_loops.held.len()).unwrap_or(i64::MAX));
         for brake in ["BudgetExhausted", "CorrelatedOutage", "Cooldown", "ArrayOutage"] {
             let held = decision.restrained.iter().filter(|held| held.brake == brake).count();
             self.held.get_or_create(&HeldBy { brake }).set(i64::try_from(held).unwrap_or(i64::MAX));

@@ -3,6 +3,7 @@
 
 pub mod act;
 pub mod brakes;
+pub mod crash_loops;
 pub mod decide;
 pub mod episodes;
 pub mod evidence;
@@ -37,7 +38,7 @@ use crate::runtime::events::EventType;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
 use crate::runtime::store::{Change, ObjectKey};
 
-use decide::Decision;
+use decide::{Decision, Effect};
 use memory::Memory;
 use metrics::Metrics;
 use volumes::Unmoved;
@@ -146,7 +147,9 @@ impl Controller {
         let look_again = decision.look_again;
         let mut changed = false;
         for effect in decision.effects {
+            let reschedules = matches!(effect, Effect::Reschedule { .. });
             match act::act(&self.cx, effect).await {
+                Ok(_) if reschedules => self.metrics.rescheduled(),
                 Ok(Some(fence)) => memory.wrote(&fence),
                 Ok(None) => {}
                 // Somebody wrote in between, or deleted the policy: what was decided on is gone, so decide anew.
@@ -211,6 +214,8 @@ impl Controller {
         }
         let unmoved: BTreeSet<_> = decision.unmoved.iter().cloned().collect();
         unmoved.difference(&memory.unmoved).for_each(|held| self.tell_unmoved(held));
+        let looping: BTreeSet<_> = decision.crash_loops.held.iter().cloned().collect();
+        looping.difference(&memory.crash_loops_held).for_each(|held| self.tell_looping(held));
         memory.note(decision, now);
     }
 
@@ -220,6 +225,15 @@ impl Controller {
         if let Some(pod) = self.cx.stores.pods.get(&ObjectKey::namespaced(namespace, pod)) {
             let note = format!("{}: {}", held.reason, held.message);
             self.cx.events.publish(reference(pod.as_ref()), EventType::Warning, "FenceHeld", "Release", note);
+        }
+    }
+
+    fn tell_looping(&self, held: &Unmoved) {
+        let (namespace, pod) = (held.namespace.as_str(), held.name.as_str());
+        tracing::warn!(namespace, pod, reason = held.reason, held.message, "a pod stays in its crash loop");
+        if let Some(pod) = self.cx.stores.pods.get(&ObjectKey::namespaced(namespace, pod)) {
+            let note = format!("{}: in CrashLoopBackOff, and stays: {}", held.reason, held.message);
+            self.cx.events.publish(reference(pod.as_ref()), EventType::Warning, "PodKept", "Reschedule", note);
         }
     }
 

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::names;
-use crate::api::resiliency_policy::{ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType};
+use crate::api::resiliency_policy::{
+    CrashLoopDelete, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType,
+};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 
 use super::decide::{self, Decision, Effect, PolicyBrakes, Seen};
-use super::{select, status};
+use super::{crash_loops, select, status};
 
 /// Puts our finalizer on policies, and takes it off those that are deleted and have nothing left to do.
 pub(super) fn guard(seen: &Seen, decision: &mut Decision) {
@@ -42,6 +44,7 @@ pub(super) fn record_all(seen: &Seen, brakes: &BTreeMap<&str, PolicyBrakes>, dec
             silent_fencers: &seen.silent_fencers,
             drivers: drivers(seen, policy),
             unmoved: &decision.unmoved,
+            crash_loop_deletes: crash_loop_deletes(seen, policy, decision, now),
             counts_due: seen.counts_due,
         };
         let wanted = status::compute(policy, &facts, now);
@@ -49,6 +52,16 @@ pub(super) fn record_all(seen: &Seen, brakes: &BTreeMap<&str, PolicyBrakes>, dec
             decision.effects.push(record(policy, wanted));
         }
     }
+}
+
+fn crash_loop_deletes(
+    seen: &Seen,
+    policy: &ResiliencyPolicy,
+    decision: &Decision,
+    now: Now,
+) -> Vec<CrashLoopDelete> {
+    let new = policy.metadata.name.as_ref().and_then(|name| decision.crash_loops.recorded.get(name));
+    crash_loops::rows(seen, policy, new.map(Vec::as_slice).unwrap_or_default(), now)
 }
 
 fn record(policy: &ResiliencyPolicy, status: ResiliencyPolicyStatus) -> Effect {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::api::fencing::{FenceMethod, Proof};
+use crate::api::fencing::{FenceMethod, PolicyMode, Proof};
 use crate::api::resiliency_policy::{
-    DecisiveChannel, DetachMode, NodeFailureAction, ResiliencyPolicy, ResiliencyPolicySpec,
+    CrashLoopAction, CrashLoopWhen, DecisiveChannel, DetachMode, NodeFailureAction, ResiliencyPolicy,
+    ResiliencyPolicySpec,
 };
 use crate::api::usage::PodView;
 
@@ -96,6 +97,28 @@ impl<'a> Effective<'a> {
     /// Whether the out-of-service taint may be used.
     pub fn may_use_out_of_service(&self) -> bool {
         self.specs().all(|spec| spec.release.detach == DetachMode::Automatic)
+    }
+
+    /// Whether no policy of the pod waits for a person, or only looks on.
+    pub fn acts_by_itself(&self) -> bool {
+        self.specs().all(|spec| spec.mode == PolicyMode::Enforce)
+    }
+
+    /// Whether a pod in CrashLoopBackOff is deleted at all.
+    pub fn reschedules_crash_loops(&self) -> bool {
+        self.specs().all(|spec| spec.triggers.crash_loop.action == CrashLoopAction::Reschedule)
+    }
+
+    /// Whether that takes an incident before.
+    pub fn reschedules_after_incidents_only(&self) -> bool {
+        self.specs().any(|spec| spec.triggers.crash_loop.when == CrashLoopWhen::AfterIncident)
+    }
+
+    /// How many such deletions per owner, within which time: the fewest and the longest.
+    pub fn crash_loop_budget(&self) -> (usize, Duration) {
+        let loops = || self.specs().map(|spec| &spec.triggers.crash_loop);
+        let max = loops().map(|it| usize::try_from(it.max_deletes).unwrap_or(0)).min().unwrap_or(0);
+        (max, loops().map(|it| it.window.get()).max().unwrap_or(Duration::MAX))
     }
 
     fn specs(&self) -> impl Iterator<Item = &'a ResiliencyPolicySpec> {

@@ -8,7 +8,9 @@ use crate::api::conditions::{self, State};
 use crate::api::driver_report::DriverReport;
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{NodeFence, Phase};
-use crate::api::resiliency_policy::{DriverProof, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType};
+use crate::api::resiliency_policy::{
+    CrashLoopDelete, DriverProof, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType,
+};
 use crate::api::time::Now;
 
 use super::brakes;
@@ -34,6 +36,8 @@ pub struct Facts<'a> {
     pub drivers: BTreeMap<String, usize>,
     /// Pods that stay though their volumes are tainted.
     pub unmoved: &'a [Unmoved],
+    /// Pods that are or were deleted because of their crash loop.
+    pub crash_loop_deletes: Vec<CrashLoopDelete>,
     /// Whether counts may be written now: they change with every pod, and are written at most once a minute.
     pub counts_due: bool,
 }
@@ -68,6 +72,7 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
         .collect();
     status.active_fences.sort();
     status.restraints.clone_from(&facts.restraints);
+    status.crash_loop_deletes.clone_from(&facts.crash_loop_deletes);
     let (fence_state, fence_reason, fence_message) = fence_ready(policy, facts);
     // The message counts pods: while the reason stays it is written when counts are.
     let told = conditions::find(&status.conditions, "FenceReady");

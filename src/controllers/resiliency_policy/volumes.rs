@@ -64,7 +64,8 @@ pub struct OnNode<'a> {
     pub unmoved: Vec<Unmoved>,
 }
 
-type Stays = (&'static str, String);
+/// Why a pod stays, in CamelCase and in words.
+pub(super) type Stays = (&'static str, String);
 
 impl<'a> Troubles<'a> {
     /// Looks at every volume. Without a policy that asks there are none.
@@ -271,8 +272,8 @@ fn next_held(movers: &[Mover], pods: &[PodView]) -> Option<(usize, String)> {
     })
 }
 
-fn unmoved(pod: &PodView, policies: &Effective, (reason, message): Stays) -> Option<Unmoved> {
-    // A pod that belongs to its node was never to move: nobody waits for it.
+/// A pod that stays, and why; `None` for one that belongs to its node: it was never to move, and nobody waits for it.
+pub(super) fn unmoved(pod: &PodView, policies: &Effective, (reason, message): Stays) -> Option<Unmoved> {
     let names = policies.policies().iter().filter_map(|policy| policy.metadata.name.clone());
     (!matches!(reason, "DaemonSet" | "StaticPod")).then(|| Unmoved {
         policies: names.collect(),

@@ -3,6 +3,7 @@
 
 mod brakes;
 mod closed;
+mod crash_loops;
 mod finalizers;
 pub mod fleet;
 mod identity;
@@ -42,6 +43,10 @@ pub fn trials() -> Vec<Trial> {
         Err(error) => return vec![Trial::test("failover::runtime", move || Err(error.into()))],
     };
     let mut trials = vec![
+        alone(
+            "a_program_that_fails_everywhere_keeps_to_its_budget",
+            crash_loops::a_program_that_fails_everywhere_keeps_to_its_budget,
+        ),
         alone("every_trouble_of_every_call_at_every_stage", closed::every_trouble_of_every_call_at_every_stage),
         alone("what_was_begun_is_carried_through_by_others", restarts::what_was_begun_is_carried_through_by_others),
         alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
@@ -96,6 +101,7 @@ pub fn trials() -> Vec<Trial> {
         volume_taints::one_that_is_tainted_everywhere_moves_nobody,
         volume_taints::no_more_nodes_than_the_budget_are_left,
         brakes::a_policy_with_an_open_fence_goes_when_it_is_finished,
+        crash_loops::a_pod_that_fails_on_its_node_starts_on_another,
         kinds::pods_that_no_proof_can_move_wait_by_name,
         kinds::a_pod_with_a_finalizer_is_failed_first,
         kinds::pods_that_nobody_asked_for_are_left_alone,

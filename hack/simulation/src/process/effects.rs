@@ -214,6 +214,7 @@ impl World {
             Protecting::Open(fence) => Op::CreateFence(fence),
             Protecting::Replan(fence) => Op::ReplaceFence(fence),
             Protecting::Record(policy) => Op::RecordPolicy(policy),
+            Protecting::Reschedule { pod, .. } => Op::DeletePod(pod.pod, None),
         };
         self.send(pid, key, op, Purpose::Plan, decided, chance).map(|()| true)
     }

@@ -86,7 +86,7 @@ impl PodWorker {
             };
             self.writers.spawn(writer.run());
         }
-        self.report(&pod, Stage::Running, self.restarts).await;
+        self.report(&pod, status::stage_of(&pod), self.restarts).await;
     }
 
     /// While a node is silent its pods are marked as not Ready; the kubelet reports what is true when it is back.
@@ -95,7 +95,8 @@ impl PodWorker {
         let marked = |pod: &Option<Arc<Pod>>| pod.as_deref().is_some_and(|pod| !status::is_ready(pod));
         while view.wait_for(marked).await.is_ok() {
             let pod = self.pod().await;
-            if let Some(pod) = pod.filter(|pod| !status::must_end(pod) && !status::is_ready(pod)) {
+            let is_wrong = |pod: &Arc<Pod>| status::stage_of(pod) == Stage::Running && !status::is_ready(pod);
+            if let Some(pod) = pod.filter(|pod| !status::must_end(pod) && is_wrong(pod)) {
                 self.report(&pod, Stage::Running, self.restarts).await;
             }
             // What was reported comes back as a change.

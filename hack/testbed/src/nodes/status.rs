@@ -14,6 +14,8 @@ pub(crate) enum Stage {
     Creating,
     /// It runs and is ready.
     Running,
+    /// One of its containers fails again and again.
+    Crashing,
     /// Its containers ended because it was deleted.
     Ended,
 }
@@ -24,6 +26,7 @@ pub(crate) fn patch(pod: &Pod, stage: Stage, host_ip: &str, pod_ip: Ipv4Addr, at
     let (ready, reason) = match stage {
         Stage::Creating => ("False", Some("ContainersNotReady")),
         Stage::Running => ("True", None),
+        Stage::Crashing => ("False", Some("ContainersNotReady")),
         Stage::Ended => ("False", Some("PodCompleted")),
     };
     let condition = |kind: &str, status: &str, reason: Option<&str>| {
@@ -36,16 +39,18 @@ pub(crate) fn patch(pod: &Pod, stage: Stage, host_ip: &str, pod_ip: Ipv4Addr, at
     };
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let containers = containers.map(|container| container_status(pod, container, stage, &now, at_least));
+    let init_statuses = init_containers(pod).map(|container| container_status(pod, container, stage, &now, at_least));
+    let initialized = if init_containers(pod).any(|it| stage == Stage::Crashing && crashes(pod, it)) { "False" } else { "True" };
     let mut status = json!({
         "phase": match stage {
             Stage::Creating if !ran_before(pod) => "Pending",
             Stage::Creating => "Running",
-            Stage::Running => "Running",
+            Stage::Running | Stage::Crashing => "Running",
             Stage::Ended => "Succeeded",
         },
         "conditions": [
             condition("PodScheduled", "True", None),
-            condition("Initialized", "True", None),
+            condition("Initialized", initialized, None),
             condition("ContainersReady", ready, reason),
             condition("Ready", ready, reason),
         ],
@@ -53,6 +58,7 @@ pub(crate) fn patch(pod: &Pod, stage: Stage, host_ip: &str, pod_ip: Ipv4Addr, at
         "hostIPs": [{ "ip": host_ip }],
         "startTime": started,
         "containerStatuses": containers.collect::<Vec<_>>(),
+        "initContainerStatuses": init_statuses.collect::<Vec<_>>(),
     });
     if let (Stage::Running, Some(status)) = (stage, status.as_object_mut()) {
         // The API merges addresses, so a pod that had one keeps it.
@@ -68,11 +74,13 @@ fn container_status(pod: &Pod, container: &Container, stage: Stage, now: &str, a
     let restarts = before(pod, &container.name).map_or(0, |before| before.restart_count).max(at_least);
     let state = match stage {
         Stage::Creating => json!({ "waiting": { "reason": "ContainerCreating" } }),
-        Stage::Running => json!({ "running": { "startedAt": now } }),
+        Stage::Crashing if crashes(pod, container) => json!({ "waiting": { "reason": "CrashLoopBackOff" } }),
+        Stage::Running | Stage::Crashing => json!({ "running": { "startedAt": now } }),
         Stage::Ended => json!({
             "terminated": { "exitCode": 0, "reason": "Completed", "finishedAt": now }
         }),
     };
+    let runs = stage == Stage::Running || stage == Stage::Crashing && !crashes(pod, container);
     // A strategic merge keeps what is not named: the other states are taken out by name.
     let mut all = json!({ "waiting": null, "running": null, "terminated": null });
     if let (Some(all), Value::Object(state)) = (all.as_object_mut(), state) {
@@ -83,11 +91,29 @@ fn container_status(pod: &Pod, container: &Container, stage: Stage, now: &str, a
         "image": container.image,
         "imageID": container.image,
         "containerID": format!("simulated://{}-{}-{restarts}", pod.uid().unwrap_or_default(), container.name),
-        "ready": stage == Stage::Running,
-        "started": stage == Stage::Running,
+        "ready": runs,
+        "started": runs,
         "restartCount": restarts,
         "state": all,
     })
+}
+
+fn init_containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten())
+}
+
+/// The image `crash` fails wherever it runs; `crash-on/NODE` on that node.
+fn crashes(pod: &Pod, container: &Container) -> bool {
+    let image = container.image.as_deref().unwrap_or_default();
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    image == "crash" || image.strip_prefix("crash-on/").is_some_and(|on| Some(on) == node)
+}
+
+/// What it does once its volumes are there.
+pub(crate) fn stage_of(pod: &Pod) -> Stage {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers).chain(init_containers(pod));
+    let fails = containers.into_iter().any(|container| crashes(pod, container));
+    if fails { Stage::Crashing } else { Stage::Running }
 }
 
 fn unchanged_since(pod: &Pod, kind: &str, status: &str) -> Option<Value> {

@@ -1,6 +1,7 @@
 //! The pass over the cluster, in a cluster that lives in one value. Expectations come from the design and the API.
 
 mod brakes;
+mod crash_loops;
 mod episodes;
 mod evidence;
 mod plan;
@@ -118,6 +119,11 @@ impl World {
             }),
             Effect::Unguard(policy) => self.policy(&policy, |policy| policy.metadata.finalizers = None),
             Effect::Record(wanted) => self.policy(&wanted, |policy| policy.status = wanted.status.clone()),
+            // The kubelet is there: it ends the pod in its own time.
+            Effect::Reschedule { pod, .. } => {
+                let node = self.seen.pods.values_mut().find(|pods| pods.iter().any(|it| it.uid() == pod.uid()));
+                node.expect("it is there").retain(|it| it.uid() != pod.uid());
+            }
             Effect::Open(fence) => {
                 assert!(self.fence(fence.metadata.name.as_deref().unwrap()).is_none(), "opened twice");
                 self.seen.fences.push(Arc::from(fence));
