@@ -7,6 +7,8 @@ pub const OPERATOR_NAMESPACE: &str = "bulkhead-system";
 
 /// Our own taint; its value is the episode. Only the controller removes it.
 pub const FENCED_TAINT: &str = "bulkhead.dev/fenced";
+/// Prefix of our taint for a driver whose node plugin is not ready; the driver's name follows.
+pub const DRIVER_DOWN_PREFIX: &str = "driver-down.bulkhead.dev/";
 /// Makes attach/detach and podGC act at once on a failed node. One without our value is never touched.
 pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 /// Set by the node lifecycle controller when a kubelet is silent.
@@ -64,6 +66,11 @@ pub const ATTACHED_NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
 pub const ATTACHER_FINALIZER_PREFIX: &str = "external-attacher/";
 /// On static (mirror) pods, by the kubelet.
 pub const MIRROR_POD_ANNOTATION: &str = "kubernetes.io/config.mirror";
+
+/// Key of our taint for a driver whose node plugin is not ready.
+pub fn driver_down_taint(driver: &str) -> String {
+    format!("{DRIVER_DOWN_PREFIX}{driver}")
+}
 
 /// The value of our out-of-service taint in an episode.
 pub fn out_of_service_value(episode: i64) -> String {

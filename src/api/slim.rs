@@ -11,6 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Owne
 use kube::Resource;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::selector::LabelSelector;
+
 /// Field ownership is most of an object's metadata and of no use to us.
 pub(super) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     ObjectMeta::deserialize(deserializer).map(|metadata| ObjectMeta { managed_fields: None, ..metadata })
@@ -72,6 +74,38 @@ part! {
         scheduling_gates: Vec<SchedulingGate>,
         /// As whom its containers run.
         security_context: PodSecurity,
+        /// Beside whom it must run.
+        affinity: Affinity,
+    }
+}
+
+part! {
+    /// Beside whom a pod must run.
+    Affinity {
+        /// Other pods.
+        pod_affinity: PodAffinity,
+    }
+}
+
+part! {
+    /// Beside which pods a pod must run.
+    PodAffinity {
+        /// All of them must be there.
+        required_during_scheduling_ignored_during_execution: Vec<PodAffinityTerm>,
+    }
+}
+
+part! {
+    /// A pod that must be in the same place.
+    PodAffinityTerm {
+        /// Its labels; absent: none.
+        label_selector: Option<LabelSelector>,
+        /// Its namespace is one of these.
+        namespaces: Vec<String>,
+        /// Or has these labels.
+        namespace_selector: Option<LabelSelector>,
+        /// The label of the node whose value is the place.
+        topology_key: String,
     }
 }
 
@@ -163,8 +197,8 @@ pub enum VolumeSource {
     Ephemeral,
     /// An inline volume of that CSI driver.
     InlineCsi(String),
-    /// A directory of the node.
-    HostPath,
+    /// That directory of the node.
+    HostPath(String),
     /// Lives and dies with the pod (emptyDir, configMap, secret, projected, downwardAPI, image).
     PodLocal,
     /// Anything else, by the name of its field.
@@ -189,7 +223,7 @@ impl From<RawVolume> for Volume {
                 "persistentVolumeClaim" => VolumeSource::Claim(text(value, "claimName")),
                 "ephemeral" => VolumeSource::Ephemeral,
                 "csi" => VolumeSource::InlineCsi(text(value, "driver")),
-                "hostPath" => VolumeSource::HostPath,
+                "hostPath" => VolumeSource::HostPath(text(value, "path")),
                 "emptyDir" | "configMap" | "secret" | "projected" | "downwardAPI" | "image" => VolumeSource::PodLocal,
                 other => VolumeSource::Other(other.to_owned()),
             },
@@ -592,7 +626,7 @@ mod tests {
                 VolumeSource::Claim("data".into()),
                 VolumeSource::Ephemeral,
                 VolumeSource::InlineCsi("inline.example.com".into()),
-                VolumeSource::HostPath,
+                VolumeSource::HostPath("/x".into()),
                 VolumeSource::PodLocal,
                 VolumeSource::Other("nfs".into()),
             ]

@@ -96,7 +96,7 @@ fn resolve(pod: &Pod, volume: &super::slim::Volume, lookup: &dyn Lookup) -> Opti
     let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
     let claim = match &volume.source {
         VolumeSource::PodLocal => return None,
-        VolumeSource::HostPath => return Some(VolumeUse { name: own_name(), kind: VolumeKind::Local }),
+        VolumeSource::HostPath(_) => return Some(VolumeUse { name: own_name(), kind: VolumeKind::Local }),
         VolumeSource::InlineCsi(driver) => return Some(unknown(format!("inline volume of driver {driver}"))),
         VolumeSource::Other(kind) => return Some(unknown(format!("{kind} volume"))),
         VolumeSource::Claim(claim) => claim.clone(),

@@ -4,12 +4,16 @@ mod crash_loop;
 mod detection;
 mod fencing;
 mod limits;
+mod plugins;
+mod release;
 mod status;
 
 pub use crash_loop::*;
 pub use detection::*;
 pub use fencing::*;
 pub use limits::*;
+pub use plugins::*;
+pub use release::*;
 pub use status::*;
 
 use kube::{CustomResource, KubeSchema};
@@ -67,6 +71,10 @@ pub struct ResiliencyPolicySpec {
     #[serde(default)]
     #[schemars(transform = empty_default)]
     pub fencing: Fencing,
+    /// Pods outside every policy that share a volume with a protected pod on a failed node: Hold keeps the whole unit, CleanAll
+    /// releases them too, with the same proof. Where a pod moves because its volume is tainted they always hold it.
+    #[serde(default = "ResiliencyPolicySpec::default_sharers")]
+    pub sharers: Sharers,
     /// Which pods are released and how.
     #[serde(default)]
     #[schemars(transform = empty_default)]
@@ -79,6 +87,12 @@ pub struct ResiliencyPolicySpec {
     #[serde(default)]
     #[schemars(transform = empty_default)]
     pub limits: Limits,
+}
+
+impl ResiliencyPolicySpec {
+    fn default_sharers() -> Sharers {
+        Sharers::Hold
+    }
 }
 
 /// Which pods are protected. A pod is selected when every part that is set matches it.
@@ -125,6 +139,10 @@ pub struct Triggers {
     )]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub volume_taints: Vec<String>,
+    /// The node plugin of a CSI driver that protected pods use is not ready on a node; TaintNode only keeps new pods away, by the
+    /// taint driver-down.bulkhead.dev/DRIVER, and never releases one.
+    #[serde(default = "Triggers::default_driver_plugin_down")]
+    pub driver_plugin_down: DriverPluginDown,
     /// Protected pod in CrashLoopBackOff on a node that is well.
     #[serde(default)]
     #[schemars(transform = empty_default)]
@@ -135,6 +153,10 @@ impl Triggers {
     fn default_node_failure() -> NodeFailureAction {
         NodeFailureAction::Release
     }
+
+    fn default_driver_plugin_down() -> DriverPluginDown {
+        DriverPluginDown::Ignore
+    }
 }
 
 impl Default for Triggers {
@@ -142,6 +164,7 @@ impl Default for Triggers {
         Self {
             node_failure: Self::default_node_failure(),
             volume_taints: Vec::new(),
+            driver_plugin_down: Self::default_driver_plugin_down(),
             crash_loop: CrashLoop::default(),
         }
     }
@@ -154,37 +177,6 @@ pub enum NodeFailureAction {
     Release,
     /// They stay.
     Ignore,
-}
-
-/// Which pods are released and how.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Release {
-    /// How attachments are removed once pods are gone. Automatic uses the node.kubernetes.io/out-of-service taint once every volume is proved, else
-    /// VolumeAttachments; VolumeAttachments never sets that taint.
-    #[serde(default = "Release::default_detach")]
-    pub detach: DetachMode,
-}
-
-impl Release {
-    fn default_detach() -> DetachMode {
-        DetachMode::Automatic
-    }
-}
-
-impl Default for Release {
-    fn default() -> Self {
-        Self { detach: Self::default_detach() }
-    }
-}
-
-/// How attachments are removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum DetachMode {
-    /// By the out-of-service taint where everything on the node is proved, else one by one.
-    Automatic,
-    /// One by one; the out-of-service taint is never set.
-    VolumeAttachments,
 }
 
 /// What happens when the node is back.

@@ -16,6 +16,7 @@ pub mod status;
 mod tell;
 #[cfg(test)]
 mod tests;
+mod units;
 pub mod volumes;
 
 use std::collections::HashMap;

@@ -3,17 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use crate::api::conditions;
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{
     Channel, NodeFenceStatus, PlannedPod, PodAction, PodStatus, PodStatusState, VolumeStatusState,
 };
+use crate::api::pod_affinity;
 use crate::api::time::{self, Now};
 use crate::api::usage::{PodView, VolumeKind};
 use crate::mutants::{self, Mutant};
 
 use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_closed, is_settled};
 use super::rows::{Rows, VolumeRow};
-use super::{requests, volumes};
+use super::{requests, units, volumes};
 
 /// Reasons of a pod that no proof of its own volumes can release.
 const BLOCKED: [&str; 3] = ["LocalVolume", "UnknownVolumeKind", "SharerHeld"];
@@ -103,14 +105,19 @@ pub fn find_blocked(seen: &Seen, rows: &mut Rows) {
             None => {}
         }
     }
+    // Whom a pod must run beside may use no volume, and be in no store.
+    let may_be_bound = |pod: &PodView| pod_affinity::is_binding(&pod.pod);
+    if !seen.is_live() && units::are_groups_released_together(seen) && seen.pods.iter().any(may_be_bound) {
+        rows.need_live |= rows.pods.iter().any(|row| !is_settled(row.state));
+    }
     while let Some((index, holder)) = next_held(seen, rows) {
         if let Some(row) = rows.pods.get_mut(index) {
-            wait(row, "SharerHeld", format!("shares a volume with {holder}, which stays"));
+            wait(row, "SharerHeld", format!("{holder}, which stays"));
         }
     }
 }
 
-/// The next pod that shares a volume with one that stays.
+/// The next pod that shares a volume with one that stays, or must run beside it; and how it is tied to which.
 fn next_held(seen: &Seen, rows: &Rows) -> Option<(usize, String)> {
     let plan = &seen.fence.spec.plan.pods;
     let goes = |uid: &str| {
@@ -119,12 +126,17 @@ fn next_held(seen: &Seen, rows: &Rows) -> Option<(usize, String)> {
         row.is_some_and(|(row, _)| !is_blocked(row) && row.state != PodStatusState::Undone)
     };
     let staying: Vec<_> = seen.pods.iter().filter(|pod| may_run(seen, pod) && !goes(pod.uid())).collect();
+    let together = units::are_groups_released_together(seen);
     rows.pods.iter().zip(plan).enumerate().find_map(|(index, (row, planned))| {
         let open =
             matches!(row.state, PodStatusState::Pending) || row.state == PodStatusState::Waiting && !is_blocked(row);
         let uses = |pod: &PodView| pod.volumes.iter().any(|volume| planned.volumes.contains(&volume.name));
-        let holder = staying.iter().find(|pod| pod.uid() != row.uid && uses(pod)).filter(|_| open)?;
-        Some((index, holder.display()))
+        let own = seen.pods.iter().find(|pod| together && pod.uid() == row.uid);
+        let binds = |pod: &PodView| own.is_some_and(|own| units::are_bound(own, pod));
+        let others = || staying.iter().filter(|pod| open && pod.uid() != row.uid);
+        let shares = others().find(|pod| uses(pod)).map(|pod| format!("shares a volume with {}", pod.display()));
+        let bound = || others().find(|pod| binds(pod)).map(|pod| format!("must run beside {}", pod.display()));
+        Some((index, shares.or_else(bound)?))
     })
 }
 
@@ -149,8 +161,12 @@ fn wait(row: &mut PodStatus, reason: &str, message: String) {
 /// cut off go in any case, for they may have lost their data; the others stay as they were.
 pub fn advance(seen: &Seen, rows: &mut Rows, now: Now) {
     let plan = &seen.fence.spec.plan.pods;
+    let together = units::volumes_to_prove(seen, rows);
     for index in 0..rows.pods.len() {
-        let (Some(row), Some(planned)) = (rows.pods.get(index), plan.get(index)) else { continue };
+        let (Some(row), Some(planned), Some(wanted)) = (rows.pods.get(index), plan.get(index), together.get(index))
+        else {
+            continue;
+        };
         // A pod that was given up goes after all when a volume was cut off since, for a pod that shares it.
         let undone = row.state == PodStatusState::Undone;
         if row.state == PodStatusState::Releasing || is_settled(row.state) && !undone {
@@ -159,7 +175,7 @@ pub fn advance(seen: &Seen, rows: &mut Rows, now: Now) {
         let next = match rows.node {
             NodeState::Back => when_back(seen, rows, planned, now),
             _ if undone || is_blocked(row) => None,
-            _ => when_away(seen, rows, planned),
+            _ => when_away(seen, rows, planned, wanted),
         };
         if let (Some((state, reason, message)), Some(row)) = (next, rows.pods.get_mut(index)) {
             row.state = state;
@@ -187,22 +203,22 @@ fn when_back(seen: &Seen, rows: &Rows, planned: &PlannedPod, now: Now) -> Next {
     Some((state, Some(reason.into()), None))
 }
 
-fn when_away(seen: &Seen, rows: &Rows, planned: &PlannedPod) -> Next {
-    let volumes: Vec<_> = planned.volumes.iter().map(|name| (name, rows.volume(name))).collect();
-    if planned.volumes.iter().all(|name| is_proved(rows, name)) {
+/// `wanted` are the volumes that must be proved: of the pod, and of all that go with it.
+fn when_away(seen: &Seen, rows: &Rows, planned: &PlannedPod, wanted: &BTreeSet<String>) -> Next {
+    if wanted.iter().all(|name| is_proved(rows, name)) {
         return Some((PodStatusState::Releasing, volumes::reason(seen, &planned.uid, PodStatusState::Releasing), None));
     }
-    let failed: Vec<_> = volumes
-        .iter()
-        .filter(|(_, row)| {
-            row.is_none_or(|row| row.status.state == VolumeStatusState::Failed || row.plan.methods.is_empty())
-        })
-        .map(|(name, _)| name.as_str())
-        .collect();
+    let has_failed = |name: &&String| {
+        let row = rows.volume(name);
+        row.is_none_or(|row| row.status.state == VolumeStatusState::Failed || row.plan.methods.is_empty())
+    };
+    let failed: Vec<_> = wanted.iter().filter(has_failed).map(String::as_str).collect();
     if failed.is_empty() {
         return Some((PodStatusState::Pending, None, None));
     }
-    Some((PodStatusState::Waiting, Some("ProofTooWeak".into()), Some(failed.join(", "))))
+    let mut message = failed.join(", ");
+    conditions::truncate(&mut message, 512);
+    Some((PodStatusState::Waiting, Some("ProofTooWeak".into()), Some(message)))
 }
 
 /// Deletes the pods that are recorded as Releasing, highest priority first, each only while its proof counts.
@@ -246,12 +262,12 @@ fn proved_until(seen: &Seen, rows: &Rows, pod: &PodView) -> Option<Instant> {
 /// Pods that may be deleted now. One that is being deleted already is deleted again only to take its grace period
 /// away: nobody is there to keep to it.
 fn going<'a>(seen: &'a Seen, rows: &'a Rows, now: Now) -> impl Iterator<Item = &'a PodView> {
-    let plan = &seen.fence.spec.plan.pods;
-    rows.pods.iter().zip(plan).filter(|(row, _)| row.state == PodStatusState::Releasing).filter_map(
-        move |(row, planned)| {
+    let together = units::volumes_to_prove(seen, rows);
+    rows.pods.iter().zip(together).filter(|(row, _)| row.state == PodStatusState::Releasing).filter_map(
+        move |(row, wanted)| {
             let pod = seen.pods.iter().find(|pod| pod.uid() == row.uid)?;
             let back = rows.node == NodeState::Back;
-            let proved = back || planned.volumes.iter().all(|name| is_proved(rows, name));
+            let proved = back || wanted.iter().all(|name| is_proved(rows, name));
             // One whose finalizers wait for its end is marked Failed even if somebody else has deleted it meanwhile.
             let held =
                 pod.pod.metadata.finalizers.as_ref().is_some_and(|them| !them.is_empty()) && !pod.pod.is_finished();

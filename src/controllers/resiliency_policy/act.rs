@@ -5,11 +5,11 @@ use kube::ResourceExt;
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, PodAction};
 use crate::api::resiliency_policy::ResiliencyPolicy;
-use crate::api::slim::Pod;
+use crate::api::slim::{Node, Pod};
 use crate::controllers::{Context, reference};
 use crate::error::Result;
 use crate::runtime::events::EventType;
-use crate::runtime::patch;
+use crate::runtime::patch::{self, NodeIdentity};
 use crate::runtime::store::ObjectKey;
 
 use super::decide::Effect;
@@ -48,6 +48,20 @@ pub async fn act(cx: &Context, effect: Effect) -> Result<Option<NodeFence>> {
         Effect::Record(policy) => {
             cx.writer.replace_status(policy.as_ref()).await?;
         }
+        Effect::AddTaint { taint, node } => {
+            if let Some(patch) = patch::add_taint(identity(&node), node.taints(), &taint) {
+                cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
+                let note = format!("taint {}:{}: the node plugin of the driver is not ready", taint.key, taint.effect);
+                tracing::info!(node = node.name_any(), taint = taint.key, "taint set");
+                cx.events.publish(reference(node.as_ref()), EventType::Normal, "NodeTainted", "Taint", note);
+            }
+        }
+        Effect::RemoveTaint { taint, node } => {
+            if let Some(patch) = patch::remove_taint(identity(&node), node.taints(), &taint.key, &taint.effect) {
+                cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
+                tracing::info!(node = node.name_any(), taint = taint.key, "taint taken back");
+            }
+        }
         Effect::Reschedule { pod, note } => {
             let version = pod.pod.metadata.resource_version.as_deref();
             cx.writer.delete::<Pod>(&ObjectKey::from(pod.pod.as_ref()), pod.uid(), version, None).await?;
@@ -71,4 +85,9 @@ fn announce(cx: &Context, fence: &NodeFence) {
     if let Some(node) = cx.stores.nodes.get(&ObjectKey::cluster(node)) {
         cx.events.publish(reference(node.as_ref()), EventType::Normal, reason, "Plan", note);
     }
+}
+
+/// A plugin comes back with its machine: the boot says nothing.
+fn identity(node: &Node) -> NodeIdentity<'_> {
+    NodeIdentity { uid: node.metadata.uid.as_deref().unwrap_or_default(), boot_id: None }
 }

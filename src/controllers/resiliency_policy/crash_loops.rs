@@ -77,11 +77,7 @@ pub(super) fn reschedule(
                     let policy = policies.policies().iter().find_map(|policy| policy.metadata.name.clone());
                     decision.crash_loops.recorded.entry(policy.unwrap_or_default()).or_default().push(row);
                 }
-                Step::Delete(_) if live.is_none() => {
-                    if !decision.look_at.iter().any(|known| known == name) {
-                        decision.look_at.push(name.to_owned());
-                    }
-                }
+                Step::Delete(_) if live.is_none() => decision.look(name),
                 Step::Delete(counted) => {
                     let (max, window) = policies.crash_loop_budget();
                     let note = format!(

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Taint;
+
 use crate::api::driver_report::DriverReport;
 use crate::api::node_fence::{NodeFence, Phase};
 use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint, RestraintType};
@@ -20,7 +22,7 @@ use super::evidence::{self, Silence};
 use super::plan::{self, LiveNode, NamespaceLabels};
 use super::select::Effective;
 use super::volumes::{self, Troubles, Unmoved};
-use super::{episodes, policies};
+use super::{episodes, plugins, policies, volumeless};
 
 /// What a pass sees.
 #[derive(Default)]
@@ -47,6 +49,8 @@ pub struct Seen {
     pub outage_seen: BTreeMap<String, Duration>,
     /// The same of nodes with tainted volumes.
     pub array_outage_seen: BTreeMap<String, Duration>,
+    /// Nodes that were lately looked at for pods without volumes.
+    pub looked_for_volumeless: BTreeSet<String>,
     /// Whether counts of pods may be written in this pass.
     pub counts_due: bool,
 }
@@ -71,6 +75,20 @@ pub enum Effect {
         /// Why, for people.
         note: String,
     },
+    /// Add a taint to the node as it was seen.
+    AddTaint {
+        /// The taint.
+        taint: Taint,
+        /// The node.
+        node: Arc<Node>,
+    },
+    /// Remove a taint from the node as it was seen.
+    RemoveTaint {
+        /// The taint.
+        taint: Taint,
+        /// The node.
+        node: Arc<Node>,
+    },
 }
 
 /// Why a failed node is not acted on.
@@ -89,6 +107,8 @@ pub struct Restrained {
 pub struct Decision {
     /// Nodes to read from the API before anything is opened for them; decide again with them.
     pub look_at: Vec<String>,
+    /// Those of them that are looked at for pods without volumes only.
+    pub looked_for_volumeless: Vec<String>,
     /// What to do, in order.
     pub effects: Vec<Effect>,
     /// Suspected nodes.
@@ -103,8 +123,19 @@ pub struct Decision {
     pub unmoved: Vec<Unmoved>,
     /// Pods in CrashLoopBackOff.
     pub crash_loops: CrashLoops,
+    /// Taints of plugins that are not ready.
+    pub plugins_down: usize,
     /// When to look again though nothing changed.
     pub look_again: Option<Duration>,
+}
+
+impl Decision {
+    /// Asks for a node to be read from the API.
+    pub(super) fn look(&mut self, node: &str) {
+        if !self.look_at.iter().any(|known| known == node) {
+            self.look_at.push(node.to_owned());
+        }
+    }
 }
 
 /// Decides the next step of the whole cluster.
@@ -126,11 +157,13 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         let array = brakes::array_restraint(policy, array, seen.array_outage_seen.get(name).copied(), now.wall);
         brakes.insert(name, PolicyBrakes::new(policy, seen, (outage, array), now));
     }
+    volumeless::look_for(seen, &brakes, &mut decision);
     let candidates = candidates(seen, &troubles, &mut decision.unmoved, now);
     let busy: BTreeSet<_> = candidates.iter().map(|candidate| candidate.node.to_owned()).collect();
     for candidate in candidates {
         consider(seen, &troubles, &candidate, &mut brakes, &mut decision, now);
     }
+    plugins::taint(seen, &mut decision, now);
     crash_loops::reschedule(seen, &busy, &brakes, &mut decision, now);
     policies::guard(seen, &mut decision);
     policies::record_all(seen, &brakes, &mut decision, now);
@@ -223,7 +256,7 @@ pub(super) fn effective<'a>(seen: &'a Seen, pod: &PodView) -> Option<Effective<'
 }
 
 /// Policies that may still act: not those that are being deleted.
-fn live_policies(seen: &Seen) -> impl Iterator<Item = &ResiliencyPolicy> + Clone {
+pub(super) fn live_policies(seen: &Seen) -> impl Iterator<Item = &ResiliencyPolicy> + Clone {
     seen.policies.iter().map(Arc::as_ref).filter(|policy| policy.metadata.deletion_timestamp.is_none())
 }
 
@@ -249,9 +282,9 @@ fn candidates<'a>(seen: &'a Seen, troubles: &'a Troubles, unmoved: &mut Vec<Unmo
     let mut found = Vec::new();
     for (node, silence) in &seen.nodes {
         let Some(name) = node.metadata.name.as_deref() else { continue };
-        let pods = seen.pods.get(name).map(Vec::as_slice).unwrap_or_default();
+        let pods = volumeless::pods_of(seen, name);
         let failing = pods.iter().filter(|pod| may_be_released(pod)).filter_map(|pod| {
-            let policies = effective(seen, pod).filter(Effective::releases_on_node_failure)?;
+            let policies = effective(seen, pod).filter(|it| it.releases_on_node_failure() && it.releases(pod))?;
             evidence::declares(node, *silence, &pod.pod, &policies, now).map(|_| (pod, policies))
         });
         let failing: Vec<_> = failing.collect();
@@ -277,13 +310,9 @@ pub(super) fn fence_of<'a>(seen: &'a Seen, node: &str) -> Option<&'a NodeFence> 
     seen.fences.iter().map(Arc::as_ref).find(|fence| fence.metadata.name.as_deref() == Some(node))
 }
 
-/// Whether a pod is of those that are released at all.
+/// Whether a pod is of those that are released at all: none that belongs to its node, or has ended.
 pub(super) fn may_be_released(pod: &PodView) -> bool {
-    let kind = pod.pod.controller_kind();
-    !pod.volumes.is_empty()
-        && kind.is_some_and(|kind| kind != "DaemonSet")
-        && !pod.pod.is_finished()
-        && !pod.pod.is_static()
+    pod.pod.controller_kind() != Some("DaemonSet") && !pod.pod.is_finished() && !pod.pod.is_static()
 }
 
 fn consider(
@@ -312,7 +341,7 @@ fn consider(
         return;
     }
     let Some(live) = seen.live.get(name) else {
-        decision.look_at.push(name.to_owned());
+        decision.look(name);
         // No more nodes are read than could be acted on.
         count(pods, fence, brakes, now);
         return;

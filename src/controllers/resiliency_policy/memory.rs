@@ -23,6 +23,9 @@ use super::volumes::Unmoved;
 /// Counts of pods are written at most this often.
 const COUNTS_PACE: Duration = Duration::from_secs(60);
 
+/// A failed node is looked at for pods without volumes at most this often.
+const VOLUMELESS_PACE: Duration = Duration::from_secs(10);
+
 /// What this process remembers between passes.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
@@ -38,6 +41,7 @@ pub struct Memory {
     pub unmoved: BTreeSet<Unmoved>,
     /// Pods that stayed in their crash loop in the last pass.
     pub crash_loops_held: BTreeSet<Unmoved>,
+    looked_for_volumeless: BTreeMap<String, Instant>,
     /// NodeFences that exist but are not seen in the store yet, by generation.
     unseen: BTreeMap<String, i64>,
     /// The leadership term that `unseen` was begun in.
@@ -104,6 +108,12 @@ impl Memory {
             healths: found.healths.into_iter().map(|health| (health.name_any(), health)).collect(),
             outage_seen: self.outage_seen.iter().map(|(policy, at)| (policy.clone(), passed(at))).collect(),
             array_outage_seen: self.array_outage_seen.iter().map(|(policy, at)| (policy.clone(), passed(at))).collect(),
+            looked_for_volumeless: self
+                .looked_for_volumeless
+                .iter()
+                .filter(|(_, at)| passed(at) < VOLUMELESS_PACE)
+                .map(|(node, _)| node.clone())
+                .collect(),
             counts_due,
         }
     }
@@ -152,6 +162,8 @@ impl Memory {
         for policy in &decision.array_outage {
             self.array_outage_seen.insert(policy.clone(), now.mono);
         }
+        self.looked_for_volumeless.retain(|_, at| now.mono.saturating_duration_since(*at) < VOLUMELESS_PACE);
+        self.looked_for_volumeless.extend(decision.looked_for_volumeless.iter().map(|node| (node.clone(), now.mono)));
         self.suspected.clone_from(&decision.suspected);
         self.unmoved = decision.unmoved.iter().cloned().collect();
         self.crash_loops_held = decision.crash_loops.held.iter().cloned().collect();

@@ -41,6 +41,7 @@ pub struct Metrics {
     unmoved: Gauge,
     crash_loops_held: Gauge,
     crash_loop_deletes: Counter,
+    plugins_down: Gauge,
 }
 
 impl Metrics {
@@ -64,6 +65,11 @@ impl Metrics {
                 "Pods that were deleted so that they could start on another node",
                 Counter::default(),
             ),
+            plugins_down: telemetry.register(
+                "driver_down_taints",
+                "Taints that keep pods off a node where the node plugin of a CSI driver is not ready",
+                Gauge::default(),
+            ),
             fences: telemetry.register("node_fences", "NodeFences by phase", Family::default()),
         }
     }
@@ -77,6 +83,7 @@ impl Metrics {
     pub fn pass(&self, decision: &Decision, fences: &[Arc<NodeFence>]) {
         self.suspected.set(i64::try_from(decision.suspected.len()).unwrap_or(i64::MAX));
         self.unmoved.set(i64::try_from(decision.unmoved.len()).unwrap_or(i64::MAX));
+        self.plugins_down.set(i64::try_from(decision.plugins_down).unwrap_or(i64::MAX));
         self.crash_loops_held.set(i64::try_from(decision.crash_loops.held.len()).unwrap_or(i64::MAX));
         for brake in ["BudgetExhausted", "CorrelatedOutage", "Cooldown", "ArrayOutage"] {
             let held = decision.restrained.iter().filter(|held| held.brake == brake).count();

@@ -7,16 +7,20 @@ pub mod crash_loops;
 pub mod decide;
 pub mod episodes;
 pub mod evidence;
+pub mod kubevirt;
 pub mod memory;
 pub(crate) mod metrics;
 pub mod observe;
 pub mod plan;
+pub mod plugins;
 pub mod policies;
 pub mod select;
+mod sharers;
 pub mod silence;
 pub mod status;
 #[cfg(test)]
 mod tests;
+mod volumeless;
 pub mod volumes;
 
 use std::collections::BTreeSet;

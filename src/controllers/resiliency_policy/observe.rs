@@ -1,19 +1,21 @@
 //! What one pass over the cluster sees: the stores; and, for a node that is about to be acted on, the API itself.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 
 use crate::api::slim::{Lease, Node, Pod};
 use crate::api::usage::PodView;
 use crate::controllers::{BY_NODE, Context, NODE_LEASES};
-use crate::error::Result;
+use crate::error::{Error, ErrorClass, Result};
 use crate::runtime::clock::Now;
 use crate::runtime::store::ObjectKey;
 
 use super::decide::Seen;
 use super::evidence::Silence;
+use super::kubevirt;
 use super::memory::{Found, Memory};
 use super::plan::{self, LiveNode};
 use super::silence::is_still;
@@ -46,15 +48,40 @@ pub async fn live(cx: &Context, name: &str, silence: Silence) -> Result<Option<L
     let (node, lease, pods) = tokio::try_join!(nodes.get_opt(name), leases.get_opt(name), pods.list(&of_node))?;
     let Some(node) = node else { return Ok(None) };
     let stores = &cx.stores;
+    let pods: Vec<_> = pods.items.into_iter().map(|pod| PodView::new(Arc::new(pod), stores)).collect();
     let known = stores.leases.get(&ObjectKey::namespaced(NODE_LEASES, name));
     let attachments = stores.attachments.by_index(BY_NODE, name);
     Ok(Some(LiveNode {
         silence: silence.read_live(&node),
         node: Arc::new(node),
         lease_is_still: is_still(lease.as_ref(), known.as_deref()),
-        pods: pods.items.into_iter().map(|pod| PodView::new(Arc::new(pod), stores)).collect(),
+        migration_targets: migration_targets(cx, &pods).await?,
+        pods,
         attached_volumes: plan::attached_volumes(&attachments, stores),
         attachments,
         csi_node: stores.csi_nodes.get(&ObjectKey::cluster(name)),
     }))
+}
+
+/// Uids of the pods into which a virtual machine is being migrated.
+async fn migration_targets(cx: &Context, pods: &[PodView]) -> Result<BTreeSet<String>> {
+    let mut targets = BTreeSet::new();
+    for pod in pods {
+        let Some(instance) = kubevirt::migrated_instance(&pod.pod) else { continue };
+        let version = pod.pod.controller().map(|owner| owner.api_version.as_str()).unwrap_or_default();
+        let kind = GroupVersionKind::gvk(kubevirt::GROUP, version.rsplit('/').next().unwrap_or_default(), kubevirt::INSTANCE_KIND);
+        let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachineinstances");
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(cx.clients.reads.clone(), pod.namespace(), &resource);
+        let instance = match api.get_opt(instance).await.map_err(Error::from) {
+            // Who may not ask knows nothing.
+            Err(error) if error.class() == ErrorClass::Forbidden => None,
+            found => found?,
+        };
+        let runs_on = instance.as_ref().and_then(|it| it.data.pointer("/status/nodeName")?.as_str());
+        if kubevirt::is_target(&pod.pod, runs_on) {
+            targets.insert(pod.uid().to_owned());
+        }
+    }
+    Ok(targets)
 }

@@ -21,6 +21,7 @@ use crate::mutants::{self, Mutant};
 
 use super::evidence::{self, Silence};
 use super::select::Effective;
+use super::sharers::{self, Decided};
 
 /// A node as it was read from the API for this decision.
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub struct LiveNode {
     pub attached_volumes: BTreeMap<String, CsiVolume>,
     /// Its CSINode, if there is one.
     pub csi_node: Option<Arc<CsiNode>>,
+    /// Uids of pods into which a virtual machine is being migrated.
+    pub migration_targets: BTreeSet<String>,
 }
 
 /// The volumes behind attachments, by PersistentVolume name.
@@ -74,22 +77,21 @@ pub fn draft<'a>(
     episode: i64,
     now: Now,
 ) -> Option<Draft> {
-    let mut drafting = Drafting::new(live, episode);
-    let mut evidence = Vec::new();
-    for pod in &live.pods {
+    let decide = |pod| {
         let no_labels = BTreeMap::new();
-        let labels = namespaces.get(pod.namespace()).unwrap_or(&no_labels);
-        let effective = Effective::of(pod, labels, policies.clone());
-        let decision = decide_pod(live, pod, effective.as_ref(), now);
-        if let PodDecision::Release(found) = &decision
-            && evidence.is_empty()
-        {
-            evidence.clone_from(found);
-        }
-        drafting.add_pod(pod, effective.as_ref(), &decision);
-    }
-    if evidence.is_empty() {
-        return None;
+        let labels = namespaces.get(PodView::namespace(pod)).unwrap_or(&no_labels);
+        let policies = Effective::of(pod, labels, policies.clone());
+        Decided { pod, decision: decide_pod(live, pod, policies.as_ref(), now), policies }
+    };
+    let mut decided: Vec<_> = live.pods.iter().map(decide).collect();
+    sharers::settle(&mut decided);
+    let evidence = decided.iter().find_map(|it| match &it.decision {
+        PodDecision::Release(evidence) => Some(evidence.clone()),
+        _ => None,
+    })?;
+    let mut drafting = Drafting::new(live, episode);
+    for it in &decided {
+        drafting.add_pod(it.pod, it.policies.as_ref(), &it.decision);
     }
     drafting.add_attachments();
     Some(drafting.finish(evidence, now))
@@ -114,6 +116,8 @@ pub fn digest(pods: &[PlannedPod], volumes: &[PlannedVolume]) -> String {
 pub enum PodDecision {
     /// It goes, since its node has failed.
     Release(Vec<Evidence>),
+    /// It goes with protected pods of the failed node that it shares volumes with.
+    Clean,
     /// It goes, since its volume is tainted on a node that is well.
     Move,
     /// It stays, for this reason.
@@ -135,10 +139,13 @@ fn decide_pod(live: &LiveNode, pod: &PodView, effective: Option<&Effective>, now
     let Some(effective) = effective.filter(|effective| effective.releases_on_node_failure()) else {
         return PodDecision::Keep("NoPolicy");
     };
-    if pod.pod.controller_kind().is_none() {
+    if live.migration_targets.contains(pod.uid()) {
+        return PodDecision::Keep("MigrationTarget");
+    }
+    if pod.pod.controller_kind().is_none() && !effective.deletes_bare_pods() {
         return PodDecision::Keep("BarePod");
     }
-    if pod.volumes.is_empty() {
+    if pod.volumes.is_empty() && !effective.releases_pods_without_volumes() {
         return PodDecision::Keep("NoVolumes");
     }
     match evidence::declares(&live.node, live.silence, &pod.pod, effective, now) {
@@ -180,7 +187,7 @@ impl<'a> Drafting<'a> {
     /// Adds a pod as it was decided, with its volumes and, where it goes, its policies.
     pub fn add_pod(&mut self, pod: &PodView, effective: Option<&Effective>, decision: &PodDecision) {
         // A pod that is not declared yet brings its volumes already: rows never change, so they must be right now.
-        let goes = matches!(decision, PodDecision::Release(_) | PodDecision::Move);
+        let goes = matches!(decision, PodDecision::Release(_) | PodDecision::Clean | PodDecision::Move);
         if let Some(effective) = effective.filter(|_| goes) {
             let planned = effective.policies().iter().filter_map(|policy| planned_policy(policy));
             self.policies.extend(planned.map(|policy| (policy.name.clone(), policy)));
@@ -192,6 +199,7 @@ impl<'a> Drafting<'a> {
         }
         let (action, reason) = match decision {
             PodDecision::Release(_) => (PodAction::Release, NODE_FAILURE),
+            PodDecision::Clean => (PodAction::Release, "UnselectedSharer"),
             PodDecision::Move => (PodAction::Release, VOLUME_TAINT),
             PodDecision::Keep(reason) => (PodAction::Keep, *reason),
             PodDecision::NotYet => return,

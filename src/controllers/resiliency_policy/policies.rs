@@ -96,8 +96,9 @@ fn drivers(seen: &Seen, policy: &ResiliencyPolicy) -> BTreeMap<String, usize> {
 }
 
 fn selected<'a>(seen: &'a Seen, policy: &'a ResiliencyPolicy) -> impl Iterator<Item = &'a PodView> {
-    seen.pods.values().flatten().filter(|pod| decide::may_be_released(pod) && !pod.pod.is_static()).filter(move |pod| {
+    seen.pods.values().flatten().filter(|pod| decide::may_be_released(pod)).filter(move |pod| {
         let none = BTreeMap::new();
-        select::selects(policy, pod, seen.namespaces.get(pod.namespace()).unwrap_or(&none))
+        let labels = seen.namespaces.get(pod.namespace()).unwrap_or(&none);
+        select::is_releasable(policy, pod) && select::selects(policy, pod, labels)
     })
 }

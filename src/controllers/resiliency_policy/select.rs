@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::api::fencing::{FenceMethod, PolicyMode, Proof};
 use crate::api::resiliency_policy::{
-    CrashLoopAction, CrashLoopWhen, DecisiveChannel, DetachMode, NodeFailureAction, ResiliencyPolicy,
-    ResiliencyPolicySpec,
+    BarePods, CrashLoopAction, CrashLoopWhen, DecisiveChannel, DetachMode, DriverPluginDown, NodeFailureAction,
+    PodsWithoutVolumes, ResiliencyPolicy, ResiliencyPolicySpec, Sharers,
 };
 use crate::api::usage::PodView;
 
@@ -99,6 +99,40 @@ impl<'a> Effective<'a> {
         self.specs().all(|spec| spec.release.detach == DetachMode::Automatic)
     }
 
+    /// These policies and others.
+    pub fn and(mut self, others: Self) -> Self {
+        self.policies.extend(others.policies);
+        self.policies.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        self.policies.dedup_by(|a, b| a.metadata.name == b.metadata.name);
+        self
+    }
+
+    /// Whether pods without a controller are deleted.
+    pub fn deletes_bare_pods(&self) -> bool {
+        self.specs().all(|spec| spec.release.bare_pods == BarePods::Delete)
+    }
+
+    /// Whether pods without volumes are released.
+    pub fn releases_pods_without_volumes(&self) -> bool {
+        self.specs().all(|spec| spec.release.pods_without_volumes == PodsWithoutVolumes::Release)
+    }
+
+    /// Whether pods that no policy selects go with those that they share volumes with.
+    pub fn cleans_sharers(&self) -> bool {
+        self.specs().all(|spec| spec.sharers == Sharers::CleanAll)
+    }
+
+    /// Whether the policies leave no pod of this kind where it is.
+    pub fn releases(&self, pod: &PodView) -> bool {
+        (pod.pod.controller().is_some() || self.deletes_bare_pods())
+            && (!pod.volumes.is_empty() || self.releases_pods_without_volumes())
+    }
+
+    /// Whether nodes are tainted while a plugin of a driver of the pod is not ready there.
+    pub fn taints_for_plugins(&self) -> bool {
+        self.specs().all(|spec| spec.triggers.driver_plugin_down == DriverPluginDown::TaintNode)
+    }
+
     /// Whether no policy of the pod waits for a person, or only looks on.
     pub fn acts_by_itself(&self) -> bool {
         self.specs().all(|spec| spec.mode == PolicyMode::Enforce)
@@ -124,6 +158,11 @@ impl<'a> Effective<'a> {
     fn specs(&self) -> impl Iterator<Item = &'a ResiliencyPolicySpec> {
         self.policies.iter().map(|policy| &policy.spec)
     }
+}
+
+/// Whether a policy by itself would release pods of this kind.
+pub fn is_releasable(policy: &ResiliencyPolicy, pod: &PodView) -> bool {
+    Effective { policies: vec![policy] }.releases(pod)
 }
 
 /// Whether every part of the selector that is set matches the pod.

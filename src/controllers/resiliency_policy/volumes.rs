@@ -185,10 +185,14 @@ impl<'a> Troubles<'a> {
         now: Now,
     ) -> Option<Stays> {
         match pod.pod.controller_kind() {
-            None => return Some(("BarePod", "nothing would create it again".into())),
+            None if !policies.deletes_bare_pods() => return Some(("BarePod", "nothing would create it again".into())),
             Some("DaemonSet") => return Some(("DaemonSet", "it belongs to its node".into())),
             _ if pod.pod.is_static() => return Some(("StaticPod", "it belongs to its node".into())),
             _ => {}
+        }
+        let live = node.metadata.name.as_deref().and_then(|name| self.seen.live.get(name));
+        if live.is_some_and(|live| live.migration_targets.contains(pod.uid())) {
+            return Some(("MigrationTarget", "a virtual machine is being migrated into it".into()));
         }
         if extent == Extent::Everywhere {
             let what = format!("volume {volume} is tainted {} ({}) wherever it is used", taint.key, taint.reason);

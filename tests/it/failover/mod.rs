@@ -10,15 +10,19 @@ mod identity;
 pub mod kept;
 mod kinds;
 pub mod look;
+mod machines;
 mod methods;
 mod moves;
 mod neighbours;
 mod order;
 mod outages;
+mod plugins;
 mod policies;
+mod released;
 mod replacements;
 mod restarts;
 mod returns;
+mod units;
 mod volume_taints;
 mod volumes;
 
@@ -102,6 +106,15 @@ pub fn trials() -> Vec<Trial> {
         volume_taints::no_more_nodes_than_the_budget_are_left,
         brakes::a_policy_with_an_open_fence_goes_when_it_is_finished,
         crash_loops::a_pod_that_fails_on_its_node_starts_on_another,
+        units::pods_that_share_a_volume_go_together,
+        units::who_is_outside_holds_the_unit,
+        units::who_is_outside_goes_with_the_unit,
+        units::pods_that_must_run_together_land_together,
+        released::a_bare_pod_goes_where_that_is_asked_for,
+        released::a_pod_without_volumes_goes_where_that_is_asked_for,
+        released::an_ephemeral_volume_is_cut_off_too,
+        plugins::new_pods_stay_away_while_it_is_down_and_nobody_leaves,
+        machines::launchers_go_and_migration_targets_are_spared,
         kinds::pods_that_no_proof_can_move_wait_by_name,
         kinds::a_pod_with_a_finalizer_is_failed_first,
         kinds::pods_that_nobody_asked_for_are_left_alone,

@@ -1,7 +1,7 @@
 //! The controller: what its watches have brought, and its passes. Each pass gathers what `observe` of the product
 //! gathers and calls the product's `decide`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -326,6 +326,7 @@ impl World {
             attached_volumes: plan::attached_volumes(&attachments, self.shape.as_ref()),
             attachments,
             csi_node: views.csi_nodes.get(name),
+            migration_targets: BTreeSet::new(),
         }))
     }
 

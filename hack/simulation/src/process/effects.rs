@@ -214,6 +214,8 @@ impl World {
             Protecting::Open(fence) => Op::CreateFence(fence),
             Protecting::Replan(fence) => Op::ReplaceFence(fence),
             Protecting::Record(policy) => Op::RecordPolicy(policy),
+            Protecting::AddTaint { taint, node } => Op::AddTaint(node, taint),
+            Protecting::RemoveTaint { taint, node } => Op::RemoveTaint(node, taint),
             Protecting::Reschedule { pod, .. } => Op::DeletePod(pod.pod, None),
         };
         self.send(pid, key, op, Purpose::Plan, decided, chance).map(|()| true)

@@ -5,11 +5,14 @@ mod crash_loops;
 mod episodes;
 mod evidence;
 mod plan;
+mod plugins;
+mod release;
 mod select;
+mod sharers;
 mod silence;
 mod volumes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,6 +122,16 @@ impl World {
             }),
             Effect::Unguard(policy) => self.policy(&policy, |policy| policy.metadata.finalizers = None),
             Effect::Record(wanted) => self.policy(&wanted, |policy| policy.status = wanted.status.clone()),
+            Effect::AddTaint { taint, node } => {
+                let mut node = Node::clone(&node);
+                node.spec.taints.get_or_insert_default().push(taint);
+                self.node_becomes(node);
+            }
+            Effect::RemoveTaint { taint, node } => {
+                let mut node = Node::clone(&node);
+                node.spec.taints.get_or_insert_default().retain(|it| it.key != taint.key);
+                self.node_becomes(node);
+            }
             // The kubelet is there: it ends the pod in its own time.
             Effect::Reschedule { pod, .. } => {
                 let node = self.seen.pods.values_mut().find(|pods| pods.iter().any(|it| it.uid() == pod.uid()));
@@ -207,5 +220,6 @@ fn live_node(node: Node, silence: Silence, pods: Vec<PodView>) -> LiveNode {
         attachments,
         attached_volumes,
         csi_node: Some(Arc::new(csi_node.unwrap())),
+        migration_targets: BTreeSet::new(),
     }
 }

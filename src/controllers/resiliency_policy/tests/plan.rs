@@ -60,7 +60,7 @@ fn every_pod_of_the_node_has_a_row_with_the_reason() {
         (completed, PodAction::Keep, "Completed"),
         (owned_by(pod("bare", "n1", &volume()), None), PodAction::Keep, "BarePod"),
         (pod("empty", "n1", &[]), PodAction::Keep, "NoVolumes"),
-        (unselected, PodAction::Keep, "NoPolicy"),
+        (unselected, PodAction::Keep, "UnselectedSharer"),
     ];
     let live = live(cases.iter().map(|(pod, ..)| pod.clone()).collect());
     let plan = drafted(&live, &[labelled()]).unwrap().plan;
