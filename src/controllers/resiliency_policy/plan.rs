@@ -77,13 +77,13 @@ pub fn draft<'a>(
     episode: i64,
     now: Now,
 ) -> Option<Draft> {
-    let decide = |pod| {
-        let no_labels = BTreeMap::new();
-        let labels = namespaces.get(PodView::namespace(pod)).unwrap_or(&no_labels);
+    let no_labels = BTreeMap::new();
+    let decided = live.pods.iter().map(|pod| {
+        let labels = namespaces.get(pod.namespace()).unwrap_or(&no_labels);
         let policies = Effective::of(pod, labels, policies.clone());
         Decided { pod, decision: decide_pod(live, pod, policies.as_ref(), now), policies }
-    };
-    let mut decided: Vec<_> = live.pods.iter().map(decide).collect();
+    });
+    let mut decided: Vec<_> = decided.collect();
     sharers::settle(&mut decided);
     let evidence = decided.iter().find_map(|it| match &it.decision {
         PodDecision::Release(evidence) => Some(evidence.clone()),
