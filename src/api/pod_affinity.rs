@@ -62,7 +62,12 @@ mod tests {
             ("the list has another", term(json!({ "namespaces": ["y"] })), "x", false),
             ("namespaces by label", term(json!({ "namespaceSelector": {} })), "y", true),
             ("of a zone", term(json!({ "topologyKey": "topology.kubernetes.io/zone" })), "x", false),
-            ("of another", term(json!({ "labelSelector": { "matchLabels": { "app": null, "name": "b" } } })), "x", false),
+            (
+                "of another",
+                term(json!({ "labelSelector": { "matchLabels": { "app": null, "name": "b" } } })),
+                "x",
+                false,
+            ),
             ("of none", term(json!({ "labelSelector": null })), "x", false),
             ("nothing is required", Value::Null, "x", false),
         ];

@@ -147,8 +147,7 @@ fn next(
     }
     let recorded = seen.policies.iter().flat_map(|it| &it.status).flat_map(|status| &status.crash_loop_deletes);
     let recorded = recorded.chain(this_pass.recorded.values().flatten());
-    let counted: Vec<_> =
-        recorded.filter(|row| row.owner_uid == owner.uid && counts(row, window, now.wall)).collect();
+    let counted: Vec<_> = recorded.filter(|row| row.owner_uid == owner.uid && counts(row, window, now.wall)).collect();
     let age = |row: &CrashLoopDelete| now.wall.signed_duration_since(row.at);
     let is_due = |row: &&CrashLoopDelete| row.pod_uid == pod.uid() && age(row) < SEND_WITHIN;
     if counted.iter().any(|row| is_due(row)) {

@@ -237,7 +237,7 @@ impl Controller {
         tracing::warn!(namespace, pod, reason = held.reason, held.message, "a pod stays in its crash loop");
         if let Some(pod) = self.cx.stores.pods.get(&ObjectKey::namespaced(namespace, pod)) {
             let note = format!("{}: in CrashLoopBackOff, and stays: {}", held.reason, held.message);
-            self.cx.events.publish(reference(pod.as_ref()), EventType::Warning, "PodKept", "Reschedule", note);
+            self.cx.events.publish(reference(pod.as_ref()), EventType::Normal, "PodKept", "Reschedule", note);
         }
     }
 

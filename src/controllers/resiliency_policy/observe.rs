@@ -69,10 +69,13 @@ async fn migration_targets(cx: &Context, pods: &[PodView]) -> Result<BTreeSet<St
     for pod in pods {
         let Some(instance) = kubevirt::migrated_instance(&pod.pod) else { continue };
         let version = pod.pod.controller().map(|owner| owner.api_version.as_str()).unwrap_or_default();
-        let kind = GroupVersionKind::gvk(kubevirt::GROUP, version.rsplit('/').next().unwrap_or_default(), kubevirt::INSTANCE_KIND);
+        let kind = GroupVersionKind::gvk(
+            kubevirt::GROUP,
+            version.rsplit('/').next().unwrap_or_default(),
+            kubevirt::INSTANCE_KIND,
+        );
         let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachineinstances");
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(cx.clients.reads.clone(), pod.namespace(), &resource);
+        let api: Api<DynamicObject> = Api::namespaced_with(cx.clients.reads.clone(), pod.namespace(), &resource);
         let instance = match api.get_opt(instance).await.map_err(Error::from) {
             // Who may not ask knows nothing.
             Err(error) if error.class() == ErrorClass::Forbidden => None,

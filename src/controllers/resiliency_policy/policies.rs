@@ -54,12 +54,7 @@ pub(super) fn record_all(seen: &Seen, brakes: &BTreeMap<&str, PolicyBrakes>, dec
     }
 }
 
-fn crash_loop_deletes(
-    seen: &Seen,
-    policy: &ResiliencyPolicy,
-    decision: &Decision,
-    now: Now,
-) -> Vec<CrashLoopDelete> {
+fn crash_loop_deletes(seen: &Seen, policy: &ResiliencyPolicy, decision: &Decision, now: Now) -> Vec<CrashLoopDelete> {
     let new = policy.metadata.name.as_ref().and_then(|name| decision.crash_loops.recorded.get(name));
     crash_loops::rows(seen, policy, new.map(Vec::as_slice).unwrap_or_default(), now)
 }

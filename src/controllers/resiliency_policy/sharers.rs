@@ -38,7 +38,9 @@ pub(super) fn settle(decided: &mut [Decided]) {
         let stays = members().any(|it| matches!(it.decision, PodDecision::Keep(_)) && !is_outside(it));
         let decision = match () {
             () if !policies.cleans_sharers() || stays => PodDecision::Keep("UnselectedSharer"),
-            () if sharer.pod.pod.controller().is_none() && !policies.deletes_bare_pods() => PodDecision::Keep("BarePod"),
+            () if sharer.pod.pod.controller().is_none() && !policies.deletes_bare_pods() => {
+                PodDecision::Keep("BarePod")
+            }
             // Its row comes with that of the one that is not declared yet: rows never change.
             () if waits => PodDecision::NotYet,
             () => PodDecision::Clean,

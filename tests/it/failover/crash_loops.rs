@@ -31,7 +31,8 @@ async fn looping(cluster: &Cluster, pod: &str) -> Result<Option<String>, Failed>
     let look = async || {
         let Some(pod) = api.get_opt(pod).await? else { return Ok(Err("there is no such pod".into())) };
         let status = pod.status.as_ref();
-        let all = status.iter().flat_map(|it| it.container_statuses.iter().chain(&it.init_container_statuses)).flatten();
+        let all =
+            status.iter().flat_map(|it| it.container_statuses.iter().chain(&it.init_container_statuses)).flatten();
         let mut reasons = all.filter_map(|it| it.state.as_ref()?.waiting.as_ref()?.reason.as_deref());
         let fails = reasons.any(|reason| reason == "CrashLoopBackOff");
         Ok(if fails { Ok(pod.metadata.uid) } else { Err(format!("{status:?}")) })

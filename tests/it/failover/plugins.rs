@@ -64,7 +64,8 @@ async fn tainted(lane: &Lane<'_>, expected: &[&str]) -> Result<(), Failed> {
 
 pub async fn new_pods_stay_away_while_it_is_down_and_nobody_leaves(cluster: &Cluster) -> Result<(), Failed> {
     // Podmon's own rule: any taint counts, and a plugin's would too.
-    let policy = json!({ "triggers": { "driverPluginDown": "TaintNode" }, "detection": { "taints": [{ "key": "*" }] } });
+    let policy =
+        json!({ "triggers": { "driverPluginDown": "TaintNode" }, "detection": { "taints": [{ "key": "*" }] } });
     let lane = Lane::new(cluster, "plugged", LaneOptions { policy, ..LaneOptions::default() }).await?;
     let victim = lane.victim()?.name().to_owned();
     let set = lane.workload("db");
@@ -82,7 +83,8 @@ pub async fn new_pods_stay_away_while_it_is_down_and_nobody_leaves(cluster: &Clu
     // A rolling upgrade to one that works.
     let api: Api<DaemonSet> = Api::default_namespaced(lane.client());
     let name = format!("{}-plugin", lane.name);
-    let works = json!({ "spec": { "template": { "spec": { "containers": [{ "name": "driver", "image": "works" }] } } } });
+    let works =
+        json!({ "spec": { "template": { "spec": { "containers": [{ "name": "driver", "image": "works" }] } } } });
     api.patch(&name, &PatchParams::default(), &Patch::Strategic(works)).await?;
     tainted(&lane, &[]).await?;
 

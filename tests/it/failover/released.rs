@@ -1,7 +1,7 @@
 //! Pods that are kept unless a policy says otherwise, and volumes of every origin.
 
-use bulkhead_testbed::cluster::{Cluster, Workload};
 use bulkhead_testbed::array::Claim;
+use bulkhead_testbed::cluster::{Cluster, Workload};
 use bulkhead_testbed::ledger::Access;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use kube::Api;

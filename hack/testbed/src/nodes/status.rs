@@ -40,7 +40,8 @@ pub(crate) fn patch(pod: &Pod, stage: Stage, host_ip: &str, pod_ip: Ipv4Addr, at
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let containers = containers.map(|container| container_status(pod, container, stage, &now, at_least));
     let init_statuses = init_containers(pod).map(|container| container_status(pod, container, stage, &now, at_least));
-    let initialized = if init_containers(pod).any(|it| stage == Stage::Crashing && crashes(pod, it)) { "False" } else { "True" };
+    let initialized =
+        if init_containers(pod).any(|it| stage == Stage::Crashing && crashes(pod, it)) { "False" } else { "True" };
     let mut status = json!({
         "phase": match stage {
             Stage::Creating if !ran_before(pod) => "Pending",

@@ -178,7 +178,13 @@ fn who_is_left_alone() {
             "an outage",
             db(),
             json!({}),
-            |w| (0..4).for_each(|i| if i > 0 { w.node_becomes(unreachable(&format!("n{i}"))) }),
+            |w| {
+                (0..4).for_each(|i| {
+                    if i > 0 {
+                        w.node_becomes(unreachable(&format!("n{i}")))
+                    }
+                })
+            },
             Some("CorrelatedOutage"),
         ),
         (

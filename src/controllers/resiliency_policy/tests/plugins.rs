@@ -51,7 +51,8 @@ impl World {
     /// Nodes with our taint.
     fn plugin_taints(&self) -> Vec<String> {
         let nodes = self.seen.nodes.iter().map(|(node, _)| node);
-        let tainted = nodes.filter(|node| node.taint("driver-down.bulkhead.dev/block.example.com", "NoSchedule").is_some());
+        let tainted =
+            nodes.filter(|node| node.taint("driver-down.bulkhead.dev/block.example.com", "NoSchedule").is_some());
         tainted.filter_map(|node| node.metadata.name.clone()).collect()
     }
 }

@@ -43,7 +43,8 @@ fn rows(plan: &Plan) -> Vec<(&str, PodAction, &str)> {
 fn who_stays_and_who_goes() {
     use PodAction::{Keep, Release};
     let clean = || json!({ "sharers": "CleanAll" });
-    let chain = || vec![protected("a", &["v1"]), outside("b", &["v1", "v2"]), outside("c", &["v2"]), outside("d", &["v9"])];
+    let chain =
+        || vec![protected("a", &["v1"]), outside("b", &["v1", "v2"]), outside("c", &["v2"]), outside("d", &["v9"])];
     type Case = (&'static str, Vec<PodView>, Value, Vec<(&'static str, PodAction, &'static str)>);
     let cases: Vec<Case> = vec![
         (
@@ -82,11 +83,7 @@ fn who_stays_and_who_goes() {
         ),
         (
             "a pod of a DaemonSet stays, and with it the others",
-            vec![
-                protected("a", &["v1"]),
-                outside("b", &["v1"]),
-                owned_by(protected("c", &["v1"]), Some("DaemonSet")),
-            ],
+            vec![protected("a", &["v1"]), outside("b", &["v1"]), owned_by(protected("c", &["v1"]), Some("DaemonSet"))],
             clean(),
             vec![("a", Release, "NodeFailure"), ("b", Keep, "UnselectedSharer"), ("c", Keep, "DaemonSet")],
         ),
@@ -136,7 +133,8 @@ fn every_policy_of_the_unit_must_want_it() {
 #[test]
 fn a_sharer_waits_for_the_last_of_its_unit() {
     let clean = policy_of(&json!({ "sharers": "CleanAll" }));
-    let slow = json!({ "sharers": "CleanAll", "detection": { "decisiveChannels": [], "taints": [{ "key": "broken" }] } });
+    let slow =
+        json!({ "sharers": "CleanAll", "detection": { "decisiveChannels": [], "taints": [{ "key": "broken" }] } });
     let mut slow = policy_of(&slow);
     slow.metadata.name = Some("slow".into());
     slow.spec.selector.pod_selector =
