@@ -205,6 +205,10 @@ fn when_back(seen: &Seen, rows: &Rows, planned: &PlannedPod, now: Now) -> Next {
 
 /// `wanted` are the volumes that must be proved: of the pod, and of all that go with it.
 fn when_away(seen: &Seen, rows: &Rows, planned: &PlannedPod, wanted: &BTreeSet<String>) -> Next {
+    // One that nothing must be proved for is not given up before the node is tainted: until then all can be undone.
+    if wanted.is_empty() && seen.node.is_some() && seen.our_taint().is_none() {
+        return Some((PodStatusState::Pending, None, None));
+    }
     if wanted.iter().all(|name| is_proved(rows, name)) {
         return Some((PodStatusState::Releasing, volumes::reason(seen, &planned.uid, PodStatusState::Releasing), None));
     }

@@ -2,7 +2,7 @@
 //! that is asked for.
 
 use bulkhead::api::node_fence::{NodeFence, PodAction, PodStatusState};
-use bulkhead_testbed::array::{ArrayOptions, Effect, Fault, Method};
+use bulkhead_testbed::array::{ArrayOptions, Effect, Fault, FaultId, Method};
 use bulkhead_testbed::cluster::{AddedArray, Cluster, Workload};
 use bulkhead_testbed::ledger::Access;
 use libtest_mimic::Failed;
@@ -14,7 +14,7 @@ use super::kept::Kept;
 use super::look::{event, pod_row};
 
 /// A second driver of a lane, whose unpublish is refused until told otherwise.
-async fn refusing(cluster: &Cluster, lane: &str) -> Result<(AddedArray, Kept, u64), Failed> {
+async fn refusing(cluster: &Cluster, lane: &str) -> Result<(AddedArray, Kept, FaultId), Failed> {
     let options = ArrayOptions { driver_name: format!("{lane}-other.csi.test"), ..ArrayOptions::default() };
     let other = cluster.add_array(&options).await?;
     let sidecar = Kept::new(cluster.sidecar(&other.array)?);
