@@ -50,9 +50,9 @@ pub async fn a_pod_that_fails_on_its_node_starts_on_another(cluster: &Cluster) -
     let policy = json!({ "triggers": { "crashLoop": { "action": "Ignore" } } });
     let lane = Lane::new(cluster, "loops", LaneOptions { policy, ..LaneOptions::default() }).await?;
     let victim = lane.victim()?.name().to_owned();
-    let container = json!([{ "name": "main", "image": format!("crash-on/{victim}") }]);
-    let first = with(lane.workload("main"), json!({ "containers": container }));
-    let second = with(lane.workload("init"), json!({ "initContainers": container }));
+    let container = |name: &str| json!([{ "name": name, "image": format!("crash-on/{victim}") }]);
+    let first = with(lane.workload("main"), json!({ "containers": container("main") }));
+    let second = with(lane.workload("init"), json!({ "initContainers": container("before") }));
     for set in [&first, &second] {
         cluster.stateful_set_on(&[lane.array()], set).await?;
         looping(cluster, &format!("{}-0", set.name)).await?;
