@@ -123,7 +123,7 @@ fn documented() -> Result<BTreeSet<String>, Failed> {
 /// Says which is not. Of a histogram the name is listed, without what its series add.
 fn all_documented(named: &BTreeSet<String>, documented: &BTreeSet<String>) -> Result<(), String> {
     let is_listed = |name: &str| {
-        let of_histogram = ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end));
+        let of_histogram = ["_bucket", "_count", "_sum"].into_iter().find_map(|end| name.strip_suffix(end));
         documented.contains(name) || of_histogram.is_some_and(|name| documented.contains(name))
     };
     match named.iter().find(|name| !is_listed(name)) {
