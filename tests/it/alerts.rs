@@ -12,8 +12,8 @@ use crate::api::world::root;
 
 /// Where rules and dashboard are.
 const FOLDER: &str = "config/monitoring";
-/// Rules whose alerts have pages.
-const RULES: &str = "alert_rules.yaml";
+/// The rules.
+const RULES: [&str; 2] = ["alert_rules.yaml", "volume_health_rules.yaml"];
 /// Where metrics are listed.
 const LISTS: [&str; 2] = ["docs/operations.md", "docs/node-agent.md"];
 /// What a page has.
@@ -30,15 +30,13 @@ pub fn trials() -> Vec<Trial> {
 
 fn rules_name_documented_metrics() -> Result<(), Failed> {
     let documented = documented()?;
-    for file in [RULES, "volume-health-rules.yaml"] {
-        for rule in rules(file)? {
-            let alert = text(&rule, "/alert")?;
-            let named = metrics(text(&rule, "/expr")?);
-            if named.is_empty() {
-                return Err(format!("{file}: {alert} rests on no metric of ours").into());
-            }
-            all_documented(&named, &documented).map_err(|name| format!("{file}: {alert} names {name}"))?;
+    for rule in rules()? {
+        let alert = text(&rule, "/alert")?;
+        let named = metrics(text(&rule, "/expr")?);
+        if named.is_empty() {
+            return Err(format!("{alert} rests on no metric of ours").into());
         }
+        all_documented(&named, &documented).map_err(|name| format!("{alert} names {name}"))?;
     }
     Ok(())
 }
@@ -54,7 +52,7 @@ fn the_dashboard_names_documented_metrics() -> Result<(), Failed> {
 fn each_alert_has_its_runbook() -> Result<(), Failed> {
     let list = fs::read_to_string(root().join("docs/operations.md"))?;
     let mut pages = BTreeSet::new();
-    for rule in rules(RULES)? {
+    for rule in rules()? {
         let alert = text(&rule, "/alert")?;
         for annotation in ["/annotations/summary", "/annotations/description", "/labels/severity"] {
             text(&rule, annotation)?;
@@ -84,16 +82,21 @@ fn each_alert_has_its_runbook() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The rules of a file: a PrometheusRule, or a rule file as Prometheus itself reads it.
-fn rules(file: &str) -> Result<Vec<Value>, Failed> {
+/// All rules.
+fn rules() -> Result<Vec<Value>, Failed> {
     let mut found = Vec::new();
-    for object in read(&root().join(FOLDER).join(file))? {
-        let groups = object.pointer("/spec/groups").or_else(|| object.pointer("/groups"));
-        for group in groups.and_then(Value::as_array).into_iter().flatten() {
-            found.extend(group.pointer("/rules").and_then(Value::as_array).into_iter().flatten().cloned());
+    for file in RULES {
+        let before = found.len();
+        for object in read(&root().join(FOLDER).join(file))? {
+            for group in object.pointer("/spec/groups").and_then(Value::as_array).into_iter().flatten() {
+                found.extend(group.pointer("/rules").and_then(Value::as_array).into_iter().flatten().cloned());
+            }
+        }
+        if found.len() == before {
+            return Err(format!("{file} has no rules").into());
         }
     }
-    if found.is_empty() { Err(format!("{file} has no rules").into()) } else { Ok(found) }
+    Ok(found)
 }
 
 /// The text at a JSON pointer.
