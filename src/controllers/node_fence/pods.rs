@@ -68,15 +68,17 @@ fn may_run(seen: &Seen, pod: &PodView) -> bool {
 }
 
 /// Pods that have gone: released by us, or by others without our proof. A pod that is only missing from the store
-/// may not have arrived there yet, so its departure is believed after a live look.
+/// may not have arrived there yet, and one without volumes never does, so its departure is believed after a live look.
 pub fn observe_departures(seen: &Seen, rows: &mut Rows, now: Now) {
     let present: BTreeSet<&str> = seen.pods.iter().map(PodView::uid).collect();
-    for row in rows.pods.iter_mut().filter(|row| !is_settled(row.state)) {
+    let plan = &seen.fence.spec.plan.pods;
+    for (row, planned) in rows.pods.iter_mut().zip(plan).filter(|(row, _)| !is_settled(row.state)) {
         if present.contains(row.uid.as_str()) {
             continue;
         }
         let ours = row.state == PodStatusState::Releasing;
-        if !ours && !seen.is_live() {
+        let is_in_no_store = planned.volumes.is_empty();
+        if (!ours || is_in_no_store) && !seen.is_live() {
             rows.need_live = true;
             continue;
         }

@@ -68,9 +68,11 @@ impl World {
         Self { seen, now: later(now, 1.0), log: Vec::new(), fencers: BTreeMap::new(), attacher: true }
     }
 
-    /// Decides as the controller does: on the stores, and again on the API where the decision asks for it.
+    /// Decides as the controller does: on the stores, which keep no pods without volumes, and again on the API where the
+    /// decision asks for it.
     pub fn decide(&self) -> Decision {
-        let decision = decide(&self.seen, self.now);
+        let pods = self.seen.pods.iter().filter(|pod| !pod.volumes.is_empty()).cloned().collect();
+        let decision = decide(&Seen { pods, ..self.seen.clone() }, self.now);
         if !decision.look_live {
             return decision;
         }
