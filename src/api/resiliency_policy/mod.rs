@@ -49,7 +49,8 @@ use super::time::Duration;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResiliencyPolicySpec {
-    /// What the policy may do. Enforce acts: it fences nodes and releases pods.
+    /// What the policy may do: DryRun records the plan it would execute, RequireApproval waits for spec.approval of the
+    /// NodeFence, Enforce acts.
     pub mode: PolicyMode,
     /// Which pods are protected. A pod is selected when every part that is set matches it.
     pub selector: PodSelection,

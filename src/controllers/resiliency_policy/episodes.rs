@@ -11,10 +11,10 @@ use super::plan::{self, Draft, LiveNode};
 
 /// The first episode of a node.
 pub(super) fn open(name: &str, live: &LiveNode, draft: Draft) -> Effect {
-    let mut fence = NodeFence::new(
-        name,
-        NodeFenceSpec { episode: 1, node: plan::identity(&live.node), policies: draft.policies, plan: draft.plan },
-    );
+    let node = plan::identity(&live.node);
+    let spec =
+        NodeFenceSpec { episode: 1, node, policies: draft.policies, plan: draft.plan, approval: None, hold: None };
+    let mut fence = NodeFence::new(name, spec);
     fence.metadata.finalizers = Some(vec![names::NODE_CLEAN_FINALIZER.into()]);
     // The label comes before the taint, and with the plan it costs no write. An incident that will be held for its
     // identity is not active.
@@ -40,7 +40,15 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
     draft.plan.digest = plan::digest(&draft.plan.pods, &draft.plan.volumes);
     let mut next = fence.clone();
     next.status = None;
-    next.spec = NodeFenceSpec { episode, node: plan::identity(&live.node), policies: draft.policies, plan: draft.plan };
+    // An approval is of the plan that was read, and of no other; a hold lasts until its person takes it away.
+    next.spec = NodeFenceSpec {
+        episode,
+        node: plan::identity(&live.node),
+        policies: draft.policies,
+        plan: draft.plan,
+        approval: None,
+        hold: fence.spec.hold.clone(),
+    };
     Effect::Replan(Box::new(next))
 }
 
