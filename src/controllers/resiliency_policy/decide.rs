@@ -19,7 +19,7 @@ use super::evidence::{self, Silence};
 use super::plan::{self, LiveNode, NamespaceLabels};
 use super::select::Effective;
 use super::volumes::{self, Troubles, Unmoved};
-use super::{episodes, policies};
+use super::{episodes, modes, policies};
 
 /// What a pass sees.
 #[derive(Default)]
@@ -242,7 +242,8 @@ fn candidates<'a>(seen: &'a Seen, troubles: &'a Troubles, unmoved: &mut Vec<Unmo
             let policies = effective(seen, pod).filter(Effective::releases_on_node_failure)?;
             evidence::declares(node, *silence, &pod.pod, &policies, now).map(|_| (pod, policies))
         });
-        let failing: Vec<_> = failing.collect();
+        let mut failing: Vec<_> = failing.collect();
+        modes::leave_the_earnest(&mut failing);
         if !failing.is_empty() {
             found.push(Candidate { node: name, cause: Cause::NodeFailure, pods: failing });
             continue;
@@ -250,7 +251,8 @@ fn candidates<'a>(seen: &'a Seen, troubles: &'a Troubles, unmoved: &mut Vec<Unmo
         let running = volumes::running(fence_of(seen, name));
         let troubled = troubles.on_node(node, pods, running, now);
         unmoved.extend(troubled.unmoved);
-        let movers: Vec<_> = troubled.movers.into_iter().map(|mover| (mover.pod, mover.policies)).collect();
+        let mut movers: Vec<_> = troubled.movers.into_iter().map(|mover| (mover.pod, mover.policies)).collect();
+        modes::leave_the_earnest(&mut movers);
         if !movers.is_empty() {
             found.push(Candidate { node: name, cause: Cause::VolumeTaint, pods: movers });
         }
@@ -289,8 +291,9 @@ fn consider(
         // What an incident of the node has cut off is in trouble because of it: that must be over first.
         Cause::VolumeTaint => matches!(phase, None | Some(Phase::Recovered)),
     };
+    let begins = begins || modes::ends_rehearsal(fence, pods);
     let is_other = candidate.cause == Cause::VolumeTaint && volumes::running(fence).is_none();
-    if fence.is_some() && !begins && (is_other || !lacks(fence, pods)) {
+    if fence.is_some() && !begins && (is_other || !lacks(fence, pods)) || modes::disturbs(fence, pods) {
         return;
     }
     // A plan that grows by the pods of a further policy is that policy's doing, and in an outage nothing grows.
@@ -314,6 +317,7 @@ fn consider(
         Cause::NodeFailure => plan::draft(live, live_policies(seen), &seen.namespaces, episode, now),
         Cause::VolumeTaint => troubles.draft(live, volumes::running(fence), episode, now),
     };
+    let draft = draft.filter(|draft| modes::fits(fence, begins, draft));
     let effect = draft.and_then(|draft| match fence {
         None => Some(episodes::open(name, live, draft)),
         Some(fence) if begins => Some(episodes::reopen(fence, live, draft)),

@@ -8,6 +8,7 @@ pub mod episodes;
 pub mod evidence;
 pub mod memory;
 pub(crate) mod metrics;
+pub mod modes;
 pub mod observe;
 pub mod plan;
 pub mod policies;

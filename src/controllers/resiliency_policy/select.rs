@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::api::fencing::{FenceMethod, Proof};
+use crate::api::fencing::{FenceMethod, PolicyMode, Proof};
 use crate::api::resiliency_policy::{
     DecisiveChannel, DetachMode, NodeFailureAction, ResiliencyPolicy, ResiliencyPolicySpec,
 };
@@ -37,6 +37,11 @@ impl<'a> Effective<'a> {
         let strictest = self.specs().map(|spec| spec.fencing.minimum_proof).max();
         let decider = self.policies.iter().find(|policy| Some(policy.spec.fencing.minimum_proof) == strictest);
         decider.and_then(|policy| policy.metadata.name.as_deref()).unwrap_or_default()
+    }
+
+    /// What may be done for the pod.
+    pub fn mode(&self) -> PolicyMode {
+        self.specs().map(|spec| spec.mode).min().unwrap_or(PolicyMode::DryRun)
     }
 
     /// Whether a failed node releases the pod.

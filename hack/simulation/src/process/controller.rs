@@ -358,6 +358,7 @@ impl World {
                 return Err(NodePass::Failed(Refusal::Unknown));
             }
             let live = Live {
+                fence: self.api.get(name),
                 node: self.api.get(name),
                 lease: self.api.get::<Lease>(name).map(|lease| Lease::clone(&lease)),
                 pods: pods_of(self, name),

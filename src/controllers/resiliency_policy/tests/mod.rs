@@ -3,6 +3,7 @@
 mod brakes;
 mod episodes;
 mod evidence;
+mod modes;
 mod plan;
 mod select;
 mod silence;
