@@ -4,11 +4,13 @@ mod detection;
 mod fencing;
 mod limits;
 mod status;
+mod windows;
 
 pub use detection::*;
 pub use fencing::*;
 pub use limits::*;
 pub use status::*;
+pub use windows::*;
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -78,6 +80,11 @@ pub struct ResiliencyPolicySpec {
     #[serde(default)]
     #[schemars(transform = empty_default)]
     pub limits: Limits,
+    /// Times in which no new fence is opened; running ones finish.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub maintenance_windows: Vec<MaintenanceWindow>,
 }
 
 /// Which pods are protected. A pod is selected when every part that is set matches it.

@@ -3,6 +3,8 @@
 //! back, and a node that returns is given back all the same.
 
 use crate::api::fencing::PolicyMode;
+use crate::api::names;
+use crate::api::resiliency_policy::RestraintType;
 use crate::api::text::printable;
 
 use super::decide::{NodeState, Seen, Step};
@@ -22,7 +24,12 @@ pub struct Held {
 /// holds nothing, and what was cut off is brought to its end.
 pub fn held(seen: &Seen, node: NodeState) -> Option<Held> {
     let back = node == NodeState::Back;
-    rehearsed(seen).filter(|_| !back).or_else(|| by_person(seen)).or_else(|| unapproved(seen).filter(|_| !back))
+    rehearsed(seen)
+        .filter(|_| !back)
+        .or_else(|| by_person(seen))
+        .or_else(|| paused(seen))
+        .or_else(|| unapproved(seen).filter(|_| !back))
+        .or_else(|| in_window(seen).filter(|_| !back))
 }
 
 /// Takes back what was asked of a fencer that has not begun with any of it: it may be silent for hours, and must not begin
@@ -50,6 +57,27 @@ fn by_person(seen: &Seen) -> Option<Held> {
     let hold = seen.fence.spec.hold.as_ref()?;
     let message = format!("spec.hold: {}; nothing more is done until it is removed", printable(&hold.reason));
     Some(Held { reason: "HeldByPerson", message })
+}
+
+fn paused(seen: &Seen) -> Option<Held> {
+    let policies = seen.policies.iter().filter_map(|policy| {
+        let name = policy.metadata.name.as_deref().unwrap_or_default();
+        Some((format!("policy {name}"), names::paused(&policy.metadata)?))
+    });
+    let node = seen.node.as_ref().and_then(|node| Some(("the node".to_owned(), names::paused(&node.metadata)?)));
+    let (what, reason) = node.into_iter().chain(policies).next()?;
+    let remedy = format!("nothing more is done until its annotation {} is removed", names::PAUSED_ANNOTATION);
+    Some(Held { reason: "Paused", message: format!("{what} is paused: {}; {remedy}", printable(reason)) })
+}
+
+/// What has begun before a window opened is carried through it; what waited for a person waits for its end too.
+fn in_window(seen: &Seen) -> Option<Held> {
+    let open = seen.policies.iter().flat_map(|policy| &policy.status).flat_map(|status| &status.restraints);
+    let window = open.into_iter().find(|restraint| restraint.type_ == RestraintType::MaintenanceWindow)?;
+    let name = window.name.as_deref().unwrap_or_default();
+    let until = window.until.map(|until| format!(" until {}", until.to_rfc3339())).unwrap_or_default();
+    let message = format!("maintenance window {name} is open{until}: nothing new is begun");
+    (!seen.is_active()).then_some(Held { reason: "MaintenanceWindow", message })
 }
 
 fn unapproved(seen: &Seen) -> Option<Held> {

@@ -265,7 +265,8 @@ pub fn outage(seen: &Seen) -> Option<RestraintType> {
     let mut outages = restraints.map(|restraint| restraint.type_).filter(|type_| match type_ {
         RestraintType::CorrelatedOutage | RestraintType::Cooldown => true,
         RestraintType::ArrayOutage => volumes::is_by_volume(seen),
-        RestraintType::BudgetExhausted => false,
+        // What people set is looked at itself.
+        RestraintType::Paused | RestraintType::MaintenanceWindow | RestraintType::BudgetExhausted => false,
     });
     outages.next()
 }

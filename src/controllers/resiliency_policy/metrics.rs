@@ -59,7 +59,7 @@ impl Metrics {
     pub fn pass(&self, decision: &Decision, fences: &[Arc<NodeFence>]) {
         self.suspected.set(i64::try_from(decision.suspected.len()).unwrap_or(i64::MAX));
         self.unmoved.set(i64::try_from(decision.unmoved.len()).unwrap_or(i64::MAX));
-        for brake in ["BudgetExhausted", "CorrelatedOutage", "Cooldown", "ArrayOutage"] {
+        for brake in ["Paused", "MaintenanceWindow", "BudgetExhausted", "CorrelatedOutage", "Cooldown", "ArrayOutage"] {
             let held = decision.restrained.iter().filter(|held| held.brake == brake).count();
             self.held.get_or_create(&HeldBy { brake }).set(i64::try_from(held).unwrap_or(i64::MAX));
         }
