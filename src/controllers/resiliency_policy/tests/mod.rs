@@ -4,10 +4,12 @@ mod brakes;
 mod episodes;
 mod evidence;
 mod modes;
+mod people;
 mod plan;
 mod select;
 mod silence;
 mod volumes;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
