@@ -6,6 +6,7 @@ use crate::api::fencing::PolicyMode;
 use crate::api::names;
 use crate::api::resiliency_policy::RestraintType;
 use crate::api::text::printable;
+use crate::mutants::{self, Mutant};
 
 use super::decide::{NodeState, Seen, Step};
 use super::requests;
@@ -23,6 +24,9 @@ pub struct Held {
 /// Why nothing more may be done now; `None` when nothing holds. Of a node that is back nothing new is begun: there a mode
 /// holds nothing, and what was cut off is brought to its end.
 pub fn held(seen: &Seen, node: NodeState) -> Option<Held> {
+    if mutants::is_on(Mutant::HoldIgnored) {
+        return None;
+    }
     let back = node == NodeState::Back;
     rehearsed(seen)
         .filter(|_| !back)
