@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
+use crate::api::node_fence::NodeFence;
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::slim::{Lease, Node, Pod, VolumeAttachment};
 use crate::api::usage::PodView;

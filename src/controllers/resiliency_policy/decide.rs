@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::api::driver_report::DriverReport;
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, Phase};
-use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint, RestraintType};
+use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint};
 use crate::api::slim::Node;
 use crate::api::text::printable;
 use crate::api::time::Now;

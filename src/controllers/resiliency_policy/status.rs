@@ -75,6 +75,10 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
     let told = conditions::find(&status.conditions, "FenceReady");
     let told = told.filter(|told| !facts.counts_due && told.reason == fence_reason).map(|told| told.message.clone());
     let fence_message = told.unwrap_or(fence_message);
+    let conflict = facts.conflicts.map(|all| all.get(policy.metadata.name.as_deref().unwrap_or_default()));
+    if conflict == Some(None) {
+        conditions::remove(&mut status.conditions, "Conflict");
+    }
     let mut set = |type_: &str, state: State, reason: &str, message: String| {
         conditions::set(&mut status.conditions, type_, state, reason, message, generation, now.wall);
     };
@@ -96,11 +100,8 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
         }
         None => set("Restrained", State::False, "Unrestrained", String::new()),
     }
-    if let Some(conflicts) = facts.conflicts {
-        match conflicts.get(policy.metadata.name.as_deref().unwrap_or_default()) {
-            Some(message) => set("Conflict", State::True, "StricterPolicyApplies", message.clone()),
-            None => conditions::remove(&mut status.conditions, "Conflict"),
-        }
+    if let Some(Some(message)) = conflict {
+        set("Conflict", State::True, "StricterPolicyApplies", message.clone());
     }
     match volumes_held(policy, facts.unmoved) {
         Some((reason, message)) => set("VolumesHeld", State::True, reason, message),

@@ -45,8 +45,8 @@ pub async fn the_controller_neither_approves_nor_holds(world: &World) -> Outcome
     let refusal = "people write spec.approval and spec.hold of a NodeFence, and the controller never does";
     let controller = api(&world.controller, "NodeFence");
     let (write, dry) = (PatchParams::default(), dry_merge());
-    let approval = json!({"spec": {"approval": {"planDigest": DIGEST}}});
-    comes_to_deny(refusal, || controller.patch(name, &dry, &Patch::Merge(&approval))).await?;
+    let approval = Patch::Merge(json!({"spec": {"approval": {"planDigest": DIGEST}}}));
+    comes_to_deny(refusal, || controller.patch(name, &dry, &approval)).await?;
     let person = api(&world.approver, "NodeFence");
     let both = json!({"spec": {"approval": {"planDigest": DIGEST}, "hold": {"reason": "wait"}}});
     person.patch(name, &write, &Patch::Merge(&both)).await?;
