@@ -22,13 +22,15 @@ pub enum Mutant {
     NoLiveReread,
     /// The brakes count only the nodes that this very pass acts on.
     BrakeCountedPerPass,
+    /// Nobody minds a person's hold, a pause, or a mode.
+    HoldIgnored,
     /// Leadership is asked for when a pass begins, not at its writes.
     LeaseCheckedOnce,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -37,6 +39,7 @@ impl Mutant {
         Self::StaleProof,
         Self::NoLiveReread,
         Self::BrakeCountedPerPass,
+        Self::HoldIgnored,
         Self::LeaseCheckedOnce,
     ];
 }

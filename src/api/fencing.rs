@@ -44,9 +44,13 @@ pub struct FenceMethod {
     pub type_: FenceMethodType,
 }
 
-/// What a policy may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// What a policy may do. Ordered: an earlier one is stricter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum PolicyMode {
+    /// Record the plan that would be carried out, and do nothing.
+    DryRun,
+    /// Wait for `spec.approval` of the NodeFence.
+    RequireApproval,
     /// Act.
     Enforce,
 }

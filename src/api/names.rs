@@ -1,5 +1,6 @@
 //! Names that Bulkhead puts on other objects, and those of Kubernetes that it reads.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sha2::{Digest, Sha256};
 
 /// Namespace of the operator; our Leases live there.
@@ -17,6 +18,10 @@ pub const UNREACHABLE_TAINT: &str = "node.kubernetes.io/unreachable";
 pub const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
 /// Set by a cordon.
 pub const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
+
+/// Annotation of a ResiliencyPolicy or a Node, by a person: no new fence, and running ones stop before the next destructive
+/// step. Its value is the reason.
+pub const PAUSED_ANNOTATION: &str = "bulkhead.dev/paused";
 
 /// Label of an active NodeFence: while it is there admission denies new VolumeAttachments for the node.
 pub const ACTIVE_LABEL: &str = "bulkhead.dev/active";
@@ -70,6 +75,11 @@ pub const MIRROR_POD_ANNOTATION: &str = "kubernetes.io/config.mirror";
 /// Key of our taint for a driver whose node plugin is not ready.
 pub fn driver_down_taint(driver: &str) -> String {
     format!("{DRIVER_DOWN_PREFIX}{driver}")
+}
+
+/// The reason for which the object is paused; an empty one pauses it too.
+pub fn paused(object: &ObjectMeta) -> Option<&str> {
+    object.annotations.as_ref()?.get(PAUSED_ANNOTATION).map(String::as_str)
 }
 
 /// The value of our out-of-service taint in an episode.

@@ -11,6 +11,7 @@ use crate::array::Mood;
 use crate::begin::{csi_node, registered};
 use crate::chance::Chance;
 use crate::others::{Actor, Power};
+use crate::people::Person;
 use crate::process::Pid;
 use crate::time::{Millis, wall};
 use crate::world::{Weather, World};
@@ -74,6 +75,8 @@ pub enum Fault {
     HealVolume(String),
     /// What waits for a volume on a node does not end any more.
     HangVolume(String, String),
+    /// A person writes.
+    Person(Person),
 }
 
 impl World {
@@ -167,6 +170,7 @@ impl World {
                 self.machines.values_mut().for_each(|machine| machine.hangs.retain(|it| it != volume));
                 self.taint_volume(volume, None);
             }
+            Fault::Person(person) => self.person(person),
             Fault::HangVolume(volume, node) => {
                 if let Some(machine) = self.machines.get_mut(node) {
                     machine.hangs.insert(volume.clone());

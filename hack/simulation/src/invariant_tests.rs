@@ -13,6 +13,7 @@ use crate::api::Op;
 use crate::chance::Prompt;
 use crate::faults::Fault;
 use crate::others::{Incarnation, Power};
+use crate::people::Person;
 use crate::process::queue::Key;
 use crate::run::{rest, settle};
 use crate::shape::{Shape, handle, policy};
@@ -278,4 +279,18 @@ fn a_write_that_the_schema_refuses_is_noticed() {
     fence.spec.plan.pods.clear();
     writes(&mut world, Op::ReplaceFence(Box::new(fence)));
     assert_broken(&world, "schema");
+}
+
+#[test]
+fn i12_something_is_done_by_force_while_a_person_holds_it() {
+    let mut world = World::new(Arc::new(Shape::plain()));
+    befalls(&mut world, 40 * SECOND, Fault::PowerOff("n0".into()));
+    let opened = |world: &World| world.api.fences.get("n0").is_some();
+    while !opened(&world) && world.step(&mut Prompt) {}
+    world.person(&Person::Hold("n0".into()));
+    end_all(&mut world);
+    assert!(world.run_until(world.now + 25 * SECOND, &mut Prompt), "{:?}", world.oracle.violations);
+    let pod = world.api.get::<Pod>("db-0").unwrap();
+    writes(&mut world, Op::DeletePod(pod, Some(0)));
+    assert_broken(&world, "I12");
 }

@@ -19,6 +19,7 @@ pub mod faults;
 pub mod mutants;
 pub mod oracle;
 pub mod others;
+pub mod people;
 pub mod process;
 pub mod run;
 pub mod schedule;

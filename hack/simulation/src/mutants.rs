@@ -13,6 +13,7 @@ use crate::array::Mood;
 use crate::chance::{Chance, Choice, Prompt};
 use crate::faults::Fault;
 use crate::oracle::Violation;
+use crate::people::Person;
 use crate::shape::{Driver, Owner, Placement, Shape, VolumeShape, Workload, handle, policy};
 use crate::time::{Millis, SECOND};
 use crate::world::{Task, Weather, World};
@@ -57,6 +58,7 @@ impl Story {
             Mutant::StaleProof => ("I2", 1, one_of_two_volumes_hangs),
             Mutant::NoLiveReread => ("I3", 1, the_watches_are_late),
             Mutant::BrakeCountedPerPass => ("I4", 1, two_nodes_fail_and_the_budget_is_one),
+            Mutant::HoldIgnored => ("I12", 1, a_person_holds_it),
             Mutant::LeaseCheckedOnce => ("I4", 20, a_leader_sleeps_between_two_writes),
         };
         Self { mutant, invariant, schedules, tell }
@@ -160,6 +162,16 @@ fn the_watches_are_late(_: u64) -> World {
     let now = world.now;
     at(&mut world, now + SECOND, Fault::Reconnect("n0".into()));
     to_its_end(world, &mut Late)
+}
+
+/// Held while a call hangs; then the call ends well.
+fn a_person_holds_it(_: u64) -> World {
+    let mut world = world(Shape::plain());
+    at(&mut world, SECOND, Fault::Mood(DRIVER.into(), stuck("v0")));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 70 * SECOND, Fault::Person(Person::Hold("n0".into())));
+    at(&mut world, FAILS + 100 * SECOND, Fault::Mood(DRIVER.into(), Mood::default()));
+    to_its_end(world, &mut Prompt)
 }
 
 fn two_nodes_fail_and_the_budget_is_one(_: u64) -> World {

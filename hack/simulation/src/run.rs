@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bulkhead::api::fencing::Proof;
+use bulkhead::api::fencing::{PolicyMode, Proof};
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{NodeFence, Phase, PodAction};
 use bulkhead::api::units;
@@ -17,6 +17,7 @@ use crate::counts::Counts;
 use crate::faults::Fault;
 use crate::oracle::Violation;
 use crate::others::Power;
+use crate::people::Person;
 use crate::schedule::{Schedule, When};
 use crate::shape::Owner;
 use crate::time::{MINUTE, Millis, SECOND};
@@ -132,6 +133,11 @@ fn calm(world: &mut World, chance: &mut dyn Chance) {
     all.extend(world.arrays.keys().map(|driver| Fault::Mood(driver.clone(), Mood::default())));
     all.extend(world.shape.nodes.iter().map(|node| Fault::FillCsiNode(node.clone())));
     all.extend(world.shape.volumes.keys().map(|volume| Fault::HealVolume(volume.clone())));
+    let let_go = |node: &String| [Person::LetGo(node.clone()), Person::ResumeNode(node.clone())];
+    let people = world.shape.nodes.iter().flat_map(let_go);
+    let people = people.chain([Person::ResumePolicies, Person::SetMode(PolicyMode::Enforce)]);
+    all.extend(people.map(Fault::Person));
+    all.extend(world.shape.nodes.iter().map(|node| Fault::Person(Person::Approve(node.clone()))));
     all.iter().for_each(|fault| world.perform(Task::Fault(Box::new(fault.clone())), chance));
     world.tell(|| "CALM".into());
 }

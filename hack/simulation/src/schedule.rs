@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use bulkhead::api::fencing::PolicyMode;
+
 use crate::api::Kind;
 use crate::array::Mood;
 use crate::chance::{Chance, Choice, Seeded};
 use crate::faults::Fault;
+use crate::people::Person;
 use crate::shape::{Shape, one_of, policy};
 use crate::shapes;
 use crate::time::{MINUTE, Millis, SECOND};
@@ -49,6 +52,9 @@ impl Schedule {
             draft.bad_volume(failed);
         }
         let crash_point = draft.crash_point();
+        if draft.pick(3) == 1 {
+            draft.people(failed);
+        }
         let events = draft.events;
         let last = events.iter().filter_map(|(when, _)| if let When::At(at) = when { Some(*at) } else { None }).max();
         let calm = last.unwrap_or(0).max(failed + 90 * SECOND) + 10 * SECOND;
@@ -225,6 +231,34 @@ impl Draft<'_> {
             if self.pick(4) > 0 {
                 let end = self.after(when, 2 * SECOND, 200 * SECOND);
                 self.events.push((end, Fault::HealVolume(volume)));
+            }
+        }
+    }
+
+    /// People hold, approve and pause, and may begin with another mode.
+    fn people(&mut self, failed: Millis) {
+        let modes = [PolicyMode::Enforce, PolicyMode::Enforce, PolicyMode::RequireApproval, PolicyMode::DryRun];
+        let mode = one_of(self.chance, &modes);
+        if mode != PolicyMode::Enforce {
+            self.at(SECOND, Fault::Person(Person::SetMode(mode)));
+            if self.pick(2) == 1 {
+                let end = self.some_time(failed);
+                self.events.push((end, Fault::Person(Person::SetMode(PolicyMode::Enforce))));
+            }
+        }
+        for _ in 0..self.between(1, 5) {
+            let when = self.some_time(failed);
+            let node = one_of(self.chance, &[self.shape.nodes[0].clone(), self.shape.nodes[1].clone()]);
+            let (begins, ends) = match self.pick(6) {
+                0 | 1 => (Person::Hold(node.clone()), Some(Person::LetGo(node))),
+                2 => (Person::PauseNode(node.clone()), Some(Person::ResumeNode(node))),
+                3 => (Person::PausePolicies, Some(Person::ResumePolicies)),
+                _ => (Person::Approve(node), None),
+            };
+            self.events.push((when, Fault::Person(begins)));
+            if let Some(ends) = ends {
+                let end = self.after(when, SECOND, 90 * SECOND);
+                self.events.push((end, Fault::Person(ends)));
             }
         }
     }

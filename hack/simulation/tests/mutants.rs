@@ -65,6 +65,11 @@ fn mutant_brake_counted_per_pass_is_caught() {
 }
 
 #[test]
+fn mutant_hold_ignored_is_caught() {
+    is_caught(Mutant::HoldIgnored);
+}
+
+#[test]
 fn mutant_lease_checked_once_is_caught() {
     is_caught(Mutant::LeaseCheckedOnce);
 }

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::fencing::{NodeIdentity, PolicyMode};
 use super::names;
 
-/// Frozen identity and frozen plan. Written by the controller only.
+/// Frozen identity and frozen plan, written by the controller only; approval and hold, written by people only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[kube(
     group = "bulkhead.dev",
@@ -23,7 +23,7 @@ use super::names;
     shortname = "nf",
     category = "bulkhead",
     status = "NodeFenceStatus",
-    doc = "NodeFence is the durable plan and the record of one failing node. Named after the node, written by Bulkhead, never kept in Git.",
+    doc = "NodeFence is the durable plan and the record of one failing node. Named after the node, written by Bulkhead, never kept in Git; people write only spec.approval and spec.hold.",
     derive = "PartialEq",
     selectable = ".status.phase",
     printcolumn(name = "PHASE", type_ = "string", json_path = ".status.phase"),
@@ -58,6 +58,34 @@ pub struct NodeFenceSpec {
     pub policies: Vec<PlannedPolicy>,
     /// The frozen decision. Entries are only added, never changed or removed, while the episode lasts.
     pub plan: Plan,
+    /// Written by a person: this plan may be carried out. Asked for where a policy of the plan has mode RequireApproval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Approval>,
+    /// Written by a person: stop before the next destructive step, until this is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
+}
+
+/// A person's word that a plan may be carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Approval {
+    /// Digest of the plan that was read; it approves no other plan, so a plan that has grown needs a new approval.
+    #[schemars(length(min = 8, max = 71), regex(pattern = r"^sha256:[0-9a-f]{8,64}$"))]
+    pub plan_digest: String,
+    /// Why; shown in status and Events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub reason: Option<String>,
+}
+
+/// A person's word that nothing more may be done for now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Hold {
+    /// Why; shown in status and Events.
+    #[schemars(length(min = 1, max = 512))]
+    pub reason: String,
 }
 
 /// One policy.

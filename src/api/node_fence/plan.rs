@@ -13,7 +13,7 @@ use crate::api::fencing::{FenceMethod, Proof};
 pub struct Plan {
     /// When the node was declared failed.
     pub decided_at: DateTime<Utc>,
-    /// Digest of pods and volumes; another one is another plan.
+    /// Digest of pods and volumes; what an approval refers to.
     #[schemars(length(min = 8, max = 71), regex(pattern = r"^sha256:[0-9a-f]{8,64}$"))]
     pub digest: String,
     /// Channels as they stood at the decision.
@@ -36,6 +36,8 @@ pub struct Plan {
 pub const NODE_FAILURE: &str = "NodeFailure";
 /// Reason of a pod that is released because its volume is tainted, on a node that is well.
 pub const VOLUME_TAINT: &str = "VolumeTaint";
+/// Reason of a pod that is kept since its policies only rehearse, beside pods that are released in earnest.
+pub const DRY_RUN: &str = "DryRun";
 
 impl Plan {
     /// Whether it moves pods for the sake of their volumes, off a node that is well. A plan that has grown by the pods of

@@ -24,6 +24,11 @@ pub struct Limits {
     #[serde(default = "Limits::default_window")]
     #[x_kube(validation = Rule::new("duration(self) >= duration('0s') && duration(self) <= duration('24h')").message("must be between 0s and 24h"))]
     pub window: Duration,
+    /// Further limits per topology domain, such as a zone. Nodes without the label are one domain.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["topologyKey".into()]))]
+    pub topology: Vec<TopologyLimit>,
     /// When more nodes than this number, or percentage of all nodes, are suspected at once, nothing is done at all: the
     /// observer or the network is at fault.
     #[serde(default = "Limits::default_max_unhealthy")]
@@ -33,6 +38,18 @@ pub struct Limits {
     #[serde(default = "Limits::default_cooldown")]
     #[x_kube(validation = Rule::new("duration(self) >= duration('0s') && duration(self) <= duration('24h')").message("must be between 0s and 24h"))]
     pub cooldown: Duration,
+}
+
+/// Limit for one topology key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TopologyLimit {
+    /// Node label whose values are the domains.
+    #[schemars(length(min = 1, max = 317))]
+    pub topology_key: String,
+    /// As maxNodes, within one domain: a percentage is of its nodes.
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 5000 : self.matches('^([1-9][0-9]?|100)%$')").message("must be a whole number from 1 to 5000 or a percentage from 1% to 100%"))]
+    pub max_nodes: IntOrPercent,
 }
 
 impl Limits {
@@ -63,6 +80,7 @@ impl Default for Limits {
             max_nodes: Self::default_max_nodes(),
             ceiling: Self::default_ceiling(),
             window: Self::default_window(),
+            topology: Vec::new(),
             max_unhealthy: Self::default_max_unhealthy(),
             cooldown: Self::default_cooldown(),
         }

@@ -7,6 +7,7 @@ mod limits;
 mod plugins;
 mod release;
 mod status;
+mod windows;
 
 pub use crash_loop::*;
 pub use detection::*;
@@ -15,6 +16,7 @@ pub use limits::*;
 pub use plugins::*;
 pub use release::*;
 pub use status::*;
+pub use windows::*;
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -55,7 +57,8 @@ use super::time::Duration;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResiliencyPolicySpec {
-    /// What the policy may do. Enforce acts: it fences nodes and releases pods.
+    /// What the policy may do: DryRun records the plan it would execute, RequireApproval waits for spec.approval of the
+    /// NodeFence, Enforce acts.
     pub mode: PolicyMode,
     /// Which pods are protected. A pod is selected when every part that is set matches it.
     pub selector: PodSelection,
@@ -87,6 +90,11 @@ pub struct ResiliencyPolicySpec {
     #[serde(default)]
     #[schemars(transform = empty_default)]
     pub limits: Limits,
+    /// Times in which no new fence is opened; running ones finish.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub maintenance_windows: Vec<MaintenanceWindow>,
 }
 
 impl ResiliencyPolicySpec {

@@ -19,7 +19,7 @@ pub struct ResiliencyPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
-    /// Ready, FenceReady, Restrained; VolumesHeld while it is.
+    /// Ready, FenceReady, Restrained; VolumesHeld and Conflict while they are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -87,7 +87,7 @@ pub struct Restraint {
     /// Which brake.
     #[serde(rename = "type")]
     pub type_: RestraintType,
-    /// What the brake is about, where there are several of its type.
+    /// Window, topology domain, or a person's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub name: Option<String>,
@@ -101,7 +101,11 @@ pub struct Restraint {
 /// Which brake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum RestraintType {
-    /// `limits.maxNodes` or `limits.ceiling` is used up.
+    /// A person has paused the policy: annotation `bulkhead.dev/paused`.
+    Paused,
+    /// A window of `maintenanceWindows` is open, or cannot be understood.
+    MaintenanceWindow,
+    /// `limits.maxNodes`, `limits.ceiling` or `limits.topology` is used up.
     BudgetExhausted,
     /// More nodes are suspected than `limits.maxUnhealthy` allows.
     CorrelatedOutage,

@@ -36,7 +36,8 @@ pub(super) fn set(
     let phase = status.phase.unwrap_or(Phase::Planned);
     let done = phase == Phase::Recovered;
     let waiting = waiting(rows);
-    let stalled = stalled(seen, rows, now).filter(|_| !done);
+    // What nobody may try yet has not failed.
+    let stalled = stalled(seen, rows, now).filter(|_| !done && rows.held.is_none());
     let held = held(rows).filter(|_| !done);
     let ready = match (&held, &stalled) {
         _ if done => said("Ready", true, "Recovered", ""),
@@ -94,6 +95,9 @@ fn detached(rows: &Rows, counts: &Counts) -> Said {
 
 /// Why the whole incident waits.
 fn held(rows: &Rows) -> Option<(&'static str, String)> {
+    if let Some(held) = &rows.held {
+        return Some((held.reason, held.message.clone()));
+    }
     if !rows.is_held() {
         return None;
     }

@@ -22,7 +22,7 @@ use crate::api::volume_health::VolumeHealth;
 use crate::mutants::{self, Mutant};
 
 use super::rows::{Change, Rows};
-use super::{clean, guard, pods, requests, status};
+use super::{clean, guard, held, pods, requests, status};
 
 /// A row of the plan: episode and volume name.
 pub type RowKey = (i64, String);
@@ -299,7 +299,10 @@ fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
 }
 
 fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    let taken_back = undo(seen, rows).or_else(|| give_back(seen, rows)).or_else(|| hold_for_outage(seen, rows));
+    let taken_back = undo(seen, rows)
+        .or_else(|| give_back(seen, rows))
+        .or_else(|| hold_for_outage(seen, rows))
+        .or_else(|| held::take_back(seen, rows));
     if taken_back.is_some() || rows.is_held() {
         return taken_back;
     }

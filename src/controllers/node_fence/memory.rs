@@ -64,6 +64,8 @@ pub struct Found {
 
 /// What the API has of a node, read in this pass.
 pub struct Live {
+    /// The NodeFence: a person's hold counts from the moment that it was accepted.
+    pub fence: Option<Arc<NodeFence>>,
     /// The node.
     pub node: Option<Arc<Node>>,
     /// Its kubelet's Lease.
@@ -107,7 +109,10 @@ impl Incident {
     /// The same with what the API has now.
     pub fn look_live(&mut self, seen: Seen, live: Live, now: Now) -> Seen {
         let renewed = live.lease.and_then(|lease| lease.spec.renew_time);
+        let identity = |fence: &NodeFence| (fence.metadata.uid.clone(), fence.spec.episode);
+        let fence = live.fence.filter(|fence| identity(fence) == identity(&seen.fence));
         Seen {
+            fence: fence.unwrap_or_else(|| seen.fence.clone()),
             node: live.node,
             lease_is_still: self.lease_is_still(renewed),
             pods: live.pods,

@@ -5,6 +5,7 @@ pub mod clean;
 mod conditions;
 pub mod decide;
 pub mod guard;
+pub mod held;
 pub mod memory;
 pub(crate) mod metrics;
 pub mod observe;

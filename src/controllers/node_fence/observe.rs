@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
+use crate::api::node_fence::NodeFence;
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::slim::{Lease, Node, Pod, VolumeAttachment};
 use crate::api::usage::PodView;
@@ -41,10 +42,11 @@ pub fn stored(cx: &Context, name: &str, incident: &mut Incident, settings: Setti
     Some(incident.look(found, settings, now))
 }
 
-/// The same with node, Lease, pods, attachments and the agent's report as the API has them now.
+/// The same with NodeFence, node, Lease, pods, attachments and the agent's report as the API has them now.
 pub async fn live(cx: &Context, incident: &mut Incident, seen: Seen, now: Now) -> Result<Seen> {
     let name = seen.fence.name_any();
     let reads = &cx.clients.reads;
+    let fences: Api<NodeFence> = Api::all(reads.clone());
     let nodes: Api<Node> = Api::all(reads.clone());
     let leases: Api<Lease> = Api::namespaced(reads.clone(), NODE_LEASES);
     let pods: Api<Pod> = Api::all(reads.clone());
@@ -52,7 +54,8 @@ pub async fn live(cx: &Context, incident: &mut Incident, seen: Seen, now: Now) -
     let reports: Api<NodeVolumeReport> = Api::all(reads.clone());
     let of_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
     let all = ListParams::default();
-    let (node, lease, pods, attachments, node_report) = tokio::try_join!(
+    let (fence, node, lease, pods, attachments, node_report) = tokio::try_join!(
+        fences.get_opt(&name),
         nodes.get_opt(&name),
         leases.get_opt(&name),
         pods.list(&of_node),
@@ -62,6 +65,7 @@ pub async fn live(cx: &Context, incident: &mut Incident, seen: Seen, now: Now) -
     let attachments: Vec<_> =
         attachments.items.into_iter().filter(|attachment| attachment.spec.node_name == name).map(Arc::new).collect();
     let live = Live {
+        fence: fence.map(Arc::new),
         node: node.map(Arc::new),
         lease,
         pods: pods.items.into_iter().map(|pod| PodView::new(Arc::new(pod), &cx.stores)).collect(),

@@ -179,6 +179,8 @@ pub fn advance(seen: &Seen, rows: &mut Rows, now: Now) {
             _ if undone || is_blocked(row) => None,
             _ => when_away(seen, rows, planned, wanted),
         };
+        // Nothing is recorded as going that may not go.
+        let next = next.filter(|(state, ..)| *state != PodStatusState::Releasing || rows.held.is_none());
         if let (Some((state, reason, message)), Some(row)) = (next, rows.pods.get_mut(index)) {
             row.state = state;
             row.reason = reason;

@@ -263,6 +263,11 @@ pub fn may_be_undone(request: &FenceRequest) -> bool {
     request.spec.desired == Desired::Fenced && request.spec.volumes.iter().any(|volume| !begun(volume))
 }
 
+/// Whether the fencer has begun with anything of it.
+pub fn has_begun(request: &FenceRequest) -> bool {
+    request.status.iter().flat_map(|status| &status.volumes).any(|row| row.started_at.is_some())
+}
+
 /// Turns every request round that the fencer may still begin with, and that `unwanted` holds of.
 pub fn turn_round(seen: &Seen, unwanted: impl Fn(&FenceRequest) -> bool) -> Vec<Effect> {
     let open = seen.requests.iter().filter(|request| may_be_undone(request) && unwanted(request));

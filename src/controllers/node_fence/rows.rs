@@ -17,6 +17,7 @@ use crate::mutants::{self, Mutant};
 
 use super::clean::{self, CleanBy};
 use super::decide::{Asked, NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
+use super::held::{self, Held};
 use super::{pods, requests, volumes};
 
 /// All rows as they stand now.
@@ -34,6 +35,8 @@ pub struct Rows {
     pub ambiguous: Option<String>,
     /// The outage brake of a policy that the plan names.
     pub outage: Option<RestraintType>,
+    /// What stops the incident before its next destructive step, however far it got.
+    pub held: Option<Held>,
 }
 
 /// How the rows differ from what is recorded.
@@ -122,6 +125,7 @@ impl Rows {
             need_live: false,
             ambiguous: None,
             outage: outage(seen),
+            held: held::held(seen, node),
         };
         pods::observe_departures(seen, &mut rows, now);
         pods::find_blocked(seen, &mut rows);
@@ -149,9 +153,14 @@ impl Rows {
         self.volumes.iter().filter(move |row| !replaced(row))
     }
 
-    /// Whether the whole incident waits. An outage holds what has not begun; what was cut off is brought to its end. Of a
-    /// node that is back nothing is fenced, so nothing is in doubt: what an earlier episode left is cleaned.
+    /// Whether the whole incident waits.
     pub fn is_held(&self) -> bool {
+        self.held.is_some() || self.waits_to_begin()
+    }
+
+    /// Whether it may not begin. An outage holds what has not begun; what was cut off is brought to its end. Of a node
+    /// that is back nothing is fenced, so nothing is in doubt: what an earlier episode left is cleaned.
+    pub fn waits_to_begin(&self) -> bool {
         let waits = self.ambiguous.is_some() || self.outage.is_some() && !self.is_committed();
         waits && self.node != NodeState::Back
     }
@@ -256,7 +265,8 @@ pub fn outage(seen: &Seen) -> Option<RestraintType> {
     let mut outages = restraints.map(|restraint| restraint.type_).filter(|type_| match type_ {
         RestraintType::CorrelatedOutage | RestraintType::Cooldown => true,
         RestraintType::ArrayOutage => volumes::is_by_volume(seen),
-        RestraintType::BudgetExhausted => false,
+        // What people set is looked at itself.
+        RestraintType::Paused | RestraintType::MaintenanceWindow | RestraintType::BudgetExhausted => false,
     });
     outages.next()
 }

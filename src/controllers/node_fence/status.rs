@@ -124,7 +124,7 @@ fn phase(seen: &Seen, rows: &Rows, counts: &Counts, timeline: &Timeline, now: No
         let given_back = seen.requests.is_empty() && seen.our_taint().is_none() && !seen.is_active();
         return if given_back { Phase::Recovered } else { Phase::Cleaning };
     }
-    if rows.is_held() || !seen.is_active() {
+    if rows.waits_to_begin() || !seen.is_active() {
         return Phase::Planned;
     }
     let settled = rows.pods.iter().all(|row| is_settled(row.state));

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 
 use crate::api::conditions;
 use crate::api::names;
-use crate::api::node_fence::{NodeFence, Phase, PodStatusState, VolumeStatusState};
+use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
 use crate::api::slim::Node;
 use crate::api::usage::PodView;
 use crate::controllers::{Context, reference};
@@ -32,9 +32,8 @@ pub fn released(cx: &Context, fence: &NodeFence, pod: &PodView) {
 pub fn transitions(cx: &Context, before: &NodeFence, after: &NodeFence) {
     let (Some(new), old) = (&after.status, before.status.clone().unwrap_or_default()) else { return };
     let publish = |kind, reason, action, note: String| cx.events.publish(reference(after), kind, reason, action, note);
-    let fenced = |status: &crate::api::node_fence::NodeFenceStatus| {
-        status.volumes.iter().filter(|row| row.state == VolumeStatusState::Fenced).count()
-    };
+    let fenced =
+        |status: &NodeFenceStatus| status.volumes.iter().filter(|row| row.state == VolumeStatusState::Fenced).count();
     if fenced(new) > fenced(&old) {
         let proof = new.weakest_proof.map(|proof| format!("{proof:?}")).unwrap_or_default();
         publish(
@@ -54,9 +53,8 @@ pub fn transitions(cx: &Context, before: &NodeFence, after: &NodeFence) {
     if old.phase != Some(Phase::Recovered) && new.phase == Some(Phase::Recovered) {
         publish(EventType::Normal, "NodeRecovered", "Recover", "access, taint and label are given back".into());
     }
-    let returned = |status: &crate::api::node_fence::NodeFenceStatus| {
-        status.timeline.as_ref().is_some_and(|timeline| timeline.returned_at.is_some())
-    };
+    let returned =
+        |status: &NodeFenceStatus| status.timeline.as_ref().is_some_and(|timeline| timeline.returned_at.is_some());
     if returned(new) && !returned(&old) {
         let by_volume = after.spec.plan.is_by_volume();
         let note = if by_volume { "its pods have gone, or their volumes are well again" } else { "the node is back" };
@@ -66,7 +64,7 @@ pub fn transitions(cx: &Context, before: &NodeFence, after: &NodeFence) {
     tell_ready(cx, after, &old);
 }
 
-fn tell_waiting(cx: &Context, fence: &NodeFence, old: &crate::api::node_fence::NodeFenceStatus) {
+fn tell_waiting(cx: &Context, fence: &NodeFence, old: &NodeFenceStatus) {
     let Some(new) = &fence.status else { return };
     for row in &new.pods {
         let was = old.pods.iter().find(|was| was.uid == row.uid);
@@ -94,19 +92,32 @@ fn tell_waiting(cx: &Context, fence: &NodeFence, old: &crate::api::node_fence::N
     }
 }
 
-fn tell_ready(cx: &Context, fence: &NodeFence, old: &crate::api::node_fence::NodeFenceStatus) {
+/// The reason that held it.
+fn held_by(status: &NodeFenceStatus) -> &str {
+    conditions::find(&status.conditions, "Held").map(|held| held.reason.as_str()).unwrap_or_default()
+}
+
+fn tell_ready(cx: &Context, fence: &NodeFence, old: &NodeFenceStatus) {
     let Some(new) = &fence.status else { return };
+    let held = |status: &NodeFenceStatus| conditions::is_true(&status.conditions, "Held");
+    if held(old) && !held(new) && new.phase != Some(Phase::Recovered) {
+        let note = format!("nothing holds it any more: {}", held_by(old));
+        cx.events.publish(reference(fence), EventType::Normal, "FenceResumed", "Fence", note);
+    }
     for (type_, event) in [("Stalled", "FenceFailed"), ("Held", "FenceHeld")] {
         let now = conditions::find(&new.conditions, type_).filter(|condition| condition.status == "True");
         let was = conditions::find(&old.conditions, type_).filter(|condition| condition.status == "True");
         if let Some(condition) = now.filter(|now| was.is_none_or(|was| was.reason != now.reason)) {
             let note = format!("{}: {}", condition.reason, condition.message);
             tracing::warn!(node = fence.name_any(), note, "incident waits");
-            let event = if condition.reason == "CleanupBlocked" { "CleanupBlocked" } else { event };
-            if let Some(node) =
-                cx.stores.nodes.get(&ObjectKey::cluster(fence.name_any())).filter(|_| event == "CleanupBlocked")
-            {
-                cx.events.publish(reference(node.as_ref()), EventType::Warning, event, "Clean", note.clone());
+            let (event, action) = match condition.reason.as_str() {
+                "CleanupBlocked" => ("CleanupBlocked", "Clean"),
+                "AwaitingApproval" | "ApprovalOutdated" => ("ApprovalNeeded", "Fence"),
+                _ => (event, "Fence"),
+            };
+            let concerned = matches!(event, "CleanupBlocked" | "ApprovalNeeded");
+            if let Some(node) = cx.stores.nodes.get(&ObjectKey::cluster(fence.name_any())).filter(|_| concerned) {
+                cx.events.publish(reference(node.as_ref()), EventType::Warning, event, action, note.clone());
             }
             cx.events.publish(reference(fence), EventType::Warning, event, "Fence", note);
         }

@@ -13,6 +13,7 @@ use crate::runtime::patch::{self, NodeIdentity};
 use crate::runtime::store::ObjectKey;
 
 use super::decide::Effect;
+use super::tell;
 
 /// Carries out one effect. Returns the NodeFence it wrote, which the next pass must see before it decides again.
 pub async fn act(cx: &Context, effect: Effect) -> Result<Option<NodeFence>> {
@@ -46,7 +47,11 @@ pub async fn act(cx: &Context, effect: Effect) -> Result<Option<NodeFence>> {
             return Ok(Some(written));
         }
         Effect::Record(policy) => {
-            cx.writer.replace_status(policy.as_ref()).await?;
+            let before = cx.stores.policies.get(&ObjectKey::from(policy.as_ref()));
+            let written = cx.writer.replace_status(policy.as_ref()).await?;
+            if let Some(before) = before {
+                tell::recorded(cx, &before, &written);
+            }
         }
         Effect::AddTaint { taint, node } => {
             if let Some(patch) = patch::add_taint(identity(&node), node.taints(), &taint) {

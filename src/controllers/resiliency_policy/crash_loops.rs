@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::api::names;
 use crate::api::node_fence::{NodeFence, PodAction};
 use crate::api::resiliency_policy::{CRASH_LOOP_DELETES_MAX, CrashLoopDelete, ResiliencyPolicy};
 use crate::api::slim::{Node, Pod};
@@ -63,7 +64,8 @@ pub(super) fn reschedule(
         let node = live.map_or(stored, |live| &live.node);
         let pods = live.map(|live| &live.pods).or_else(|| seen.pods.get(name));
         let in_trouble = busy.contains(name) || decision.suspected.contains(name);
-        if in_trouble || !is_well(node) || decide::fence_of(seen, name).is_some_and(brakes::in_progress) {
+        let is_paused = names::paused(&node.metadata).is_some();
+        if in_trouble || is_paused || !is_well(node) || decide::fence_of(seen, name).is_some_and(brakes::in_progress) {
             continue;
         }
         for pod in pods.into_iter().flatten().filter(|pod| is_looping(pod)) {
@@ -193,7 +195,8 @@ fn held_by(policies: &Effective, brakes: &BTreeMap<&str, PolicyBrakes>) -> Optio
         return Some("DryRun");
     }
     let names = policies.policies().iter().filter_map(|policy| policy.metadata.name.as_deref());
-    names.filter_map(|name| brakes.get(name)).find_map(|brake| brake.held_by(Cause::VolumeTaint, true))
+    let restraint = names.filter_map(|name| brakes.get(name)).find_map(|brake| brake.restrains(Cause::VolumeTaint));
+    restraint.map(|(reason, _)| reason)
 }
 
 /// Whether the loop began while a NodeFence of the pod's node, or of one where its predecessor was, was open, or within

@@ -8,9 +8,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Taint;
 
 use crate::api::driver_report::DriverReport;
+use crate::api::names;
 use crate::api::node_fence::{NodeFence, Phase};
-use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint, RestraintType};
+use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint};
 use crate::api::slim::Node;
+use crate::api::text::printable;
 use crate::api::time::Now;
 use crate::api::usage::PodView;
 use crate::api::volume_health::VolumeHealth;
@@ -21,8 +23,9 @@ use super::crash_loops::{self, CrashLoops};
 use super::evidence::{self, Silence};
 use super::plan::{self, LiveNode, NamespaceLabels};
 use super::select::Effective;
+use super::topology::Budgets;
 use super::volumes::{self, Troubles, Unmoved};
-use super::{episodes, plugins, policies, volumeless};
+use super::{episodes, modes, pauses, plugins, policies, status, volumeless};
 
 /// What a pass sees.
 #[derive(Default)]
@@ -100,6 +103,8 @@ pub struct Restrained {
     pub policy: String,
     /// The brake.
     pub brake: &'static str,
+    /// What the brake is about: a topology domain, a window, a person's reason.
+    pub about: Option<String>,
 }
 
 /// The outcome of a pass.
@@ -144,7 +149,7 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     let cluster = Cluster { nodes: seen.nodes.len(), suspected: decision.suspected.len() };
     let troubles = Troubles::new(seen);
     let mut brakes: BTreeMap<&str, PolicyBrakes> = BTreeMap::new();
-    for policy in &seen.policies {
+    for policy in seen.policies.iter().map(Arc::as_ref) {
         let name = policy.metadata.name.as_deref().unwrap_or_default();
         let outage = brakes::outage_restraint(policy, cluster, seen.outage_seen.get(name).copied(), now.wall);
         if brakes::is_outage(&policy.spec.limits, cluster) {
@@ -185,7 +190,9 @@ fn troubled(
 }
 
 /// The brakes of a policy in a pass.
-pub(super) struct PolicyBrakes {
+pub(super) struct PolicyBrakes<'a> {
+    /// A pause, and maintenance windows.
+    pub(super) people: Vec<Restraint>,
     /// Too many nodes are suspected, or were lately.
     pub(super) outage: Option<Restraint>,
     /// Volumes of too many nodes are tainted, or were lately.
@@ -194,18 +201,26 @@ pub(super) struct PolicyBrakes {
     pub(super) acted_on: usize,
     /// How many may.
     pub(super) limit: usize,
-    /// The budget has held a node back.
-    pub(super) exhausted: bool,
+    /// The same for topology domains.
+    topology: Budgets<'a>,
+    /// The budgets that have held a node back: the policy's own, or those of domains.
+    pub(super) exhausted: BTreeSet<Option<String>>,
 }
 
-impl PolicyBrakes {
+/// A brake, and what it is about.
+type Holding = (&'static str, Option<String>);
+
+impl<'a> PolicyBrakes<'a> {
     fn new(
-        policy: &ResiliencyPolicy,
-        seen: &Seen,
+        policy: &'a ResiliencyPolicy,
+        seen: &'a Seen,
         (outage, array): (Option<Restraint>, Option<Restraint>),
         now: Now,
     ) -> Self {
+        let nodes = seen.nodes.iter().map(|(node, _)| node.as_ref());
         Self {
+            people: pauses::restraints(policy, now.wall),
+            topology: Budgets::new(policy, nodes, seen.fences.iter().map(Arc::as_ref), now.wall),
             outage,
             array,
             acted_on: if mutants::is_on(Mutant::BrakeCountedPerPass) {
@@ -214,19 +229,29 @@ impl PolicyBrakes {
                 brakes::acted_on(policy, &seen.fences, now.wall)
             },
             limit: brakes::limit(&policy.spec.limits, seen.nodes.len()),
-            exhausted: false,
+            exhausted: BTreeSet::new(),
         }
     }
 
+    /// The brake that holds whatever is begun for that cause.
+    pub(super) fn restrains(&self, cause: Cause) -> Option<Holding> {
+        let array = self.array.as_ref().filter(|_| cause == Cause::VolumeTaint);
+        let restraint = self.people.iter().chain(&self.outage).chain(array).next()?;
+        Some((status::reason_of(restraint.type_), restraint.name.clone()))
+    }
+
     /// The brake that holds a node; one that counts already needs no further budget.
-    pub(super) fn held_by(&self, cause: Cause, is_counted: bool) -> Option<&'static str> {
-        match &self.outage {
-            Some(restraint) if restraint.type_ == RestraintType::CorrelatedOutage => Some("CorrelatedOutage"),
-            Some(_) => Some("Cooldown"),
-            None if cause == Cause::VolumeTaint && self.array.is_some() => Some("ArrayOutage"),
-            None if !is_counted && self.acted_on >= self.limit => Some("BudgetExhausted"),
-            None => None,
+    fn held_by(&self, candidate: &Candidate, is_counted: bool) -> Option<Holding> {
+        let restraint = self.restrains(candidate.cause);
+        if restraint.is_some() {
+            return restraint;
         }
+        if is_counted {
+            return None;
+        }
+        let whole = (self.acted_on >= self.limit).then_some(None);
+        let domain = || self.topology.exhausted(candidate.node).map(Some);
+        whole.or_else(domain).map(|domain| ("BudgetExhausted", domain))
     }
 }
 
@@ -272,6 +297,8 @@ pub(super) enum Cause {
 /// A node, with the pods that are to be released.
 struct Candidate<'a> {
     node: &'a str,
+    /// For which a person has paused the node.
+    paused: Option<String>,
     cause: Cause,
     pods: Vec<(&'a PodView, Effective<'a>)>,
 }
@@ -283,21 +310,24 @@ fn candidates<'a>(seen: &'a Seen, troubles: &'a Troubles, unmoved: &mut Vec<Unmo
     for (node, silence) in &seen.nodes {
         let Some(name) = node.metadata.name.as_deref() else { continue };
         let pods = volumeless::pods_of(seen, name);
+        let paused = names::paused(&node.metadata).map(printable);
         let failing = pods.iter().filter(|pod| may_be_released(pod)).filter_map(|pod| {
             let policies = effective(seen, pod).filter(|it| it.releases_on_node_failure() && it.releases(pod))?;
             evidence::declares(node, *silence, &pod.pod, &policies, now).map(|_| (pod, policies))
         });
-        let failing: Vec<_> = failing.collect();
+        let mut failing: Vec<_> = failing.collect();
+        modes::leave_the_earnest(&mut failing);
         if !failing.is_empty() {
-            found.push(Candidate { node: name, cause: Cause::NodeFailure, pods: failing });
+            found.push(Candidate { node: name, paused, cause: Cause::NodeFailure, pods: failing });
             continue;
         }
         let running = volumes::running(fence_of(seen, name));
         let troubled = troubles.on_node(node, pods, running, now);
         unmoved.extend(troubled.unmoved);
-        let movers: Vec<_> = troubled.movers.into_iter().map(|mover| (mover.pod, mover.policies)).collect();
+        let mut movers: Vec<_> = troubled.movers.into_iter().map(|mover| (mover.pod, mover.policies)).collect();
+        modes::leave_the_earnest(&mut movers);
         if !movers.is_empty() {
-            found.push(Candidate { node: name, cause: Cause::VolumeTaint, pods: movers });
+            found.push(Candidate { node: name, paused, cause: Cause::VolumeTaint, pods: movers });
         }
     }
     let priority = |it: &Candidate| it.pods.iter().filter_map(|(pod, _)| pod.pod.spec.priority).max().unwrap_or(0);
@@ -331,8 +361,9 @@ fn consider(
         // What an incident of the node has cut off is in trouble because of it: that must be over first.
         Cause::VolumeTaint => matches!(phase, None | Some(Phase::Recovered)),
     };
+    let begins = begins || modes::ends_rehearsal(fence, pods);
     let is_other = candidate.cause == Cause::VolumeTaint && volumes::running(fence).is_none();
-    if fence.is_some() && !begins && (is_other || !lacks(fence, pods)) {
+    if fence.is_some() && !begins && (is_other || !lacks(fence, pods)) || modes::disturbs(fence, pods) {
         return;
     }
     // A plan that grows by the pods of a further policy is that policy's doing, and in an outage nothing grows.
@@ -343,7 +374,7 @@ fn consider(
     let Some(live) = seen.live.get(name) else {
         decision.look(name);
         // No more nodes are read than could be acted on.
-        count(pods, fence, brakes, now);
+        count(candidate, fence, brakes, now);
         return;
     };
     // The live Lease moved: the node is back, whatever the watch says (KEP-5647's lesson).
@@ -356,28 +387,25 @@ fn consider(
         Cause::NodeFailure => plan::draft(live, live_policies(seen), &seen.namespaces, episode, now),
         Cause::VolumeTaint => troubles.draft(live, volumes::running(fence), episode, now),
     };
+    let draft = draft.filter(|draft| modes::fits(fence, begins, draft));
     let effect = draft.and_then(|draft| match fence {
         None => Some(episodes::open(name, live, draft)),
         Some(fence) if begins => Some(episodes::reopen(fence, live, draft)),
         Some(fence) => episodes::grow(fence, live, draft, now),
     });
     if let Some(effect) = effect {
-        count(pods, fence, brakes, now);
+        count(candidate, fence, brakes, now);
         decision.effects.push(effect);
     }
 }
 
 /// Counts the node against the budgets of the policies that would act, where it does not count already.
-fn count(
-    pods: &[(&PodView, Effective)],
-    fence: Option<&NodeFence>,
-    brakes: &mut BTreeMap<&str, PolicyBrakes>,
-    now: Now,
-) {
-    for (name, policy) in acting(pods) {
+fn count(candidate: &Candidate, fence: Option<&NodeFence>, brakes: &mut BTreeMap<&str, PolicyBrakes>, now: Now) {
+    for (name, policy) in acting(&candidate.pods) {
         let is_counted = fence.is_some_and(|fence| brakes::counts(policy, fence, now.wall));
         if let Some(brake) = brakes.get_mut(name).filter(|_| !is_counted) {
             brake.acted_on += 1;
+            brake.topology.count(candidate.node);
         }
     }
 }
@@ -406,9 +434,13 @@ fn held(
     for (policy_name, policy) in acting(&candidate.pods) {
         let Some(brake) = brakes.get_mut(policy_name) else { continue };
         let is_counted = fence.is_some_and(|fence| brakes::counts(policy, fence, now.wall));
-        if let Some(held_by) = brake.held_by(candidate.cause, is_counted) {
-            brake.exhausted |= held_by == "BudgetExhausted";
-            return Some(Restrained { node: candidate.node.into(), policy: policy_name.into(), brake: held_by });
+        let by_node = candidate.paused.clone().map(|reason| ("Paused", Some(reason)));
+        if let Some((held_by, about)) = by_node.or_else(|| brake.held_by(candidate, is_counted)) {
+            if held_by == "BudgetExhausted" {
+                brake.exhausted.insert(about.clone());
+            }
+            let (node, policy) = (candidate.node.into(), policy_name.into());
+            return Some(Restrained { node, policy, brake: held_by, about });
         }
     }
     None

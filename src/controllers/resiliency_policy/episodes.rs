@@ -7,18 +7,21 @@ use crate::api::node_fence::{NodeFence, NodeFenceSpec, VolumeStatusState};
 use crate::api::time::Now;
 
 use super::decide::Effect;
+use super::modes;
 use super::plan::{self, Draft, LiveNode};
 
 /// The first episode of a node.
 pub(super) fn open(name: &str, live: &LiveNode, draft: Draft) -> Effect {
-    let mut fence = NodeFence::new(
-        name,
-        NodeFenceSpec { episode: 1, node: plan::identity(&live.node), policies: draft.policies, plan: draft.plan },
-    );
+    let node = plan::identity(&live.node);
+    let spec =
+        NodeFenceSpec { episode: 1, node, policies: draft.policies, plan: draft.plan, approval: None, hold: None };
+    let mut fence = NodeFence::new(name, spec);
     fence.metadata.finalizers = Some(vec![names::NODE_CLEAN_FINALIZER.into()]);
     // The label comes before the taint, and with the plan it costs no write. An incident that will be held for its
-    // identity is not active.
-    if fence.spec.plan.volumes.iter().all(|volume| volume.node_id.is_some() || volume.methods.is_empty()) {
+    // identity, or that waits for a person, is not active.
+    if modes::acts_at_once(&fence.spec.policies)
+        && fence.spec.plan.volumes.iter().all(|volume| volume.node_id.is_some() || volume.methods.is_empty())
+    {
         fence.metadata.labels = Some(BTreeMap::from([(names::ACTIVE_LABEL.into(), "true".into())]));
     }
     Effect::Open(Box::new(fence))
@@ -28,19 +31,29 @@ pub(super) fn open(name: &str, live: &LiveNode, draft: Draft) -> Effect {
 pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Effect {
     let episode = fence.spec.episode + 1;
     let status = fence.status.clone().unwrap_or_default();
+    // Of a rehearsal nothing was ever sent.
+    let rehearsed = modes::is_rehearsal(&fence.spec.policies);
     let unclean = |episode: i64, name: &str| {
         let row = status.volumes.iter().find(|row| row.episode == episode && row.name == name);
         row.is_some_and(|row| {
             !matches!(row.state, VolumeStatusState::Clean | VolumeStatusState::Undone | VolumeStatusState::Pending)
         })
     };
-    let carried: Vec<_> =
-        fence.spec.plan.volumes.iter().filter(|row| unclean(row.episode, &row.name)).cloned().collect();
+    let carried = fence.spec.plan.volumes.iter().filter(|row| !rehearsed && unclean(row.episode, &row.name));
+    let carried: Vec<_> = carried.cloned().collect();
     draft.plan.volumes.extend(carried);
     draft.plan.digest = plan::digest(&draft.plan.pods, &draft.plan.volumes);
     let mut next = fence.clone();
     next.status = None;
-    next.spec = NodeFenceSpec { episode, node: plan::identity(&live.node), policies: draft.policies, plan: draft.plan };
+    // An approval is of the plan that was read, and of no other; a hold lasts until its person takes it away.
+    next.spec = NodeFenceSpec {
+        episode,
+        node: plan::identity(&live.node),
+        policies: draft.policies,
+        plan: draft.plan,
+        approval: None,
+        hold: fence.spec.hold.clone(),
+    };
     Effect::Replan(Box::new(next))
 }
 

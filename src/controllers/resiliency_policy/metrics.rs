@@ -85,7 +85,7 @@ impl Metrics {
         self.unmoved.set(i64::try_from(decision.unmoved.len()).unwrap_or(i64::MAX));
         self.plugins_down.set(i64::try_from(decision.plugins_down).unwrap_or(i64::MAX));
         self.crash_loops_held.set(i64::try_from(decision.crash_loops.held.len()).unwrap_or(i64::MAX));
-        for brake in ["BudgetExhausted", "CorrelatedOutage", "Cooldown", "ArrayOutage"] {
+        for brake in ["Paused", "MaintenanceWindow", "BudgetExhausted", "CorrelatedOutage", "Cooldown", "ArrayOutage"] {
             let held = decision.restrained.iter().filter(|held| held.brake == brake).count();
             self.held.get_or_create(&HeldBy { brake }).set(i64::try_from(held).unwrap_or(i64::MAX));
         }

@@ -3,14 +3,18 @@
 
 pub mod act;
 pub mod brakes;
+pub mod conflict;
 pub mod crash_loops;
+pub mod cron;
 pub mod decide;
 pub mod episodes;
 pub mod evidence;
 pub mod kubevirt;
 pub mod memory;
 pub(crate) mod metrics;
+pub mod modes;
 pub mod observe;
+pub mod pauses;
 pub mod plan;
 pub mod plugins;
 pub mod policies;
@@ -18,10 +22,13 @@ pub mod select;
 mod sharers;
 pub mod silence;
 pub mod status;
+mod tell;
 #[cfg(test)]
 mod tests;
+pub mod topology;
 mod volumeless;
 pub mod volumes;
+pub mod windows;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,6 +40,7 @@ use kube::{Api, ResourceExt};
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::names;
 use crate::api::node_fence::NodeFence;
 use crate::api::slim::Node;
 use crate::controllers::{Context, reference};
@@ -111,7 +119,9 @@ fn on_node_change(mut changes: mpsc::UnboundedReceiver<Change<Node>>, queue: &Qu
         while let Some(change) = changes.recv().await {
             let view = |node: &Arc<Node>| {
                 let taints = node.taints().to_vec();
-                (node.metadata.uid.clone(), node.ready().to_owned(), taints, node.status.node_info.boot_id.clone())
+                let paused = names::paused(&node.metadata).map(str::to_owned);
+                let boot_id = node.status.node_info.boot_id.clone();
+                (node.metadata.uid.clone(), node.ready().to_owned(), taints, boot_id, paused)
             };
             if change.old.as_ref().map(view) != change.new.as_ref().map(view) {
                 queue.add(CLUSTER);
@@ -204,15 +214,18 @@ impl Controller {
         }
         let restrained: BTreeSet<_> = decision.restrained.iter().cloned().collect();
         for held in restrained.difference(&memory.restrained) {
-            let note = format!("nothing is begun for node {}: {}", held.node, held.brake);
+            let about = held.about.as_ref().map(|about| format!(" ({about})")).unwrap_or_default();
+            let note = format!("nothing is begun for node {}: {}{about}", held.node, held.brake);
             tracing::warn!(node = held.node, policy = held.policy, brake = held.brake, "a brake holds");
             self.tell_node(
                 &held.node,
                 EventType::Warning,
                 "FenceHeld",
-                format!("policy {}: {}", held.policy, held.brake),
+                format!("policy {}: {}{about}", held.policy, held.brake),
             );
-            if let Some(policy) = self.cx.stores.policies.get(&ObjectKey::cluster(&held.policy)) {
+            // What a person has set is told when it begins and when it ends, not for each node.
+            let policy = self.cx.stores.policies.get(&ObjectKey::cluster(&held.policy));
+            if let Some(policy) = policy.filter(|_| !matches!(held.brake, "Paused" | "MaintenanceWindow")) {
                 self.cx.events.publish(reference(policy.as_ref()), EventType::Warning, held.brake, "Brake", note);
             }
         }

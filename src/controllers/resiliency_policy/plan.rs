@@ -8,10 +8,10 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use sha2::{Digest, Sha256};
 
-use crate::api::fencing::{NodeIdentity, Proof};
+use crate::api::fencing::{NodeIdentity, PolicyMode, Proof};
 use crate::api::names;
 use crate::api::node_fence::{
-    Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction, VOLUME_TAINT,
+    DRY_RUN, Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction, VOLUME_TAINT,
 };
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{CsiNode, Node, VolumeAttachment};
@@ -176,12 +176,21 @@ pub struct Drafting<'a> {
     pods: Vec<PlannedPod>,
     volumes: BTreeMap<String, PlannedVolume>,
     policies: BTreeMap<String, PlannedPolicy>,
+    rehearsed: Rehearsed,
+}
+
+/// The pods that would go if their policies did not only rehearse it.
+#[derive(Default)]
+struct Rehearsed {
+    pods: BTreeSet<String>,
+    policies: BTreeMap<String, PlannedPolicy>,
 }
 
 impl<'a> Drafting<'a> {
     /// An empty one.
     pub fn new(live: &'a LiveNode, episode: i64) -> Self {
-        Self { live, episode, pods: Vec::new(), volumes: BTreeMap::new(), policies: BTreeMap::new() }
+        let (volumes, policies) = (BTreeMap::new(), BTreeMap::new());
+        Self { live, episode, pods: Vec::new(), volumes, policies, rehearsed: Rehearsed::default() }
     }
 
     /// Adds a pod as it was decided, with its volumes and, where it goes, its policies.
@@ -190,7 +199,13 @@ impl<'a> Drafting<'a> {
         let goes = matches!(decision, PodDecision::Release(_) | PodDecision::Clean | PodDecision::Move);
         if let Some(effective) = effective.filter(|_| goes) {
             let planned = effective.policies().iter().filter_map(|policy| planned_policy(policy));
-            self.policies.extend(planned.map(|policy| (policy.name.clone(), policy)));
+            let planned = planned.map(|policy| (policy.name.clone(), policy));
+            if effective.mode() == PolicyMode::DryRun {
+                self.rehearsed.pods.insert(pod.uid().to_owned());
+                self.rehearsed.policies.extend(planned);
+            } else {
+                self.policies.extend(planned);
+            }
         }
         if let Some(effective) = effective.filter(|_| goes || matches!(decision, PodDecision::NotYet)) {
             for volume in &pod.volumes {
@@ -253,9 +268,17 @@ impl<'a> Drafting<'a> {
         }
     }
 
-    /// The plan.
+    /// The plan. Beside pods that go in earnest, those that only rehearse it are kept.
     pub fn finish(self, evidence: Vec<Evidence>, now: Now) -> Draft {
-        let mut pods = self.pods;
+        let (mut pods, mut policies) = (self.pods, self.policies);
+        if policies.is_empty() {
+            policies = self.rehearsed.policies;
+        } else {
+            for row in pods.iter_mut().filter(|row| self.rehearsed.pods.contains(&row.uid)) {
+                row.action = PodAction::Keep;
+                row.reason = DRY_RUN.into();
+            }
+        }
         let order = |row: &PlannedPod| (is_spare(row), row.namespace.clone(), row.name.clone(), row.uid.clone());
         pods.sort_by_cached_key(order);
         while pods.len() > PODS_MAX && pods.last().is_some_and(is_spare) {
@@ -264,7 +287,7 @@ impl<'a> Drafting<'a> {
         let volumes: Vec<_> = self.volumes.into_values().collect();
         let digest = digest(&pods, &volumes);
         let plan = Plan { decided_at: time::stamp(now.wall), digest, evidence, pods, volumes };
-        Draft { plan, policies: self.policies.into_values().collect() }
+        Draft { plan, policies: policies.into_values().collect() }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 
 use super::decide::{self, Decision, Effect, PolicyBrakes, Seen};
-use super::{crash_loops, select, status};
+use super::{conflict, crash_loops, select, status};
 
 /// Puts our finalizer on policies, and takes it off those that are deleted and have nothing left to do.
 pub(super) fn guard(seen: &Seen, decision: &mut Decision) {
@@ -31,6 +31,7 @@ fn is_guarded(policy: &ResiliencyPolicy) -> bool {
 
 /// Writes the status of every policy that has another than it should.
 pub(super) fn record_all(seen: &Seen, brakes: &BTreeMap<&str, PolicyBrakes>, decision: &mut Decision, now: Now) {
+    let conflicts = conflicts(seen);
     // A policy that gets its finalizer in this pass is another version afterwards: its status comes with the next.
     for policy in seen.policies.iter().filter(|policy| is_guarded(policy)) {
         let Some(brake) = policy.metadata.name.as_deref().and_then(|name| brakes.get(name)) else { continue };
@@ -45,6 +46,7 @@ pub(super) fn record_all(seen: &Seen, brakes: &BTreeMap<&str, PolicyBrakes>, dec
             drivers: drivers(seen, policy),
             unmoved: &decision.unmoved,
             crash_loop_deletes: crash_loop_deletes(seen, policy, decision, now),
+            conflicts: conflicts.as_ref(),
             counts_due: seen.counts_due,
         };
         let wanted = status::compute(policy, &facts, now);
@@ -59,20 +61,35 @@ fn crash_loop_deletes(seen: &Seen, policy: &ResiliencyPolicy, decision: &Decisio
     crash_loops::rows(seen, policy, new.map(Vec::as_slice).unwrap_or_default(), now)
 }
 
+/// What overrules which policy: looked for when policies have changed, else as often as pods are counted.
+fn conflicts(seen: &Seen) -> Option<BTreeMap<String, String>> {
+    let is_new = |policy: &ResiliencyPolicy| {
+        let observed = policy.status.as_ref().and_then(|status| status.observed_generation);
+        observed != policy.metadata.generation || policy.metadata.deletion_timestamp.is_some()
+    };
+    let due = seen.counts_due || seen.policies.iter().any(|policy| is_new(policy));
+    due.then(|| conflict::of(seen))
+}
+
 fn record(policy: &ResiliencyPolicy, status: ResiliencyPolicyStatus) -> Effect {
     let mut policy = policy.clone();
     policy.status = Some(status);
     Effect::Record(Box::new(policy))
 }
 
+/// `maxItems` of `status.restraints`.
+const RESTRAINTS_MAX: usize = 16;
+
 fn restraints(policy: &ResiliencyPolicy, brake: &PolicyBrakes, now: Now) -> Vec<Restraint> {
-    let mut restraints: Vec<_> = brake.outage.iter().chain(&brake.array).cloned().collect();
-    if brake.exhausted {
-        let recorded = policy.status.iter().flat_map(|status| &status.restraints);
-        let since = recorded.into_iter().find(|r| r.type_ == RestraintType::BudgetExhausted).map(|r| r.since);
-        let since = since.unwrap_or(time::stamp(now.wall));
-        restraints.push(Restraint { type_: RestraintType::BudgetExhausted, name: None, since, until: None });
+    let mut restraints: Vec<_> = brake.people.iter().chain(&brake.outage).chain(&brake.array).cloned().collect();
+    for domain in &brake.exhausted {
+        let is_it = |known: &&Restraint| known.type_ == RestraintType::BudgetExhausted && known.name == *domain;
+        let recorded = policy.status.iter().flat_map(|status| &status.restraints).find(is_it);
+        let since = recorded.map_or_else(|| time::stamp(now.wall), |known| known.since);
+        let name = domain.clone();
+        restraints.push(Restraint { type_: RestraintType::BudgetExhausted, name, since, until: None });
     }
+    restraints.truncate(RESTRAINTS_MAX);
     restraints
 }
 

@@ -40,6 +40,11 @@ impl<'a> Effective<'a> {
         decider.and_then(|policy| policy.metadata.name.as_deref()).unwrap_or_default()
     }
 
+    /// What may be done for the pod.
+    pub fn mode(&self) -> PolicyMode {
+        self.specs().map(|spec| spec.mode).min().unwrap_or(PolicyMode::DryRun)
+    }
+
     /// Whether a failed node releases the pod.
     pub fn releases_on_node_failure(&self) -> bool {
         self.specs().all(|spec| spec.triggers.node_failure == NodeFailureAction::Release)

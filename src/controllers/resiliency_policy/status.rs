@@ -13,8 +13,8 @@ use crate::api::resiliency_policy::{
 };
 use crate::api::time::Now;
 
-use super::brakes;
 use super::volumes::Unmoved;
+use super::{brakes, windows};
 
 /// What the status is computed from.
 pub struct Facts<'a> {
@@ -38,6 +38,8 @@ pub struct Facts<'a> {
     pub unmoved: &'a [Unmoved],
     /// Pods that are or were deleted because of their crash loop.
     pub crash_loop_deletes: Vec<CrashLoopDelete>,
+    /// What overrules which policy; `None` when it was not looked for.
+    pub conflicts: Option<&'a BTreeMap<String, String>>,
     /// Whether counts may be written now: they change with every pod, and are written at most once a minute.
     pub counts_due: bool,
 }
@@ -78,12 +80,18 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
     let told = conditions::find(&status.conditions, "FenceReady");
     let told = told.filter(|told| !facts.counts_due && told.reason == fence_reason).map(|told| told.message.clone());
     let fence_message = told.unwrap_or(fence_message);
+    let conflict = facts.conflicts.map(|all| all.get(policy.metadata.name.as_deref().unwrap_or_default()));
+    if conflict == Some(None) {
+        conditions::remove(&mut status.conditions, "Conflict");
+    }
     let mut set = |type_: &str, state: State, reason: &str, message: String| {
         conditions::set(&mut status.conditions, type_, state, reason, message, generation, now.wall);
     };
     let open = unfinished(policy, facts.fences);
     if policy.metadata.deletion_timestamp.is_some() && !open.is_empty() {
         set("Ready", State::False, "FencesOpen", format!("deletion waits for the NodeFences {}", open.join(", ")));
+    } else if let Some(mistake) = windows::mistake(policy) {
+        set("Ready", State::False, "InvalidSchedule", format!("{mistake}; until then nothing new is begun"));
     } else if facts.drivers.is_empty() {
         set("Ready", State::True, "NothingSelected", "no pod with a volume is selected now".into());
     } else {
@@ -92,10 +100,13 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
     set("FenceReady", fence_state, fence_reason, fence_message);
     match facts.restraints.first() {
         Some(first) => {
-            let all: Vec<_> = facts.restraints.iter().map(|r| reason_of(r.type_)).collect();
+            let all: Vec<_> = facts.restraints.iter().map(describe).collect();
             set("Restrained", State::True, reason_of(first.type_), format!("nothing new is begun: {}", all.join(", ")));
         }
         None => set("Restrained", State::False, "Unrestrained", String::new()),
+    }
+    if let Some(Some(message)) = conflict {
+        set("Conflict", State::True, "StricterPolicyApplies", message.clone());
     }
     match volumes_held(policy, facts.unmoved) {
         Some((reason, message)) => set("VolumesHeld", State::True, reason, message),
@@ -118,9 +129,16 @@ fn volumes_held(policy: &ResiliencyPolicy, unmoved: &[Unmoved]) -> Option<(&'sta
     Some((first.reason, format!("{}{more}", told.join("; "))))
 }
 
+fn describe(restraint: &Restraint) -> String {
+    let reason = reason_of(restraint.type_);
+    restraint.name.as_ref().map_or_else(|| reason.to_owned(), |name| format!("{reason} ({name})"))
+}
+
 /// How the API spells a brake.
 pub fn reason_of(brake: RestraintType) -> &'static str {
     match brake {
+        RestraintType::Paused => "Paused",
+        RestraintType::MaintenanceWindow => "MaintenanceWindow",
         RestraintType::BudgetExhausted => "BudgetExhausted",
         RestraintType::CorrelatedOutage => "CorrelatedOutage",
         RestraintType::Cooldown => "Cooldown",

@@ -25,11 +25,11 @@ pub async fn comes_to_deny<T>(text: &str, mut attempt: impl AsyncFnMut() -> Answ
     eventually(text, async || denied(&attempt().await, text).then_some(())).await
 }
 
-fn dry_merge() -> PatchParams {
+pub fn dry_merge() -> PatchParams {
     PatchParams { dry_run: true, ..PatchParams::default() }
 }
 
-async fn create(client: &Client, kind: &str, name: &str, changes: &Changes) -> Result<DynamicObject, Failed> {
+pub async fn create(client: &Client, kind: &str, name: &str, changes: &Changes) -> Result<DynamicObject, Failed> {
     let object = changed(&sample(kind)?, name, changes)?;
     Ok(api_of(client, &object)?.create(&PostParams::default(), &dynamic(&object)?).await?)
 }
@@ -79,11 +79,14 @@ pub async fn people_change_no_plan(world: &World) -> Outcome {
     create(&world.controller, "NodeFence", name, &vec![("/metadata/finalizers", finalizers)]).await?;
     let person = api(&world.person, "NodeFence");
     let dry = dry_merge();
-    let frozen = "the plan of a NodeFence is frozen";
+    let frozen = "people write only spec.approval and spec.hold";
     let grown = Patch::Merge(json!({"spec": {"plan": {"digest": "sha256:00000000"}}}));
     comes_to_deny(frozen, || person.patch(name, &dry, &grown)).await?;
     for (change, text) in [
         (json!({"spec": {"episode": 3}}), frozen),
+        (json!({"spec": {"node": {"bootID": "another"}}}), frozen),
+        (json!({"spec": {"policies": []}}), frozen),
+        (json!({"spec": {"hold": {"reason": "wait"}, "plan": {"pods": []}}}), frozen),
         (json!({"metadata": {"labels": {"bulkhead.dev/active": null}}}), "labels and finalizers"),
         (json!({"metadata": {"labels": {"team": "storage"}}}), "labels and finalizers"),
         (json!({"metadata": {"finalizers": ["foregroundDeletion"]}}), "labels and finalizers"),

@@ -4,6 +4,7 @@
 
 mod admission;
 pub mod agent;
+mod approval;
 pub mod objects;
 pub mod rbac;
 mod rule_cases;
@@ -63,6 +64,12 @@ pub fn trials() -> Vec<Trial> {
             agent::a_report_leaves_the_rest_of_the_object_alone,
         ),
         trial(&shared, "people_change_no_plan", admission::people_change_no_plan),
+        trial(&shared, "people_approve_and_hold", approval::people_approve_and_hold),
+        trial(
+            &shared,
+            "the_controller_neither_approves_nor_holds",
+            approval::the_controller_neither_approves_nor_holds,
+        ),
         trial(&shared, "only_the_controller_plans", admission::only_the_controller_plans),
         trial(&shared, "what_is_planned_and_asked_for_is_frozen", admission::what_is_planned_and_asked_for_is_frozen),
         trial(&shared, "a_fenced_node_gets_no_attachments", admission::a_fenced_node_gets_no_attachments),

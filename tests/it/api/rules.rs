@@ -116,7 +116,7 @@ fn without_indexes(field: &str) -> String {
 
 pub async fn limits_and_enums_are_enforced(world: &World) -> Outcome {
     let cases: Vec<(&str, Changes, &str)> = vec![
-        ("ResiliencyPolicy", vec![("/spec/mode", json!("DryRun"))], "spec.mode: Unsupported value"),
+        ("ResiliencyPolicy", vec![("/spec/mode", json!("Observe"))], "spec.mode: Unsupported value"),
         ("ResiliencyPolicy", vec![("/spec/mode", Value::Null)], "spec.mode: Required value"),
         ("ResiliencyPolicy", vec![("/spec/detection/requiredChannels", json!(3))], "requiredChannels: Invalid value"),
         ("ResiliencyPolicy", vec![("/spec/fencing/callTimeout", json!("1.5s"))], "callTimeout: Invalid value"),
@@ -131,6 +131,10 @@ pub async fn limits_and_enums_are_enforced(world: &World) -> Outcome {
         ("NodeFence", vec![("/spec/episode", json!(0))], "spec.episode: Invalid value"),
         ("NodeFence", vec![("/spec/policies", json!([]))], "should have at least 1 items"),
         ("NodeFence", vec![("/spec/plan/digest", json!("md5:1"))], "spec.plan.digest: Invalid value"),
+        ("NodeFence", vec![("/spec/approval", json!({}))], "spec.approval.planDigest: Required value"),
+        ("NodeFence", vec![("/spec/approval", json!({"planDigest": "yes"}))], "planDigest: Invalid value"),
+        ("NodeFence", vec![("/spec/hold", json!({}))], "spec.hold.reason: Required value"),
+        ("NodeFence", vec![("/spec/hold", json!({"reason": ""}))], "spec.hold.reason: Invalid value"),
         ("NodeFence", vec![("/spec/plan/decidedAt", json!("yesterday"))], "spec.plan.decidedAt: Invalid value"),
         ("FenceRequest", vec![("/spec/volumes", json!([]))], "should have at least 1 items"),
         ("FenceRequest", vec![("/spec/nodeName", json!("Worker_3"))], "spec.nodeName: Invalid value"),

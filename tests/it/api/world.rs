@@ -22,6 +22,8 @@ pub struct World {
     pub agent: Client,
     /// Full rights on our kinds, but neither `attest` nor `plan`.
     pub person: Client,
+    /// The role that we ship for people on call.
+    pub approver: Client,
 }
 
 impl shared::World for World {
@@ -37,6 +39,7 @@ impl World {
         testbed.apply_dir(&root().join("config/rbac/fencer-test")).await?;
         testbed.apply_file(&samples().join("person.yaml")).await?;
         let person = Identity::User { name: "alice".into(), groups: vec!["storage-team".into()] };
+        let approver = Identity::User { name: "bob".into(), groups: vec!["on-call".into()] };
         let admin = testbed.client(&Identity::Admin).await?;
         Ok(Self {
             agent: super::agent::client(&testbed, &admin).await?,
@@ -44,6 +47,7 @@ impl World {
             controller: testbed.client(&Identity::OperatorController).await?,
             sidecar: testbed.client(&Identity::CsiSidecar).await?,
             person: testbed.client(&person).await?,
+            approver: testbed.client(&approver).await?,
             testbed,
         })
     }

@@ -17,6 +17,7 @@ mod neighbours;
 mod order;
 mod outages;
 mod plugins;
+mod people;
 mod policies;
 mod released;
 mod replacements;
@@ -53,6 +54,7 @@ pub fn trials() -> Vec<Trial> {
         ),
         alone("every_trouble_of_every_call_at_every_stage", closed::every_trouble_of_every_call_at_every_stage),
         alone("what_was_begun_is_carried_through_by_others", restarts::what_was_begun_is_carried_through_by_others),
+        alone("what_people_wrote_outlives_the_controller", people::what_people_wrote_outlives_the_controller),
         alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
         alone(
             "a_storm_of_taints_moves_nobody_and_a_killed_controller_is_replaced",
@@ -101,6 +103,14 @@ pub fn trials() -> Vec<Trial> {
         returns::a_node_back_after_the_release_must_reboot,
         returns::a_node_back_before_the_first_call_is_undone,
         brakes::no_more_nodes_than_the_budget_are_acted_on,
+        people::a_rehearsal_records_the_plan_and_does_nothing,
+        people::beside_a_rehearsal_the_others_go,
+        people::only_the_approval_of_the_plan_as_it_is_starts_it,
+        people::a_hold_stops_before_the_release,
+        people::a_pause_begins_nothing_and_stops_what_runs,
+        people::in_a_maintenance_window_nothing_is_begun,
+        people::each_zone_has_a_budget_of_its_own,
+        people::the_policy_that_asks_for_less_is_told,
         volume_taints::its_pod_moves_and_nothing_else,
         volume_taints::one_that_is_tainted_everywhere_moves_nobody,
         volume_taints::no_more_nodes_than_the_budget_are_left,

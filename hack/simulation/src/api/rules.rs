@@ -11,10 +11,13 @@ fn demand(holds: bool, rule: &str) -> Checked {
     if holds { Ok(()) } else { Err(Refusal::Invalid(rule.to_owned())) }
 }
 
-/// The spec of a NodeFence: the plan only grows within an episode.
+/// The spec of a NodeFence: the plan only grows within an episode, and what people wrote is left
+/// alone (admission policy `nodefence-approval`).
 pub(super) fn fence_spec(old: &NodeFence, new: &NodeFence) -> Checked {
     let (old, new) = (&old.spec, &new.spec);
     demand(new.episode == old.episode || new.episode == old.episode + 1, "episode only rises, by one")?;
+    let dropped = new.episode > old.episode && new.approval.is_none();
+    demand(new.hold == old.hold && (new.approval == old.approval || dropped), "people approve and hold")?;
     if new.episode > old.episode {
         return Ok(());
     }

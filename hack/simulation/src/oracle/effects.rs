@@ -99,6 +99,9 @@ impl World {
         if let Some(node) = self.destroys(&op).filter(|_| !self.is_for_volumes(&op, sent)) {
             self.judge_health(pid, &node, sent, &name_of(&op));
         }
+        if let Some(node) = self.destroys(&op).filter(|_| !matches!(op, Op::CreateFence(_))) {
+            self.judge_held(pid, &node, sent, &name_of(&op));
+        }
         match &op {
             Op::RemoveTaint(node, taint) if taint.key == names::FENCED_TAINT => self.judge_untaint(node, taint),
             Op::CreateFence(fence) | Op::ReplaceFence(fence) => {
@@ -270,6 +273,9 @@ impl World {
     }
 
     fn notice_done(&mut self, pid: Pid, op: &Op) {
+        if matches!(op, Op::CreateFence(_) | Op::ReplaceFence(_)) {
+            self.note_holds();
+        }
         let counts = &mut self.counts;
         match op {
             Op::CreateFence(fence) => {

@@ -1,7 +1,8 @@
-//! What must hold after every step, whatever happened: `I1` to `I8` and `I11`. It looks at the machines, the array and the API
+//! What must hold after every step, whatever happened: `I1` to `I8`, `I11` and `I12`. It looks at the machines, the array and the API
 //! server themselves, never at what a program under test believes, but for what that program could know.
 
 mod effects;
+mod holds;
 mod incidents;
 mod recovery;
 mod volumes;
@@ -51,6 +52,8 @@ pub struct Oracle {
     cut: BTreeMap<String, BTreeSet<String>>,
     /// Until when a volume was in trouble on a node, and not everywhere, by volume and node; `None` while it is.
     troubles: BTreeMap<(String, String), Option<Millis>>,
+    /// Since when incidents are held, by node.
+    held_since: BTreeMap<String, Millis>,
     /// Rows recorded as Clean: uid of the NodeFence, episode and volume.
     cleaned: BTreeSet<(String, i64, String)>,
 }

@@ -244,10 +244,14 @@ impl Views {
 }
 
 /// What of a Node is worth a pass over the cluster.
-fn seen_of(node: Option<&Node>) -> Option<(Option<&str>, &str, &[k8s_openapi::api::core::v1::Taint], &str)> {
+fn seen_of(node: Option<&Node>) -> Option<SeenOfNode<'_>> {
     let node = node?;
-    Some((node.metadata.uid.as_deref(), node.ready(), node.taints(), &node.status.node_info.boot_id))
+    let paused = names::paused(&node.metadata);
+    Some((node.metadata.uid.as_deref(), node.ready(), node.taints(), &node.status.node_info.boot_id, paused))
 }
+
+/// Uid, Ready, taints, boot id and pause.
+type SeenOfNode<'a> = (Option<&'a str>, &'a str, &'a [k8s_openapi::api::core::v1::Taint], &'a str, Option<&'a str>);
 
 /// Pods bound to a node, as the API lists them.
 fn pods_of(world: &World, name: &str) -> Vec<PodView> {
@@ -359,6 +363,7 @@ impl World {
                 return Err(NodePass::Failed(Refusal::Unknown));
             }
             let live = Live {
+                fence: self.api.get(name),
                 node: self.api.get(name),
                 lease: self.api.get::<Lease>(name).map(|lease| Lease::clone(&lease)),
                 pods: pods_of(self, name),

@@ -61,7 +61,8 @@ pub fn fence(pods: &[PodView], policy: &ResiliencyPolicy) -> NodeFence {
         mode: policy.spec.mode,
     }];
     let node = NodeIdentity { uid: "uid-n1".into(), boot_id: Some("boot-1".into()) };
-    let mut fence = NodeFence::new("n1", NodeFenceSpec { episode: 1, node, policies, plan });
+    let mut fence =
+        NodeFence::new("n1", NodeFenceSpec { episode: 1, node, policies, plan, approval: None, hold: None });
     fence.metadata.uid = Some("uid-fence".into());
     fence.metadata.generation = Some(1);
     fence.metadata.finalizers = Some(vec![names::NODE_CLEAN_FINALIZER.into()]);

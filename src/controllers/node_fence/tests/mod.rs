@@ -5,6 +5,7 @@ mod checks;
 mod cleaning;
 mod fencer;
 mod guard;
+mod held;
 mod order;
 mod outage;
 mod proof;

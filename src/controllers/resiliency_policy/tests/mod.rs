@@ -4,6 +4,8 @@ mod brakes;
 mod crash_loops;
 mod episodes;
 mod evidence;
+mod modes;
+mod people;
 mod plan;
 mod plugins;
 mod release;
@@ -11,6 +13,7 @@ mod select;
 mod sharers;
 mod silence;
 mod volumes;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

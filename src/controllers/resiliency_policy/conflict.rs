@@ -1,0 +1,88 @@
+//! Two policies on one pod: the stricter value of each field holds. The policy whose value does not is told, with the names
+//! of the other and of the fields.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::api::resiliency_policy::{
+    DetachMode, NodeFailureAction, ResiliencyPolicy, ResiliencyPolicySpec, TaintMatch,
+};
+
+use super::decide::{Seen, effective, may_be_released};
+
+/// Whether the second is stricter than the first.
+type IsStricter = fn(&ResiliencyPolicySpec, &ResiliencyPolicySpec) -> bool;
+
+/// The fields of which the strictest value holds for a pod, as [`super::select::Effective`] combines them.
+const FIELDS: [(&str, IsStricter); 11] = [
+    ("mode", |mine, other| other.mode < mine.mode),
+    ("triggers.nodeFailure", |mine, other| {
+        mine.triggers.node_failure == NodeFailureAction::Release
+            && other.triggers.node_failure == NodeFailureAction::Ignore
+    }),
+    ("triggers.volumeTaints", |mine, other| lacks(&other.triggers.volume_taints, &mine.triggers.volume_taints)),
+    ("detection.requiredChannels", |mine, other| other.detection.required_channels > mine.detection.required_channels),
+    ("detection.decisiveChannels", |mine, other| {
+        lacks(&other.detection.decisive_channels, &mine.detection.decisive_channels)
+    }),
+    ("detection.taints", |mine, other| {
+        let covered = |taint: &TaintMatch| other.detection.taints.iter().any(|it| covers(it, taint));
+        !mine.detection.taints.iter().all(covered)
+    }),
+    ("detection.kubelet.decisiveAfter", |mine, other| {
+        other.detection.kubelet.decisive_after.get() > mine.detection.kubelet.decisive_after.get()
+    }),
+    ("fencing.minimumProof", |mine, other| {
+        drivers(mine, other)
+            .any(|driver| other.fencing.minimum_proof_for(driver) > mine.fencing.minimum_proof_for(driver))
+    }),
+    ("fencing.methods", |mine, other| {
+        drivers(mine, other).any(|driver| lacks(other.fencing.methods_for(driver), mine.fencing.methods_for(driver)))
+    }),
+    ("release.detach", |mine, other| {
+        mine.release.detach == DetachMode::Automatic && other.release.detach == DetachMode::VolumeAttachments
+    }),
+    ("limits.cooldown", |mine, other| other.limits.cooldown.get() > mine.limits.cooldown.get()),
+];
+
+/// What is said of each policy that asks for less than another one of the same pod: by its name.
+pub(super) fn of(seen: &Seen) -> BTreeMap<String, String> {
+    let mut together = BTreeSet::new();
+    for pod in seen.pods.values().flatten().filter(|pod| may_be_released(pod)) {
+        let Some(policies) = effective(seen, pod) else { continue };
+        for mine in policies.policies() {
+            let others = policies.policies().iter().filter(|other| name(other) != name(mine));
+            together.extend(others.map(|other| (name(mine), name(other))));
+        }
+    }
+    let spec = |wanted: &str| seen.policies.iter().find(|policy| name(policy) == wanted).map(|policy| &policy.spec);
+    let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (mine, other) in together {
+        let (Some(my), Some(others)) = (spec(mine), spec(other)) else { continue };
+        let fields: Vec<_> = FIELDS.iter().filter(|(_, is)| is(my, others)).map(|(field, _)| *field).collect();
+        if !fields.is_empty() {
+            told.entry(mine.to_owned()).or_default().push(format!("policy {other} in {}", fields.join(", ")));
+        }
+    }
+    let say = |stricter: Vec<String>| format!("stricter for pods of this policy: {}", stricter.join("; "));
+    told.into_iter().map(|(policy, stricter)| (policy, say(stricter))).collect()
+}
+
+fn name(policy: &ResiliencyPolicy) -> &str {
+    policy.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Drivers for which one of them differs from its own default, and the default.
+fn drivers<'a>(mine: &'a ResiliencyPolicySpec, other: &'a ResiliencyPolicySpec) -> impl Iterator<Item = &'a str> {
+    let named = mine.fencing.drivers.iter().chain(&other.fencing.drivers).map(|driver| driver.name.as_str());
+    named.chain([""])
+}
+
+/// Whether the list lacks something of the other.
+fn lacks<T: PartialEq>(list: &[T], of: &[T]) -> bool {
+    of.iter().any(|it| !list.contains(it))
+}
+
+/// Whether whatever the second matches the first does too.
+fn covers(wide: &TaintMatch, narrow: &TaintMatch) -> bool {
+    (wide.key == "*" || wide.key == narrow.key) && (wide.effect.is_none() || wide.effect == narrow.effect)
+}
