@@ -135,7 +135,8 @@ impl<'a> Effective<'a> {
 
     /// Whether nodes are tainted while a plugin of a driver of the pod is not ready there.
     pub fn taints_for_plugins(&self) -> bool {
-        self.specs().all(|spec| spec.triggers.driver_plugin_down == DriverPluginDown::TaintNode)
+        self.mode() != PolicyMode::DryRun
+            && self.specs().all(|spec| spec.triggers.driver_plugin_down == DriverPluginDown::TaintNode)
     }
 
     /// Whether no policy of the pod waits for a person, or only looks on.
