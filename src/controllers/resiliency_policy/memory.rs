@@ -30,6 +30,7 @@ pub struct Memory {
     fencers: FencerTracker,
     outage_seen: BTreeMap<String, Instant>,
     array_outage_seen: BTreeMap<String, Instant>,
+    backend_outage_seen: BTreeMap<String, Instant>,
     /// Nodes that were suspected in the last pass.
     pub suspected: BTreeSet<String>,
     /// Nodes that a brake held back in the last pass.
@@ -102,6 +103,7 @@ impl Memory {
             healths: found.healths.into_iter().map(|health| (health.name_any(), health)).collect(),
             outage_seen: self.outage_seen.iter().map(|(policy, at)| (policy.clone(), passed(at))).collect(),
             array_outage_seen: self.array_outage_seen.iter().map(|(policy, at)| (policy.clone(), passed(at))).collect(),
+            backend_outage_seen: self.backend_outage_seen.iter().map(|(it, at)| (it.clone(), passed(at))).collect(),
             counts_due,
         }
     }
@@ -149,6 +151,9 @@ impl Memory {
         }
         for policy in &decision.array_outage {
             self.array_outage_seen.insert(policy.clone(), now.mono);
+        }
+        for backend in &decision.backend_outage {
+            self.backend_outage_seen.insert(backend.clone(), now.mono);
         }
         self.suspected.clone_from(&decision.suspected);
         self.unmoved = decision.unmoved.iter().cloned().collect();

@@ -14,6 +14,7 @@ pub mod policies;
 pub mod select;
 pub mod silence;
 pub mod status;
+pub mod storage;
 #[cfg(test)]
 mod tests;
 pub mod volumes;

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::api::fencing::{NodeIdentity, Proof};
 use crate::api::names;
 use crate::api::node_fence::{
-    Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction, VOLUME_TAINT,
+    Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
 };
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{CsiNode, Node, VolumeAttachment};
@@ -21,6 +21,7 @@ use crate::mutants::{self, Mutant};
 
 use super::evidence::{self, Silence};
 use super::select::Effective;
+use super::storage::{Paths, Reports};
 
 /// A node as it was read from the API for this decision.
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub struct LiveNode {
     pub attached_volumes: BTreeMap<String, CsiVolume>,
     /// Its CSINode, if there is one.
     pub csi_node: Option<Arc<CsiNode>>,
+    /// What the drivers of its pods say.
+    pub reports: Reports,
 }
 
 /// The volumes behind attachments, by PersistentVolume name.
@@ -71,6 +74,7 @@ pub fn draft<'a>(
     live: &LiveNode,
     policies: impl IntoIterator<Item = &'a ResiliencyPolicy> + Clone,
     namespaces: &NamespaceLabels,
+    paths: &Paths,
     episode: i64,
     now: Now,
 ) -> Option<Draft> {
@@ -80,7 +84,7 @@ pub fn draft<'a>(
         let no_labels = BTreeMap::new();
         let labels = namespaces.get(pod.namespace()).unwrap_or(&no_labels);
         let effective = Effective::of(pod, labels, policies.clone());
-        let decision = decide_pod(live, pod, effective.as_ref(), now);
+        let decision = decide_pod(live, pod, effective.as_ref(), paths, now);
         if let PodDecision::Release(found) = &decision
             && evidence.is_empty()
         {
@@ -114,15 +118,21 @@ pub fn digest(pods: &[PlannedPod], volumes: &[PlannedVolume]) -> String {
 pub enum PodDecision {
     /// It goes, since its node has failed.
     Release(Vec<Evidence>),
-    /// It goes, since its volume is tainted on a node that is well.
-    Move,
+    /// It goes off a node that is well, for this reason of its storage.
+    Move(&'static str),
     /// It stays, for this reason.
     Keep(&'static str),
     /// Its policies do not hold the node for failed yet: no row, the plan may grow.
     NotYet,
 }
 
-fn decide_pod(live: &LiveNode, pod: &PodView, effective: Option<&Effective>, now: Now) -> PodDecision {
+fn decide_pod(
+    live: &LiveNode,
+    pod: &PodView,
+    effective: Option<&Effective>,
+    paths: &Paths,
+    now: Now,
+) -> PodDecision {
     if pod.pod.controller_kind() == Some("DaemonSet") {
         return PodDecision::Keep("DaemonSet");
     }
@@ -141,7 +151,8 @@ fn decide_pod(live: &LiveNode, pod: &PodView, effective: Option<&Effective>, now
     if pod.volumes.is_empty() {
         return PodDecision::Keep("NoVolumes");
     }
-    match evidence::declares(&live.node, live.silence, &pod.pod, effective, now) {
+    let storage = paths.evidence(&live.node, &live.reports, pod, effective);
+    match evidence::declares(&live.node, live.silence, &pod.pod, effective, storage, now) {
         Some(evidence) => PodDecision::Release(evidence),
         None => PodDecision::NotYet,
     }
@@ -180,7 +191,7 @@ impl<'a> Drafting<'a> {
     /// Adds a pod as it was decided, with its volumes and, where it goes, its policies.
     pub fn add_pod(&mut self, pod: &PodView, effective: Option<&Effective>, decision: &PodDecision) {
         // A pod that is not declared yet brings its volumes already: rows never change, so they must be right now.
-        let goes = matches!(decision, PodDecision::Release(_) | PodDecision::Move);
+        let goes = matches!(decision, PodDecision::Release(_) | PodDecision::Move(_));
         if let Some(effective) = effective.filter(|_| goes) {
             let planned = effective.policies().iter().filter_map(|policy| planned_policy(policy));
             self.policies.extend(planned.map(|policy| (policy.name.clone(), policy)));
@@ -192,7 +203,7 @@ impl<'a> Drafting<'a> {
         }
         let (action, reason) = match decision {
             PodDecision::Release(_) => (PodAction::Release, NODE_FAILURE),
-            PodDecision::Move => (PodAction::Release, VOLUME_TAINT),
+            PodDecision::Move(reason) => (PodAction::Release, *reason),
             PodDecision::Keep(reason) => (PodAction::Keep, *reason),
             PodDecision::NotYet => return,
         };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::names;
-use crate::api::resiliency_policy::{ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType};
+use crate::api::resiliency_policy::{CheckSwitch, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 
@@ -58,7 +58,7 @@ fn record(policy: &ResiliencyPolicy, status: ResiliencyPolicyStatus) -> Effect {
 }
 
 fn restraints(policy: &ResiliencyPolicy, brake: &PolicyBrakes, now: Now) -> Vec<Restraint> {
-    let mut restraints: Vec<_> = brake.outage.iter().chain(&brake.array).cloned().collect();
+    let mut restraints: Vec<_> = brake.outage.iter().chain(&brake.array).chain(&brake.backends).cloned().collect();
     if brake.exhausted {
         let recorded = policy.status.iter().flat_map(|status| &status.restraints);
         let since = recorded.into_iter().find(|r| r.type_ == RestraintType::BudgetExhausted).map(|r| r.since);
@@ -80,6 +80,12 @@ fn drivers(seen: &Seen, policy: &ResiliencyPolicy) -> BTreeMap<String, usize> {
         }
     }
     drivers
+}
+
+/// Drivers that the policy's pods use, where it lets what their arrays say count.
+pub(super) fn drivers_in_use(seen: &Seen, policy: &ResiliencyPolicy) -> BTreeMap<String, usize> {
+    let asks = policy.spec.detection.storage.connectivity_check == CheckSwitch::Enabled;
+    if asks { drivers(seen, policy) } else { BTreeMap::new() }
 }
 
 fn selected<'a>(seen: &'a Seen, policy: &'a ResiliencyPolicy) -> impl Iterator<Item = &'a PodView> {

@@ -11,7 +11,7 @@ use crate::api::node_fence::{NodeFence, Phase};
 use crate::api::resiliency_policy::{DriverProof, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType};
 use crate::api::time::Now;
 
-use super::brakes;
+use super::{brakes, storage};
 use super::volumes::Unmoved;
 
 /// What the status is computed from.
@@ -188,5 +188,12 @@ pub fn driver_proof(policy: &ResiliencyPolicy, driver: &str, facts: &Facts) -> D
     }
     let weak = best.0 < minimum;
     let reason = reason.unwrap_or("ProofUnreachable");
-    DriverProof { name: driver.into(), best_proof: best.0, method: best.1, reason: weak.then(|| reason.to_owned()) }
+    let report = facts.reports.get(driver).map(AsRef::as_ref);
+    DriverProof {
+        name: driver.into(),
+        best_proof: best.0,
+        method: best.1,
+        reason: weak.then(|| reason.to_owned()),
+        storage_evidence: Some(storage::support(report, facts.silent_fencers.contains(driver))),
+    }
 }

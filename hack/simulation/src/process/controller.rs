@@ -326,6 +326,7 @@ impl World {
             attached_volumes: plan::attached_volumes(&attachments, self.shape.as_ref()),
             attachments,
             csi_node: views.csi_nodes.get(name),
+            reports: Default::default(),
         }))
     }
 

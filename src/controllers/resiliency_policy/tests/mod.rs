@@ -201,5 +201,6 @@ fn live_node(node: Node, silence: Silence, pods: Vec<PodView>) -> LiveNode {
         attachments,
         attached_volumes,
         csi_node: Some(Arc::new(csi_node.unwrap())),
+        reports: BTreeMap::new(),
     }
 }
