@@ -17,8 +17,8 @@ use crate::runtime::clock::Now;
 use crate::runtime::events::EventType;
 
 use super::Context;
-use super::decide::Failure;
 use super::connectivity::status::{PathReport, news};
+use super::decide::Failure;
 use super::health::status::VolumeReport;
 
 /// How often the driver is asked what it can do.
@@ -50,10 +50,7 @@ struct Known {
 
 impl Parts {
     fn known(&mut self) -> Known {
-        Known {
-            volumes: self.volumes.borrow_and_update().clone(),
-            paths: self.paths.borrow_and_update().clone(),
-        }
+        Known { volumes: self.volumes.borrow_and_update().clone(), paths: self.paths.borrow_and_update().clone() }
     }
 
     async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
@@ -154,7 +151,8 @@ pub fn compute(mut status: DriverReportStatus, answer: Answer, now: Now) -> Driv
         Ok(capabilities) => {
             // Whether there is the extension is asked by itself: what was last known of it stays until then.
             let asked_apart = status.capabilities.iter().copied().filter(|it| *it == Capability::Connectivity);
-            status.capabilities = capabilities.into_iter().chain(asked_apart).collect::<BTreeSet<_>>().into_iter().collect();
+            status.capabilities =
+                capabilities.into_iter().chain(asked_apart).collect::<BTreeSet<_>>().into_iter().collect();
             (State::True, "Reporting", String::new())
         }
         Err(failure) => {

@@ -102,9 +102,10 @@ fn held(rows: &Rows) -> Option<(&'static str, String)> {
     }
     // A calm after an outage is part of it: the reasons of an incident know no Cooldown.
     rows.outage.map(|outage| match outage {
-        RestraintType::ArrayOutage => {
-            ("ArrayOutage", "the array does not say for sure that this node alone is cut off: nothing more is begun".into())
-        }
+        RestraintType::ArrayOutage => (
+            "ArrayOutage",
+            "the array does not say for sure that this node alone is cut off: nothing more is begun".into(),
+        ),
         _ => ("CorrelatedOutage", "too many nodes are suspected at once: nothing more is begun".into()),
     })
 }

@@ -80,7 +80,8 @@ fn feed(cx: &Context, queue: &Queue<String>) {
     });
     on_change(cx, stores.reports.subscribe(), queue, None, |change: &Change<DriverReport>| {
         let statuses = both(change).filter_map(|report| report.status.as_ref());
-        let nodes: BTreeSet<_> = statuses.flat_map(|status| &status.unreachable).map(|pair| pair.node.clone()).collect();
+        let nodes: BTreeSet<_> =
+            statuses.flat_map(|status| &status.unreachable).map(|pair| pair.node.clone()).collect();
         nodes.into_iter().collect()
     });
     on_change(cx, stores.requests.subscribe(), queue, None, |change: &Change<FenceRequest>| {

@@ -4,8 +4,8 @@ use chrono::TimeDelta;
 
 use crate::api::fencing::Proof;
 use crate::api::node_fence::{
-    NODE_FAILURE, NodeFenceStatus, PastEpisode, Phase, PodAction, PodStatusState, Progress, STORAGE_PATH_LOSS, Timeline,
-    VOLUME_TAINT, VolumeStatusState,
+    NODE_FAILURE, NodeFenceStatus, PastEpisode, Phase, PodAction, PodStatusState, Progress, STORAGE_PATH_LOSS,
+    Timeline, VOLUME_TAINT, VolumeStatusState,
 };
 use crate::api::time::{self, Now};
 

@@ -1,4 +1,4 @@
-//! Incidents of a node that has lost the path to the storage of its pods, while its kubelet may be well (docs/adr/0019). The
+//! Incidents of a node that has lost the path to the storage of its pods, while its kubelet may be well (docs/adr/0022). The
 //! pods have lost their data already: they are ended as on a failed node. The node takes no pod until the array says that it
 //! is connected again.
 
@@ -27,7 +27,9 @@ pub fn is_lost(seen: &Seen) -> bool {
 
 fn is_back(seen: &Seen, backend: &str) -> bool {
     let node = seen.fence.metadata.name.as_deref().unwrap_or_default();
-    driver_of(seen, backend).and_then(|driver| seen.reports.get(driver)).is_some_and(|report| report.is_back(node, backend))
+    driver_of(seen, backend)
+        .and_then(|driver| seen.reports.get(driver))
+        .is_some_and(|report| report.is_back(node, backend))
 }
 
 /// A driver has one backend, of its own name.
@@ -59,7 +61,8 @@ pub fn is_unsure(seen: &Seen) -> bool {
     let node = seen.fence.metadata.name.as_deref().unwrap_or_default();
     let says = |backend: &str| {
         let report = driver_of(seen, backend).and_then(|driver| seen.reports.get(driver));
-        let mut pairs = report.into_iter().filter(|report| report.tells_connectivity()).flat_map(|it| it.paths_of(node));
+        let mut pairs =
+            report.into_iter().filter(|report| report.tells_connectivity()).flat_map(|it| it.paths_of(node));
         pairs.any(|pair| pair.backend == backend && pair.state == PathState::Disconnected)
     };
     let rests_on_it = is_by_path(seen) && is_lost(seen);

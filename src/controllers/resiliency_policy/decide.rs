@@ -357,9 +357,7 @@ fn consider(
     }
     let episode = fence.map_or(1, |fence| if begins { fence.spec.episode + 1 } else { fence.spec.episode });
     let draft = match candidate.cause {
-        Cause::NodeFailure => {
-            plan::draft(live, live_policies(seen), &seen.namespaces, storage.paths, episode, now)
-        }
+        Cause::NodeFailure => plan::draft(live, live_policies(seen), &seen.namespaces, storage.paths, episode, now),
         Cause::StoragePathLoss => storage.paths.draft(live, episode, now),
         Cause::VolumeTaint => storage.troubles.draft(live, volumes::running(fence), episode, now),
     };

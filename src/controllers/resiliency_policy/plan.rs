@@ -10,9 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::api::fencing::{NodeIdentity, Proof};
 use crate::api::names;
-use crate::api::node_fence::{
-    Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
-};
+use crate::api::node_fence::{Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction};
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{CsiNode, Node, VolumeAttachment};
 use crate::api::time::{self, Now};
@@ -126,13 +124,7 @@ pub enum PodDecision {
     NotYet,
 }
 
-fn decide_pod(
-    live: &LiveNode,
-    pod: &PodView,
-    effective: Option<&Effective>,
-    paths: &Paths,
-    now: Now,
-) -> PodDecision {
+fn decide_pod(live: &LiveNode, pod: &PodView, effective: Option<&Effective>, paths: &Paths, now: Now) -> PodDecision {
     if pod.pod.controller_kind() == Some("DaemonSet") {
         return PodDecision::Keep("DaemonSet");
     }

@@ -11,8 +11,8 @@ use crate::api::node_fence::{NodeFence, Phase};
 use crate::api::resiliency_policy::{DriverProof, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType};
 use crate::api::time::Now;
 
-use super::{brakes, storage};
 use super::volumes::Unmoved;
+use super::{brakes, storage};
 
 /// What the status is computed from.
 pub struct Facts<'a> {

@@ -1,4 +1,4 @@
-//! Channel Storage: what the arrays say of the nodes, through their drivers (docs/adr/0019). A lost path moves exactly the
+//! Channel Storage: what the arrays say of the nodes, through their drivers (docs/adr/0022). A lost path moves exactly the
 //! pods with volumes on that backend, though the node is well; a backend that is out for everyone moves nobody. `Unknown`
 //! never counts, nor what a sidecar says that is not heard of.
 
@@ -64,7 +64,11 @@ fn is_believed(seen: &Seen, driver: &str, report: &DriverReport) -> bool {
 pub fn support(report: Option<&DriverReport>, is_silent: bool) -> StorageEvidence {
     match report {
         Some(report) if report.is_ready() && !is_silent => {
-            if report.tells_connectivity() { StorageEvidence::Supported } else { StorageEvidence::Unsupported }
+            if report.tells_connectivity() {
+                StorageEvidence::Supported
+            } else {
+                StorageEvidence::Unsupported
+            }
         }
         _ => StorageEvidence::Unknown,
     }
@@ -137,7 +141,7 @@ fn calm(policy: &ResiliencyPolicy) -> Duration {
 
 impl<'a> Paths<'a> {
     /// What may be believed now.
-    pub fn new(seen: &'a Seen, brakes: &BTreeMap<&str, PolicyBrakes>) -> Self {
+    pub(super) fn new(seen: &'a Seen, brakes: &BTreeMap<&str, PolicyBrakes>) -> Self {
         let restrained = brakes.iter().flat_map(|(policy, brake)| {
             let backends = brake.backends.iter().filter_map(|restraint| restraint.name.clone());
             backends.map(|backend| ((*policy).to_owned(), backend))
@@ -146,7 +150,11 @@ impl<'a> Paths<'a> {
     }
 
     /// The paths of a node that are lost, by these reports, whether or not their backend is out for everyone.
-    fn disconnected<'r>(&self, node: &Node, reports: &'r Reports) -> Vec<(&'r str, &'r DriverReport, &'r UnreachablePair)> {
+    fn disconnected<'r>(
+        &self,
+        node: &Node,
+        reports: &'r Reports,
+    ) -> Vec<(&'r str, &'r DriverReport, &'r UnreachablePair)> {
         let Some(name) = node.metadata.name.as_deref() else { return Vec::new() };
         // What was said before this Node was there was said of another.
         let created = node.metadata.creation_timestamp.as_ref().map(time::from_k8s);

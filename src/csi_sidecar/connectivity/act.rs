@@ -41,11 +41,14 @@ impl Asker {
     /// Asks about each of the nodes and counts what that gives. Returns whether the driver can be asked at all.
     pub async fn cycle(&self, memory: &mut Memory, settings: &Settings, targets: &Targets) -> bool {
         let mut order: Vec<_> =
-            targets.iter().filter_map(|(node, target)| Some((node, target.node_id.as_deref()?))).collect();
+            targets.iter().filter_map(|(node, target)| Some((node.clone(), target.node_id.clone()?))).collect();
         order.sort_by_key(|(node, _)| memory.asked(node));
-        let questions = order.into_iter().map(|(node, id)| async move {
-            let asked = self.clock.now();
-            (node, asked, self.extension.is_connected(id, DEADLINE).await)
+        let questions = order.into_iter().map(|(node, id)| {
+            let (extension, clock) = (self.extension.clone(), self.clock.clone());
+            async move {
+                let asked = clock.now();
+                (node, asked, extension.is_connected(&id, DEADLINE).await)
+            }
         });
         let began = Instant::now();
         let mut answers = futures::stream::iter(questions).buffer_unordered(AT_ONCE);
@@ -55,7 +58,7 @@ impl Asker {
             }
             let answer = decide::answer(told);
             self.metrics.asked(answer);
-            memory.add(node, answer, settings, asked);
+            memory.add(&node, answer, settings, asked);
         }
         self.metrics.cycle(began.elapsed());
         memory.settle(settings, self.clock.now());

@@ -33,7 +33,11 @@ impl Extension {
             Ok(_) => Some(true),
             Err(failure) if failure.code == "Unimplemented" => Some(false),
             Err(failure) => {
-                tracing::debug!(code = failure.code, failure.message, "the driver does not say whether it can be asked");
+                tracing::debug!(
+                    code = failure.code,
+                    failure.message,
+                    "the driver does not say whether it can be asked"
+                );
                 None
             }
         }

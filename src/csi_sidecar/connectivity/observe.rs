@@ -60,9 +60,7 @@ impl Stores {
         };
         Self {
             volumes,
-            pods: Informer::new(Api::all(client.clone()), "pods")
-                .keep(has_claims)
-                .spawn(cancel.clone(), &cx.telemetry),
+            pods: Informer::new(Api::all(client.clone()), "pods").keep(has_claims).spawn(cancel.clone(), &cx.telemetry),
             namespaces: Informer::new(Api::all(client.clone()), "namespaces").spawn(cancel.clone(), &cx.telemetry),
             policies: Informer::new(Api::all(client.clone()), "resiliencypolicies")
                 .spawn(cancel.clone(), &cx.telemetry),
@@ -118,9 +116,8 @@ impl Stores {
             // A volume that is not ours may be of any other driver: one question too many does no harm.
             let uses = |other: &str| other == driver || claims.iter().any(|claim| !ours.contains(claim));
             let selecting = policies.iter().enumerate();
-            let selecting: Vec<_> = selecting
-                .filter(|(_, policy)| policy.spec.selector.matches(labels, namespace_labels, uses))
-                .collect();
+            let selecting: Vec<_> =
+                selecting.filter(|(_, policy)| policy.spec.selector.matches(labels, namespace_labels, uses)).collect();
             // The strictest of all policies holds: where one does not want the question, it is not asked for this pod.
             if !selecting.is_empty() && selecting.iter().all(|(_, policy)| is_on(&policy.spec.detection.storage)) {
                 nodes.insert(node);

@@ -43,12 +43,7 @@ impl PathReport {
     }
 
     /// What is known of a backend, about which so many nodes are asked; no state: nobody is.
-    pub fn new(
-        backend: &str,
-        state: Option<(BackendState, DateTime<Utc>)>,
-        nodes: usize,
-        mut rows: Vec<Row>,
-    ) -> Self {
+    pub fn new(backend: &str, state: Option<(BackendState, DateTime<Utc>)>, nodes: usize, mut rows: Vec<Row>) -> Self {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let pairs = count(rows.len());
         // What counts is listed first.
@@ -61,12 +56,8 @@ impl PathReport {
             reason: Some(row.reason.to_owned()),
             since: row.since,
         };
-        let known = state.map(|(state, since)| Backend {
-            name: backend.to_owned(),
-            state,
-            nodes: Some(count(nodes)),
-            since,
-        });
+        let known =
+            state.map(|(state, since)| Backend { name: backend.to_owned(), state, nodes: Some(count(nodes)), since });
         Self {
             is_supported: true,
             backends: known.into_iter().collect(),
@@ -138,8 +129,12 @@ pub fn news(before: &DriverReportStatus, after: &DriverReportStatus) -> Vec<News
     };
     let (old, new) = (state(before), state(after));
     let is_new = |pair: &&(String, String)| old.get(*pair) != Some(&PathState::Disconnected);
-    let lost: Vec<_> =
-        new.iter().filter(|(_, state)| **state == PathState::Disconnected).map(|(pair, _)| pair).filter(is_new).collect();
+    let lost: Vec<_> = new
+        .iter()
+        .filter(|(_, state)| **state == PathState::Disconnected)
+        .map(|(pair, _)| pair)
+        .filter(is_new)
+        .collect();
     // A node that is asked about no more has not been proved to be back.
     let told = after.unreachable.len() < PAIRS_MAX && !after.backends.is_empty();
     let back: Vec<_> = old.keys().filter(|pair| told && !new.contains_key(*pair)).collect();

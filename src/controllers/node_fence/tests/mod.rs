@@ -10,6 +10,7 @@ mod outage;
 mod proof;
 mod property;
 mod returns;
+mod storage;
 mod volumes;
 mod waits;
 mod waves;

@@ -6,6 +6,7 @@ mod evidence;
 mod plan;
 mod select;
 mod silence;
+mod storage;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -68,7 +69,8 @@ impl World {
             return Some(live.clone());
         }
         let (node, silence) = self.seen.nodes.iter().find(|(node, _)| node.metadata.name.as_deref() == Some(name))?;
-        Some(live_node(node.as_ref().clone(), *silence, self.seen.pods.get(name).cloned().unwrap_or_default()))
+        let live = live_node(node.as_ref().clone(), *silence, self.seen.pods.get(name).cloned().unwrap_or_default());
+        Some(LiveNode { reports: self.seen.reports.clone(), ..live })
     }
 
     /// Decides as the controller does.
@@ -91,6 +93,9 @@ impl World {
         let decision = self.decide();
         for policy in &decision.outage {
             self.seen.outage_seen.insert(policy.clone(), Duration::ZERO);
+        }
+        for backend in &decision.backend_outage {
+            self.seen.backend_outage_seen.insert(backend.clone(), Duration::ZERO);
         }
         for policy in &decision.array_outage {
             self.seen.array_outage_seen.insert(policy.clone(), Duration::ZERO);
@@ -165,7 +170,8 @@ impl World {
 
     fn wait(&mut self, seconds: f64) {
         self.now = later(self.now, seconds);
-        for passed in self.seen.outage_seen.values_mut().chain(self.seen.array_outage_seen.values_mut()) {
+        let of_arrays = self.seen.array_outage_seen.values_mut().chain(self.seen.backend_outage_seen.values_mut());
+        for passed in self.seen.outage_seen.values_mut().chain(of_arrays) {
             *passed += Duration::from_secs_f64(seconds);
         }
     }
