@@ -182,8 +182,11 @@ impl Views {
                 }
             }
             Kind::Reports => {
-                let changes = go(&mut self.reports, &api.reports, upto, first);
-                wanted.extend(changes.iter().map(|_| (Key::Cluster, 0)));
+                for change in go(&mut self.reports, &api.reports, upto, first) {
+                    let statuses = change.old.iter().chain(&change.new).filter_map(|report| report.status.as_ref());
+                    wanted.extend(statuses.flat_map(|it| &it.unreachable).map(|pair| node(&pair.node, 0)));
+                    wanted.push((Key::Cluster, 0));
+                }
             }
             Kind::NodeReports => {
                 let changes = go(&mut self.node_reports, &api.node_reports, upto, first);
@@ -326,7 +329,7 @@ impl World {
             attached_volumes: plan::attached_volumes(&attachments, self.shape.as_ref()),
             attachments,
             csi_node: views.csi_nodes.get(name),
-            reports: Default::default(),
+            reports: self.api.reports.values().map(|report| (report.name_any(), report.clone())).collect(),
         }))
     }
 

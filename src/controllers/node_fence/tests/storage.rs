@@ -96,8 +96,8 @@ fn its_pods_end_as_on_a_failed_node_and_the_taint_waits_for_the_path_and_for_cle
     world.says_of_the_path(None);
     world.run();
     world.assert_order(&[
-        "phase Cleaning",
         "v1 is Clean",
+        "phase Cleaning",
         "ask Unfenced",
         "untaint fenced",
         "inactive",
