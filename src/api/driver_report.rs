@@ -28,6 +28,7 @@ use super::volume::VolumeState;
     printcolumn(name = "REASON", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "CHECKED", type_ = "integer", json_path = ".status.checkedVolumes"),
     printcolumn(name = "ABNORMAL", type_ = "integer", json_path = ".status.abnormalVolumes"),
+    printcolumn(name = "UNREACHABLE", type_ = "integer", json_path = ".status.unreachablePairs"),
     printcolumn(name = "COVERAGE", type_ = "string", json_path = ".status.coverage"),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "CAPABILITIES", type_ = "string", json_path = ".status.capabilities", priority = 1),
@@ -53,13 +54,24 @@ pub struct DriverReportStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub capabilities: Vec<Capability>,
+    /// Storage backends behind the driver: one, of the driver's name. Absent while nobody is asked about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub backends: Vec<Backend>,
+    /// Node and backend pairs that are not connected. An absent pair is not known to be disconnected; a row goes only after
+    /// recoveryThreshold answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub unreachable: Vec<UnreachablePair>,
     /// Volumes that are not Healthy, grouped by what is wrong with them. A selected volume that is checked and not here
     /// is Healthy for the driver, if coverage is Complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub abnormal: Vec<AbnormalVolumes>,
-    /// Capped: more than 5,000 abnormal volumes, 64 groups or 1 MiB; what is missing is unknown.
+    /// Capped: more than 5,000 abnormal volumes, 64 groups, 1,024 pairs or 1 MiB; what is missing is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coverage: Option<Coverage>,
     /// Volumes asked about.
@@ -70,6 +82,65 @@ pub struct DriverReportStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub abnormal_volumes: Option<u32>,
+    /// Pairs not connected, listed or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub unreachable_pairs: Option<u32>,
+}
+
+/// One backend.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Backend {
+    /// Backend; the driver name when it tells none.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Whether its gateway answers at all.
+    pub state: BackendState,
+    /// Nodes asked about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub nodes: Option<u32>,
+    /// When state changed.
+    pub since: DateTime<Utc>,
+}
+
+/// Whether a backend answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum BackendState {
+    /// It does.
+    Answering,
+    /// For more than half of the nodes nobody answers.
+    Silent,
+}
+
+/// One pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UnreachablePair {
+    /// Node.
+    #[schemars(length(min = 1, max = 253))]
+    pub node: String,
+    /// Backend.
+    #[schemars(length(min = 1, max = 253))]
+    pub backend: String,
+    /// Disconnected: the last lossThreshold answers said so. Unknown never acts.
+    pub state: PathState,
+    /// CamelCase cause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
+    pub reason: Option<String>,
+    /// When it began.
+    pub since: DateTime<Utc>,
+}
+
+/// What is known of the path between a node and a backend that is not known to be connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum PathState {
+    /// The array says that the node is not connected.
+    Disconnected,
+    /// Nobody can tell, or it is not proved yet that the path is back.
+    Unknown,
 }
 
 /// Volumes with which the same thing is wrong.
@@ -123,12 +194,51 @@ pub enum Capability {
     VolumeCondition,
     /// Tells the health of volumes by calls of its own (CSI 1.13).
     VolumeHealth,
+    /// Tells whether a node reaches the array (podmon extension).
+    Connectivity,
 }
 
 impl DriverReport {
     /// Whether the driver answers its sidecar.
     pub fn is_ready(&self) -> bool {
         self.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, "Ready"))
+    }
+
+    /// Whether the driver can be asked which nodes reach its backends.
+    pub fn tells_connectivity(&self) -> bool {
+        let capabilities = self.status.as_ref().map(|status| status.capabilities.as_slice()).unwrap_or_default();
+        self.is_ready() && capabilities.contains(&Capability::Connectivity)
+    }
+
+    /// The pairs of a node.
+    pub fn paths_of<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a UnreachablePair> {
+        self.status.iter().flat_map(|status| &status.unreachable).filter(move |pair| pair.node == node)
+    }
+
+    /// Whether a node whose path to a backend was lost is proved to reach it again: until then its row stays.
+    pub fn is_back(&self, node: &str, backend: &str) -> bool {
+        let backends = self.status.iter().flat_map(|status| &status.backends);
+        let is_silent = backends.filter(|it| it.name == backend).any(|it| it.state == BackendState::Silent);
+        let is_listed = self.paths_of(node).any(|pair| pair.backend == backend);
+        self.tells_connectivity() && !self.is_cut() && !is_silent && !is_listed
+    }
+
+    /// Whether a backend is out for everyone: it is silent, or more than half of its nodes, and at least two, are
+    /// disconnected. Of a report that lists not all pairs the worst is assumed.
+    pub fn is_out(&self, backend: &str) -> bool {
+        let Some(status) = &self.status else { return false };
+        let Some(known) = status.backends.iter().find(|it| it.name == backend) else { return false };
+        let lost = |pair: &&UnreachablePair| pair.backend == backend && pair.state == PathState::Disconnected;
+        let lost = status.unreachable.iter().filter(lost).count();
+        let nodes = known.nodes.and_then(|nodes| usize::try_from(nodes).ok()).unwrap_or(0);
+        known.state == BackendState::Silent || self.is_cut() || lost >= 2 && lost * 2 > nodes
+    }
+
+    /// Whether there are more pairs than are listed.
+    fn is_cut(&self) -> bool {
+        let Some(status) = &self.status else { return false };
+        let all = status.unreachable_pairs.and_then(|pairs| usize::try_from(pairs).ok()).unwrap_or(0);
+        all > status.unreachable.len()
     }
 
     /// The strongest proof that method Unpublish can give with this driver now.

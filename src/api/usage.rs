@@ -129,3 +129,21 @@ fn kind(volume: &PersistentVolume, lookup: &dyn Lookup) -> VolumeKind {
         handle: csi.volume_handle.clone(),
     })
 }
+
+/// `namespace/name` of the claims that a pod uses.
+pub fn claims_of_pod(pod: &Pod) -> Vec<String> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let claims = pod.spec.volumes.iter().filter_map(|volume| match &volume.source {
+        VolumeSource::Claim(claim) => Some(format!("{namespace}/{claim}")),
+        VolumeSource::Ephemeral => Some(format!("{namespace}/{name}-{}", volume.name)),
+        _ => None,
+    });
+    claims.collect()
+}
+
+/// `namespace/name` of the claim that a volume is bound to or reserved for.
+pub fn claim_of_volume(volume: &PersistentVolume) -> Option<String> {
+    let claim = volume.spec.claim_ref.as_ref()?;
+    Some(format!("{}/{}", claim.namespace.as_deref()?, claim.name.as_deref()?))
+}

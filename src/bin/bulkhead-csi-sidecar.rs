@@ -1,4 +1,5 @@
-//! `bulkhead-csi-sidecar`: answers FenceRequests and reports the health of volumes, beside one CSI driver's controller.
+//! `bulkhead-csi-sidecar`: answers FenceRequests and reports the health of volumes, and which nodes reach the array, beside
+//! one CSI driver's controller.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -6,7 +7,8 @@ use std::time::Duration;
 use bulkhead::api::names;
 use bulkhead::csi::client;
 use bulkhead::csi_sidecar::driver::Driver;
-use bulkhead::csi_sidecar::{self, Context, health as volume_health, report};
+use bulkhead::csi_sidecar::health::{self as volume_health, observe::Stores};
+use bulkhead::csi_sidecar::{self, Context, connectivity, report};
 use bulkhead::error::{Error, Result};
 use bulkhead::runtime::clock::Clock;
 use bulkhead::runtime::program::{self, Flags};
@@ -53,12 +55,16 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     };
     let (cancel, health) = (program.cancel.clone(), program.health.clone());
     let work = async move {
-        let (volumes, told) = watch::channel(None);
-        let reporting = tokio::spawn(report::run(cx.clone(), told));
-        let watching = tokio::spawn(volume_health::run(cx.clone(), volumes, cancel.clone()));
+        let stores = Stores::spawn(&cx, &cancel);
+        let (volumes, of_volumes) = watch::channel(None);
+        let (paths, of_paths) = watch::channel(None);
+        let reporting = tokio::spawn(report::run(cx.clone(), report::Parts { volumes: of_volumes, paths: of_paths }));
+        let watching = tokio::spawn(volume_health::run(cx.clone(), stores.clone(), volumes, cancel.clone()));
+        let asking = tokio::spawn(connectivity::run(cx.clone(), stores, paths, cancel.clone()));
         csi_sidecar::run(cx, &health, cancel).await;
-        reporting.abort();
-        watching.abort();
+        for task in [reporting, watching, asking] {
+            task.abort();
+        }
     };
     Ok(program.run(work).await)
 }

@@ -5,11 +5,13 @@ use crate::api::mountpoint_pod::MountpointPod;
 use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::shared_volume::{SHARED_VOLUME_LABEL, SharedVolume};
-use crate::api::slim::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeSource};
+use crate::api::slim::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use crate::api::slim_network::{EndpointSlice, ServerPod};
 use crate::api::volume_health::VolumeHealth;
 
 use super::shared_volume::objects::service_name;
+
+pub use crate::api::usage::{claim_of_volume, claims_of_pod};
 
 /// Pods, attachments and requests by the name of their node.
 pub const BY_NODE: &str = "node";
@@ -52,18 +54,6 @@ pub(super) fn node_of_pod(pod: &Pod) -> Vec<String> {
     pod.spec.node_name.iter().cloned().collect()
 }
 
-/// `namespace/name` of the claims that a pod uses.
-pub fn claims_of_pod(pod: &Pod) -> Vec<String> {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let name = pod.metadata.name.as_deref().unwrap_or_default();
-    let claims = pod.spec.volumes.iter().filter_map(|volume| match &volume.source {
-        VolumeSource::Claim(claim) => Some(format!("{namespace}/{claim}")),
-        VolumeSource::Ephemeral => Some(format!("{namespace}/{name}-{}", volume.name)),
-        _ => None,
-    });
-    claims.collect()
-}
-
 /// A claim and the node where it is used.
 pub fn place(node: &str, claim: &str) -> String {
     format!("{node}/{claim}")
@@ -76,12 +66,6 @@ pub(super) fn places_of_pod(pod: &Pod) -> Vec<String> {
 
 pub(super) fn uid_of_pod(pod: &Pod) -> Vec<String> {
     pod.metadata.uid.iter().cloned().collect()
-}
-
-/// `namespace/name` of the claim that a volume is bound to or reserved for.
-pub fn claim_of_volume(volume: &PersistentVolume) -> Option<String> {
-    let claim = volume.spec.claim_ref.as_ref()?;
-    Some(format!("{}/{}", claim.namespace.as_deref()?, claim.name.as_deref()?))
 }
 
 pub(super) fn mount_of_attachment(attachment: &MountpointS3PodAttachment) -> Vec<String> {

@@ -42,7 +42,7 @@ pub mod shared_volume;
 pub mod shared_volume_provider;
 mod stores;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub mod volume_health;
 pub mod volume_health_policy;
 

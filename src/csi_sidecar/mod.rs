@@ -1,9 +1,10 @@
 //! `bulkhead-csi-sidecar`: answers FenceRequests for the CSI driver beside it, and reports what the driver says of its
-//! volumes ([`health`]). Volumes are called side by side, each
+//! volumes ([`health`]) and of the nodes that reach its array ([`connectivity`]). Volumes are called side by side, each
 //! with its deadline; a row is recorded as Started before its first call; one list of published nodes serves all rows
 //! of a request that wait for it.
 
 pub mod act;
+pub mod connectivity;
 pub mod decide;
 pub mod driver;
 pub mod health;

@@ -1,4 +1,4 @@
-//! The DriverReport: what the driver can answer, and what it says of its volumes. Written on change only, here and nowhere
+//! The DriverReport: what the driver can answer, and what it says of its volumes and of the nodes that reach it. Written on change only, here and nowhere
 //! else. Silence means unknown.
 
 use std::collections::BTreeSet;
@@ -17,6 +17,7 @@ use crate::runtime::clock::Now;
 use crate::runtime::events::EventType;
 
 use super::Context;
+use super::connectivity::status::{PathReport, news};
 use super::decide::Failure;
 use super::health::status::VolumeReport;
 
@@ -32,20 +33,60 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// What the driver can answer, or that it does not.
 type Answer = Result<BTreeSet<Capability>, Failure>;
 
+/// What others have to report.
+pub struct Parts {
+    /// On volumes.
+    pub volumes: watch::Receiver<Option<VolumeReport>>,
+    /// On paths.
+    pub paths: watch::Receiver<Option<PathReport>>,
+}
+
+/// What they have reported. Nothing is known before the last report was read: what that says stays.
+#[derive(Clone, Default)]
+struct Known {
+    volumes: Option<VolumeReport>,
+    paths: Option<PathReport>,
+}
+
+impl Parts {
+    fn known(&mut self) -> Known {
+        Known { volumes: self.volumes.borrow_and_update().clone(), paths: self.paths.borrow_and_update().clone() }
+    }
+
+    async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
+        tokio::select! {
+            changed = self.volumes.changed() => changed,
+            changed = self.paths.changed() => changed,
+        }
+    }
+}
+
+/// What the leader before us reported.
+pub(super) async fn last(cx: &Context) -> DriverReportStatus {
+    let api: Api<DriverReport> = Api::all(cx.clients.reads.clone());
+    loop {
+        match api.get_opt(&cx.name).await {
+            Ok(report) => return report.and_then(|report| report.status).unwrap_or_default(),
+            Err(error) => tracing::warn!(%error, driver = cx.name, "DriverReport not read; it is tried again"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
 /// Keeps the report true for ever; writes only while this replica leads, and at most once per second.
-pub async fn run(cx: Context, mut volumes: watch::Receiver<Option<VolumeReport>>) {
+pub async fn run(cx: Context, mut parts: Parts) {
     loop {
         cx.writer.leadership().acquired().await;
         let answer = ask(&cx).await;
         let mut again = Instant::now() + if answer.is_ok() { PERIOD } else { RETRY };
         loop {
-            let known = volumes.borrow_and_update().clone();
-            if let Err(error) = write(&cx, &answer, known.as_ref()).await {
+            let known = parts.known();
+            if let Err(error) = write(&cx, &answer, &known).await {
                 tracing::warn!(%error, driver = cx.name, "DriverReport not written");
                 again = again.min(Instant::now() + RETRY);
             }
             tokio::time::sleep(PAUSE).await;
-            let news = tokio::time::timeout_at(again, volumes.changed()).await;
+            let news = tokio::time::timeout_at(again, parts.changed()).await;
             if !matches!(news, Ok(Ok(()))) {
                 break;
             }
@@ -57,7 +98,7 @@ pub async fn run(cx: Context, mut volumes: watch::Receiver<Option<VolumeReport>>
 /// Asks the driver and writes what changed. Returns whether the driver answered.
 pub async fn refresh(cx: &Context) -> Result<bool> {
     let answer = ask(cx).await;
-    write(cx, &answer, None).await?;
+    write(cx, &answer, &Known::default()).await?;
     Ok(answer.is_ok())
 }
 
@@ -68,18 +109,21 @@ async fn ask(cx: &Context) -> Answer {
 }
 
 /// Writes what changed.
-async fn write(cx: &Context, answer: &Answer, volumes: Option<&VolumeReport>) -> Result<()> {
+async fn write(cx: &Context, answer: &Answer, known: &Known) -> Result<()> {
     let api: Api<DriverReport> = Api::all(cx.clients.reads.clone());
     let report = match api.get_opt(&cx.name).await? {
         Some(report) => report,
         None => create(cx).await?,
     };
     let mut wanted = compute(report.status.clone().unwrap_or_default(), answer.clone(), cx.clock.now());
-    // Nothing is known of them before the last report was read: what it says stays.
-    if let Some(volumes) = volumes {
+    if let Some(volumes) = &known.volumes {
         volumes.write(&mut wanted);
     }
+    if let Some(paths) = &known.paths {
+        paths.write(&mut wanted);
+    }
     if report.status.as_ref() != Some(&wanted) {
+        let news = news(&report.status.clone().unwrap_or_default(), &wanted);
         let ready = |report: &DriverReport| {
             report.status.as_ref().and_then(|status| conditions::find(&status.conditions, "Ready").cloned())
         };
@@ -89,6 +133,11 @@ async fn write(cx: &Context, answer: &Answer, volumes: Option<&VolumeReport>) ->
         let written = cx.writer.replace_status(&next).await?;
         if let Some(condition) = ready(&written).filter(|condition| before.as_ref() != Some(condition)) {
             tell(cx, &written, &condition);
+        }
+        for it in news {
+            let kind = if it.is_warning { EventType::Warning } else { EventType::Normal };
+            tracing::info!(driver = cx.name, reason = it.reason, it.note, "what the array says of nodes has changed");
+            cx.events.publish(written.object_ref(&()), kind, it.reason, "Report", it.note);
         }
     }
     Ok(())
@@ -100,7 +149,10 @@ pub fn compute(mut status: DriverReportStatus, answer: Answer, now: Now) -> Driv
     status.sidecar_version = Some(env!("CARGO_PKG_VERSION").into());
     let (state, reason, message) = match answer {
         Ok(capabilities) => {
-            status.capabilities = capabilities.into_iter().collect();
+            // Whether there is the extension is asked by itself: what was last known of it stays until then.
+            let asked_apart = status.capabilities.iter().copied().filter(|it| *it == Capability::Connectivity);
+            status.capabilities =
+                capabilities.into_iter().chain(asked_apart).collect::<BTreeSet<_>>().into_iter().collect();
             (State::True, "Reporting", String::new())
         }
         Err(failure) => {

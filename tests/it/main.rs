@@ -10,6 +10,7 @@ mod s3;
 mod shared;
 mod shared_volume;
 mod shared_volume_provider;
+mod storage_path;
 mod tree;
 mod volume_health;
 
@@ -27,6 +28,7 @@ fn main() {
         alerts::trials(),
         api::trials(),
         failover::trials(),
+        storage_path::trials(),
         volume_health::trials(),
         s3::trials(),
         shared_volume::trials(),

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bulkhead::api::driver_report::PathState;
 use bulkhead::api::fencing::{PolicyMode, Proof};
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{NodeFence, Phase, PodAction};
@@ -138,6 +139,8 @@ fn calm(world: &mut World, chance: &mut dyn Chance) {
     let people = people.chain([Person::ResumePolicies, Person::SetMode(PolicyMode::Enforce)]);
     all.extend(people.map(Fault::Person));
     all.extend(world.shape.nodes.iter().map(|node| Fault::Person(Person::Approve(node.clone()))));
+    let told = world.arrays.keys().cloned().collect::<Vec<_>>();
+    all.extend(told.into_iter().map(|driver| Fault::TellPaths(driver, Vec::new(), PathState::Unknown)));
     all.iter().for_each(|fault| world.perform(Task::Fault(Box::new(fault.clone())), chance));
     world.tell(|| "CALM".into());
 }

@@ -38,13 +38,30 @@ pub const NODE_FAILURE: &str = "NodeFailure";
 pub const VOLUME_TAINT: &str = "VolumeTaint";
 /// Reason of a pod that is kept since its policies only rehearse, beside pods that are released in earnest.
 pub const DRY_RUN: &str = "DryRun";
+/// Reason of a pod that is released because its node has lost the path to the backend of its volumes.
+pub const STORAGE_PATH_LOSS: &str = "StoragePathLoss";
 
 impl Plan {
     /// Whether it moves pods for the sake of their volumes, off a node that is well. A plan that has grown by the pods of
     /// the node, which failed meanwhile, is about the node.
     pub fn is_by_volume(&self) -> bool {
-        let for_the_node = |pod: &PlannedPod| pod.action == PodAction::Release && pod.reason != VOLUME_TAINT;
-        self.evidence.iter().all(|evidence| evidence.channel == Channel::Volume) && !self.pods.iter().any(for_the_node)
+        self.is_only(Channel::Volume, VOLUME_TAINT)
+    }
+
+    /// Whether it moves pods because their node lost the path to their storage, and for nothing else.
+    pub fn is_by_path(&self) -> bool {
+        self.is_only(Channel::Storage, STORAGE_PATH_LOSS)
+    }
+
+    fn is_only(&self, channel: Channel, reason: &str) -> bool {
+        let for_something_else = |pod: &PlannedPod| pod.action == PodAction::Release && pod.reason != reason;
+        self.evidence.iter().all(|evidence| evidence.channel == channel) && !self.pods.iter().any(for_something_else)
+    }
+
+    /// The storage backends whose lost path is part of the evidence.
+    pub fn lost_backends(&self) -> impl Iterator<Item = &str> {
+        let lost = self.evidence.iter().filter(|evidence| evidence.channel == Channel::Storage);
+        lost.filter_map(|evidence| evidence.backend.as_deref())
     }
 }
 
@@ -78,6 +95,8 @@ pub enum Channel {
     Kubelet,
     /// A taint that somebody else set.
     Taint,
+    /// What the array says about the node: whether it reaches a storage backend.
+    Storage,
     /// VolumeHealth taints. They move pods off a node that is well, and declare no node failed.
     Volume,
 }
@@ -115,7 +134,7 @@ pub struct PlannedPod {
     pub policy: Option<String>,
     /// Release the pod or keep it.
     pub action: PodAction,
-    /// Why, such as NodeFailure, VolumeTaint, DaemonSet, NoPolicy.
+    /// Why, such as NodeFailure, StoragePathLoss, VolumeTaint, DaemonSet, NoPolicy.
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
     pub reason: String,
     /// Pod priority; higher is released first.

@@ -8,14 +8,17 @@ use crate::api::names;
 use crate::api::schema::empty_default;
 use crate::api::time::Duration;
 
+use super::StorageDetection;
+
 /// When a node is suspected and when it is declared failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.decisiveChannels) || !has(self.taints) || 'Kubelet' in self.decisiveChannels || ('Taint' in self.decisiveChannels ? size(self.taints) > 0 : self.taints.exists(t, !(t.key in ['node.kubernetes.io/unreachable', 'node.kubernetes.io/not-ready'])))").message("no node could ever be declared failed: add Kubelet to decisiveChannels, or list a taint that somebody other than the node lifecycle controller sets").field_path(".decisiveChannels"))]
 pub struct Detection {
-    /// Independent evidence channels that must agree before a node is declared failed; there are two: Kubelet and Taint.
+    /// Independent evidence channels that must agree before a node is declared failed; there are three: Kubelet, Taint and
+    /// Storage.
     #[serde(default = "Detection::default_required_channels")]
-    #[schemars(range(min = 2, max = 2))]
+    #[schemars(range(min = 2, max = 3))]
     pub required_channels: i32,
     /// Channels that may declare a node alone. Write [] to demand requiredChannels always.
     #[serde(default = "Detection::default_decisive_channels")]
@@ -32,6 +35,10 @@ pub struct Detection {
     #[serde(default)]
     #[schemars(transform = empty_default)]
     pub kubelet: KubeletDetection,
+    /// Channel Storage: what the array says about the node, through the driver. Unknown never counts.
+    #[serde(default)]
+    #[schemars(transform = empty_default)]
+    pub storage: StorageDetection,
 }
 
 impl Detection {
@@ -57,6 +64,7 @@ impl Default for Detection {
             decisive_channels: Self::default_decisive_channels(),
             taints: Self::default_taints(),
             kubelet: KubeletDetection::default(),
+            storage: StorageDetection::default(),
         }
     }
 }

@@ -7,6 +7,7 @@ mod limits;
 mod plugins;
 mod release;
 mod status;
+mod storage;
 mod windows;
 
 pub use crash_loop::*;
@@ -16,7 +17,10 @@ pub use limits::*;
 pub use plugins::*;
 pub use release::*;
 pub use status::*;
+pub use storage::*;
 pub use windows::*;
+
+use std::collections::BTreeMap;
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -126,6 +130,20 @@ pub struct PodSelection {
     pub drivers: Vec<String>,
 }
 
+impl PodSelection {
+    /// Whether every part that is set matches a pod. `uses` tells whether it uses a volume of a driver.
+    pub fn matches(
+        &self,
+        labels: &BTreeMap<String, String>,
+        namespace_labels: &BTreeMap<String, String>,
+        uses: impl Fn(&str) -> bool,
+    ) -> bool {
+        self.namespace_selector.as_ref().is_none_or(|selector| selector.matches(namespace_labels))
+            && self.pod_selector.as_ref().is_none_or(|selector| selector.matches(labels))
+            && (self.drivers.is_empty() || self.drivers.iter().any(|driver| uses(driver)))
+    }
+}
+
 /// Which failures make the policy act.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -133,6 +151,10 @@ pub struct Triggers {
     /// The node is declared failed by detection: Release moves its protected pods, Ignore leaves them.
     #[serde(default = "Triggers::default_node_failure")]
     pub node_failure: NodeFailureAction,
+    /// The array reports that the node lost its path (spec.detection.storage): Release moves only pods with volumes on that
+    /// backend, on this evidence alone, Ignore leaves them. Only drivers with the connectivity extension can report it.
+    #[serde(default = "Triggers::default_storage_path_loss")]
+    pub storage_path_loss: StoragePathLossAction,
     /// Keys of VolumeHealth taints that move the pods that use the volume on a node that the taint names, though the node is
     /// well. Empty: taints inform, and move nobody. A taint that holds everywhere moves nobody either.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -165,12 +187,17 @@ impl Triggers {
     fn default_driver_plugin_down() -> DriverPluginDown {
         DriverPluginDown::Ignore
     }
+
+    fn default_storage_path_loss() -> StoragePathLossAction {
+        StoragePathLossAction::Release
+    }
 }
 
 impl Default for Triggers {
     fn default() -> Self {
         Self {
             node_failure: Self::default_node_failure(),
+            storage_path_loss: Self::default_storage_path_loss(),
             volume_taints: Vec::new(),
             driver_plugin_down: Self::default_driver_plugin_down(),
             crash_loop: CrashLoop::default(),

@@ -78,6 +78,21 @@ pub struct DriverProof {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
     pub reason: Option<String>,
+    /// Whether the array can say which nodes reach it, through this driver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "StorageEvidence")]
+    pub storage_evidence: Option<StorageEvidence>,
+}
+
+/// Whether the array can say which nodes reach it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum StorageEvidence {
+    /// The driver has the connectivity extension.
+    Supported,
+    /// It has none.
+    Unsupported,
+    /// Its sidecar is absent or silent, or the driver does not answer it.
+    Unknown,
 }
 
 /// One brake.
@@ -111,7 +126,8 @@ pub enum RestraintType {
     CorrelatedOutage,
     /// `limits.cooldown` since the last correlated outage is not over.
     Cooldown,
-    /// Volumes of more nodes are tainted than `limits.maxUnhealthy` allows, or `limits.cooldown` since then is not over: no
-    /// pod is moved for a taint of its volume.
+    /// With a name: that storage backend is silent, or lost more than half of its nodes and at least two, or it is not long
+    /// since then; no decision rests on what it says. Without: volumes of more nodes are tainted than
+    /// `limits.maxUnhealthy` allows, or `limits.cooldown` since then is not over; no pod is moved for a taint of its volume.
     ArrayOutage,
 }

@@ -3,7 +3,7 @@
 use crate::api::conditions::{self, State};
 use crate::api::node_fence::{NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
 use crate::api::node_volume_report::{CleanupState, Remnant};
-use crate::api::resiliency_policy::Recovery;
+use crate::api::resiliency_policy::{Recovery, RestraintType};
 use crate::api::text::printable;
 use crate::api::time::Now;
 
@@ -105,7 +105,13 @@ fn held(rows: &Rows) -> Option<(&'static str, String)> {
         return Some(("IdentityAmbiguous", ambiguous(volume)));
     }
     // A calm after an outage is part of it: the reasons of an incident know no Cooldown.
-    rows.outage.map(|_| ("CorrelatedOutage", "too many nodes are suspected at once: nothing more is begun".into()))
+    rows.outage.map(|outage| match outage {
+        RestraintType::ArrayOutage => (
+            "ArrayOutage",
+            "the array does not say for sure that this node alone is cut off: nothing more is begun".into(),
+        ),
+        _ => ("CorrelatedOutage", "too many nodes are suspected at once: nothing more is begun".into()),
+    })
 }
 
 fn ambiguous(volume: &str) -> String {

@@ -22,7 +22,7 @@ use crate::api::volume_health::VolumeHealth;
 use crate::mutants::{self, Mutant};
 
 use super::rows::{Change, Rows};
-use super::{clean, guard, held, pods, requests, status};
+use super::{clean, guard, held, pods, requests, status, storage};
 
 /// A row of the plan: episode and volume name.
 pub type RowKey = (i64, String);
@@ -46,6 +46,8 @@ const UNDOING: &str = "Undoing";
 const RECORD_LIFETIME: TimeDelta = TimeDelta::days(7);
 /// How long progress may go unrecorded while there is something to do.
 const RECORD_AT_LAST: Duration = Duration::from_secs(5);
+/// How soon is looked again whether a node that is back reaches its storage, though nothing changed.
+const LOOK_AT_STORAGE: Duration = Duration::from_secs(30);
 /// How long released volumes wait for the last proofs, so that one taint can detach all of them.
 const DETACH_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -376,6 +378,10 @@ fn give_back(seen: &Seen, rows: &Rows) -> Option<Step> {
     }
     if let Some(step) = requests::withdraw(seen) {
         return Some(step);
+    }
+    // No pod is to land where it would not reach its data.
+    if storage::is_lost(seen) && rows.node == NodeState::Back && !storage::is_by_path(seen) {
+        return Step::wait("AwaitingStorage", LOOK_AT_STORAGE);
     }
     if let (Some(node), Some(taint)) = (&seen.node, seen.our_taint()) {
         let effect = Effect::RemoveTaint { taint: taint.clone(), node: node.clone() };

@@ -14,13 +14,14 @@ pub mod report;
 pub mod requests;
 pub mod rows;
 pub mod status;
+pub mod storage;
 mod tell;
 #[cfg(test)]
 mod tests;
 mod units;
 pub mod volumes;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use kube::{Api, ResourceExt};
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::FenceRequest;
 use crate::api::node_fence::NodeFence;
 use crate::api::node_volume_report::NodeVolumeReport;
@@ -77,6 +79,12 @@ fn feed(cx: &Context, queue: &Queue<String>) {
     on_change(cx, stores.nodes.subscribe(), queue, None, |change: &Change<Node>| vec![change.key.name.clone()]);
     on_change(cx, stores.node_reports.subscribe(), queue, None, |change: &Change<NodeVolumeReport>| {
         vec![change.key.name.clone()]
+    });
+    on_change(cx, stores.reports.subscribe(), queue, None, |change: &Change<DriverReport>| {
+        let statuses = both(change).filter_map(|report| report.status.as_ref());
+        let nodes: BTreeSet<_> =
+            statuses.flat_map(|status| &status.unreachable).map(|pair| pair.node.clone()).collect();
+        nodes.into_iter().collect()
     });
     on_change(cx, stores.requests.subscribe(), queue, None, |change: &Change<FenceRequest>| {
         both(change).map(|request| request.spec.node_name.clone()).collect()

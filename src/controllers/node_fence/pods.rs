@@ -58,9 +58,10 @@ fn may_run(seen: &Seen, pod: &PodView) -> bool {
     let planned = seen.fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid());
     let timeline = seen.fence.status.as_ref().and_then(|status| status.timeline.as_ref());
     let returned = timeline.is_some_and(|timeline| timeline.returned_at.is_some());
-    // The kubelet of a node that failed by a taint, or whose volumes are in trouble, was never away.
-    let mut evidence = seen.fence.spec.plan.evidence.iter();
-    let never_away = evidence.any(|evidence| matches!(evidence.channel, Channel::Taint | Channel::Volume));
+    // The kubelet of a node that failed by a taint, or whose storage is in trouble, was never away.
+    let plan = &seen.fence.spec.plan;
+    let by_taint = plan.evidence.iter().any(|it| matches!(it.channel, Channel::Taint | Channel::Volume));
+    let never_away = by_taint || plan.is_by_path();
     let kubelet_may_start_it = returned || never_away || !seen.lease_is_still;
     // The kubelet's first word about a pod; False while its init containers run.
     let told = pod.pod.condition("Initialized").is_some();
@@ -203,7 +204,11 @@ fn when_back(seen: &Seen, rows: &Rows, planned: &PlannedPod, now: Now) -> Next {
     } else {
         PodStatusState::Undone
     };
-    let reason = if seen.fence.spec.plan.is_by_volume() { "TaintGone" } else { "NodeReturned" };
+    let reason = match &seen.fence.spec.plan {
+        plan if plan.is_by_volume() => "TaintGone",
+        plan if plan.is_by_path() => "PathRestored",
+        _ => "NodeReturned",
+    };
     Some((state, Some(reason.into()), None))
 }
 

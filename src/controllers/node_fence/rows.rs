@@ -18,7 +18,7 @@ use crate::mutants::{self, Mutant};
 use super::clean::{self, CleanBy};
 use super::decide::{Asked, NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
 use super::held::{self, Held};
-use super::{pods, requests, volumes};
+use super::{pods, requests, storage, volumes};
 
 /// All rows as they stand now.
 #[derive(Clone, Debug)]
@@ -259,16 +259,17 @@ impl Rows {
 }
 
 /// The outage brake that a policy of the plan reports. It comes to hold after the plan was written, where nodes fall
-/// silent one after the other. What taints of volumes say of an array holds no node that failed.
+/// silent one after the other. What taints of volumes, or an array, say holds no node that failed.
 pub fn outage(seen: &Seen) -> Option<RestraintType> {
     let restraints = seen.policies.iter().flat_map(|policy| &policy.status).flat_map(|status| &status.restraints);
-    let mut outages = restraints.map(|restraint| restraint.type_).filter(|type_| match type_ {
+    let outages = restraints.filter(|restraint| match restraint.type_ {
         RestraintType::CorrelatedOutage | RestraintType::Cooldown => true,
-        RestraintType::ArrayOutage => volumes::is_by_volume(seen),
+        RestraintType::ArrayOutage => restraint.name.is_none() && volumes::is_by_volume(seen),
         // What people set is looked at itself.
         RestraintType::Paused | RestraintType::MaintenanceWindow | RestraintType::BudgetExhausted => false,
     });
-    outages.next()
+    let unsure = storage::is_unsure(seen).then_some(RestraintType::ArrayOutage);
+    outages.map(|restraint| restraint.type_).next().or(unsure)
 }
 
 fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus) -> VolumeRow {
@@ -323,7 +324,9 @@ pub fn node_state(seen: &Seen) -> NodeState {
             .iter()
             .any(|taint| seen.policies.iter().any(|policy| policy.spec.detection.counts_taint(taint)));
     // Of a node that was never away its incident says when it is over.
-    let wanted = tainted || volumes::is_by_volume(seen) && !volumes::is_over(seen);
+    let wanted = tainted
+        || volumes::is_by_volume(seen) && !volumes::is_over(seen)
+        || storage::is_by_path(seen) && !storage::is_over(seen);
     if volumes::kubelet_talks(seen, node) && !wanted { NodeState::Back } else { NodeState::Away }
 }
 

@@ -4,8 +4,8 @@ use chrono::TimeDelta;
 
 use crate::api::fencing::Proof;
 use crate::api::node_fence::{
-    NODE_FAILURE, NodeFenceStatus, PastEpisode, Phase, PodAction, PodStatusState, Progress, Timeline, VOLUME_TAINT,
-    VolumeStatusState,
+    NODE_FAILURE, NodeFenceStatus, PastEpisode, Phase, PodAction, PodStatusState, Progress, STORAGE_PATH_LOSS,
+    Timeline, VOLUME_TAINT, VolumeStatusState,
 };
 use crate::api::time::{self, Now};
 
@@ -41,12 +41,14 @@ fn begin_episode(seen: &Seen, status: &mut NodeFenceStatus) {
     let timeline = status.timeline.clone().unwrap_or_default();
     let Some(before) = timeline.decided_at.filter(|before| *before != decided_at) else { return };
     let progress = status.progress.clone().unwrap_or_default();
-    let for_volumes = status.pods.iter().any(|row| row.reason.as_deref() == Some(VOLUME_TAINT));
+    let reasons = status.pods.iter().filter_map(|row| row.reason.as_deref());
+    let of_storage = reasons.into_iter().find(|reason| matches!(*reason, VOLUME_TAINT | STORAGE_PATH_LOSS));
+    let reason = of_storage.unwrap_or(NODE_FAILURE).to_owned();
     let past = PastEpisode {
         episode: seen.fence.spec.episode - 1,
         decided_at: before,
         recovered_at: timeline.recovered_at,
-        reason: if for_volumes { VOLUME_TAINT } else { NODE_FAILURE }.into(),
+        reason,
         pods: progress.pods,
         volumes: progress.volumes,
         weakest_proof: status.weakest_proof,

@@ -23,7 +23,11 @@ pub fn tainted(cx: &Context, fence: &NodeFence, node: &Node, taint: &Taint) {
 
 /// A pod was released.
 pub fn released(cx: &Context, fence: &NodeFence, pod: &PodView) {
-    let why = if fence.spec.plan.is_by_volume() { "has trouble with its volumes" } else { "failed" };
+    let why = match &fence.spec.plan {
+        plan if plan.is_by_volume() => "has trouble with its volumes",
+        plan if plan.is_by_path() => "lost the path to its storage",
+        _ => "failed",
+    };
     let note = format!("node {} {why}; every volume of the pod is fenced", fence.name_any());
     cx.events.publish(reference(pod.pod.as_ref()), EventType::Normal, "PodReleased", "Release", note);
 }
@@ -56,8 +60,11 @@ pub fn transitions(cx: &Context, before: &NodeFence, after: &NodeFence) {
     let returned =
         |status: &NodeFenceStatus| status.timeline.as_ref().is_some_and(|timeline| timeline.returned_at.is_some());
     if returned(new) && !returned(&old) {
-        let by_volume = after.spec.plan.is_by_volume();
-        let note = if by_volume { "its pods have gone, or their volumes are well again" } else { "the node is back" };
+        let note = match &after.spec.plan {
+            plan if plan.is_by_volume() => "its pods have gone, or their volumes are well again",
+            plan if plan.is_by_path() => "it reaches its storage again",
+            _ => "the node is back",
+        };
         publish(EventType::Normal, "NodeReturned", "Watch", note.into());
     }
     tell_waiting(cx, after, &old);

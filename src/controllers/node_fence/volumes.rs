@@ -3,7 +3,7 @@
 
 use chrono::TimeDelta;
 
-use crate::api::node_fence::{PodAction, PodStatusState, VOLUME_TAINT};
+use crate::api::node_fence::{PodAction, PodStatusState, STORAGE_PATH_LOSS, VOLUME_TAINT};
 use crate::api::slim::Node;
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
@@ -70,7 +70,8 @@ pub fn is_asked_to_end(seen: &Seen, pod: &PodView) -> bool {
 
 /// Why a pod of the plan goes, where its record says so.
 pub fn reason(seen: &Seen, uid: &str, state: PodStatusState) -> Option<String> {
-    let planned = seen.fence.spec.plan.pods.iter().find(|row| row.uid == uid && row.reason == VOLUME_TAINT);
+    let of_storage = |reason: &str| matches!(reason, VOLUME_TAINT | STORAGE_PATH_LOSS);
+    let planned = seen.fence.spec.plan.pods.iter().find(|row| row.uid == uid && of_storage(&row.reason));
     let goes = matches!(state, PodStatusState::Releasing | PodStatusState::Released);
     planned.filter(|_| goes).map(|planned| planned.reason.clone())
 }

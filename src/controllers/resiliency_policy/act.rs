@@ -83,12 +83,16 @@ fn announce(cx: &Context, fence: &NodeFence) {
     let evidence: Vec<_> = plan.evidence.iter().filter_map(|evidence| evidence.message.as_deref()).collect();
     let node = fence.name_any();
     // A node whose volumes are in trouble is not declared failed.
-    let reason = if plan.is_by_volume() { "VolumesTainted" } else { "NodeDeclaredFailed" };
+    let (reason, kind) = match plan {
+        plan if plan.is_by_volume() => ("VolumesTainted", EventType::Normal),
+        plan if plan.is_by_path() => ("PathLost", EventType::Warning),
+        _ => ("NodeDeclaredFailed", EventType::Normal),
+    };
     tracing::warn!(node, reason, release, volumes = plan.volumes.len(), evidence = evidence.join("; "), "planned");
     let note = format!("{}; {release} pods to release once their volumes are fenced", evidence.join("; "));
-    cx.events.publish(reference(fence), EventType::Normal, reason, "Plan", note.clone());
+    cx.events.publish(reference(fence), kind, reason, "Plan", note.clone());
     if let Some(node) = cx.stores.nodes.get(&ObjectKey::cluster(node)) {
-        cx.events.publish(reference(node.as_ref()), EventType::Normal, reason, "Plan", note);
+        cx.events.publish(reference(node.as_ref()), kind, reason, "Plan", note);
     }
 }
 

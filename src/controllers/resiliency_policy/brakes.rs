@@ -103,7 +103,8 @@ pub fn array_restraint(
 ) -> Option<Restraint> {
     let now = time::stamp(now);
     let restraints = policy.status.iter().flat_map(|status| &status.restraints);
-    let recorded = restraints.into_iter().find(|restraint| restraint.type_ == RestraintType::ArrayOutage);
+    let is_ours = |it: &&Restraint| it.type_ == RestraintType::ArrayOutage && it.name.is_none();
+    let recorded = restraints.into_iter().find(is_ours);
     let restraint = |since, until| Restraint { type_: RestraintType::ArrayOutage, name: None, since, until };
     if troubled.is_some_and(|cluster| is_outage(&policy.spec.limits, cluster)) {
         return Some(restraint(recorded.map_or(now, |recorded| recorded.since), None));

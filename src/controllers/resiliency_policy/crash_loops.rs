@@ -195,8 +195,13 @@ fn held_by(policies: &Effective, brakes: &BTreeMap<&str, PolicyBrakes>) -> Optio
         return Some("DryRun");
     }
     let names = policies.policies().iter().filter_map(|policy| policy.metadata.name.as_deref());
-    let restraint = names.filter_map(|name| brakes.get(name)).find_map(|brake| brake.restrains(Cause::VolumeTaint));
-    restraint.map(|(reason, _)| reason)
+    let mut brakes = names.filter_map(|name| brakes.get(name));
+    // Programs fail when an array is away, and elsewhere no less.
+    let restrained = |brake: &PolicyBrakes| {
+        let array = (!brake.backends.is_empty()).then_some("ArrayOutage");
+        brake.restrains(Cause::VolumeTaint).map(|(reason, _)| reason).or(array)
+    };
+    brakes.find_map(restrained)
 }
 
 /// Whether the loop began while a NodeFence of the pod's node, or of one where its predecessor was, was open, or within

@@ -23,8 +23,9 @@ use super::crash_loops::{self, CrashLoops};
 use super::evidence::{self, Silence};
 use super::plan::{self, LiveNode, NamespaceLabels};
 use super::select::Effective;
+use super::storage::{self, Paths};
 use super::topology::Budgets;
-use super::volumes::{self, Troubles, Unmoved};
+use super::volumes::{self, Mover, Troubles, Unmoved};
 use super::{episodes, modes, pauses, plugins, policies, status, volumeless};
 
 /// What a pass sees.
@@ -54,6 +55,8 @@ pub struct Seen {
     pub array_outage_seen: BTreeMap<String, Duration>,
     /// Nodes that were lately looked at for pods without volumes.
     pub looked_for_volumeless: BTreeSet<String>,
+    /// Time since this process last saw a storage backend out for everyone, by backend.
+    pub backend_outage_seen: BTreeMap<String, Duration>,
     /// Whether counts of pods may be written in this pass.
     pub counts_due: bool,
 }
@@ -122,6 +125,8 @@ pub struct Decision {
     pub outage: BTreeSet<String>,
     /// Policies for which volumes of more nodes are tainted than `maxUnhealthy`.
     pub array_outage: BTreeSet<String>,
+    /// Storage backends that are out for everyone.
+    pub backend_outage: BTreeSet<String>,
     /// Nodes that a brake holds back.
     pub restrained: Vec<Restrained>,
     /// Pods that stay though their volumes are tainted.
@@ -162,11 +167,13 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         let array = brakes::array_restraint(policy, array, seen.array_outage_seen.get(name).copied(), now.wall);
         brakes.insert(name, PolicyBrakes::new(policy, seen, (outage, array), now));
     }
+    decision.backend_outage = storage::outages(seen);
     volumeless::look_for(seen, &brakes, &mut decision);
-    let candidates = candidates(seen, &troubles, &mut decision.unmoved, now);
+    let storage = Storage { troubles: &troubles, paths: &Paths::new(seen, &brakes) };
+    let candidates = candidates(seen, storage, &mut decision, now);
     let busy: BTreeSet<_> = candidates.iter().map(|candidate| candidate.node.to_owned()).collect();
     for candidate in candidates {
-        consider(seen, &troubles, &candidate, &mut brakes, &mut decision, now);
+        consider(seen, storage, &candidate, &mut brakes, &mut decision, now);
     }
     plugins::taint(seen, &mut decision, now);
     crash_loops::reschedule(seen, &busy, &brakes, &mut decision, now);
@@ -197,6 +204,8 @@ pub(super) struct PolicyBrakes<'a> {
     pub(super) outage: Option<Restraint>,
     /// Volumes of too many nodes are tainted, or were lately.
     pub(super) array: Option<Restraint>,
+    /// Storage backends that are out for everyone, or were lately.
+    pub(super) backends: Vec<Restraint>,
     /// Nodes that count.
     pub(super) acted_on: usize,
     /// How many may.
@@ -223,6 +232,7 @@ impl<'a> PolicyBrakes<'a> {
             topology: Budgets::new(policy, nodes, seen.fences.iter().map(Arc::as_ref), now.wall),
             outage,
             array,
+            backends: storage::restraints(policy, seen, now.wall),
             acted_on: if mutants::is_on(Mutant::BrakeCountedPerPass) {
                 0
             } else {
@@ -290,8 +300,17 @@ pub(super) fn live_policies(seen: &Seen) -> impl Iterator<Item = &ResiliencyPoli
 pub(super) enum Cause {
     /// It has failed.
     NodeFailure,
+    /// It has lost the path to the backend of their volumes.
+    StoragePathLoss,
     /// It is well, and their volumes are tainted there.
     VolumeTaint,
+}
+
+/// What is known of storage in a pass.
+#[derive(Clone, Copy)]
+struct Storage<'a> {
+    troubles: &'a Troubles<'a>,
+    paths: &'a Paths<'a>,
 }
 
 /// A node, with the pods that are to be released.
@@ -303,17 +322,20 @@ struct Candidate<'a> {
     pods: Vec<(&'a PodView, Effective<'a>)>,
 }
 
-/// Nodes that the stores show failed for a protected pod, and then those where volumes of protected pods are tainted; of
-/// each the one with the highest pod priority first.
-fn candidates<'a>(seen: &'a Seen, troubles: &'a Troubles, unmoved: &mut Vec<Unmoved>, now: Now) -> Vec<Candidate<'a>> {
+/// Nodes that the stores show failed for a protected pod, then those that lost the path to its storage, and then those where
+/// volumes of protected pods are tainted; of each the one with the highest pod priority first.
+fn candidates<'a>(seen: &'a Seen, storage: Storage<'a>, decision: &mut Decision, now: Now) -> Vec<Candidate<'a>> {
     let mut found = Vec::new();
+    let pathless = storage::nodes(seen);
     for (node, silence) in &seen.nodes {
         let Some(name) = node.metadata.name.as_deref() else { continue };
         let pods = volumeless::pods_of(seen, name);
         let paused = names::paused(&node.metadata).map(printable);
         let failing = pods.iter().filter(|pod| may_be_released(pod)).filter_map(|pod| {
             let policies = effective(seen, pod).filter(|it| it.releases_on_node_failure() && it.releases(pod))?;
-            evidence::declares(node, *silence, &pod.pod, &policies, now).map(|_| (pod, policies))
+            let lost = pathless.contains(name);
+            let path = lost.then(|| storage.paths.evidence(node, &seen.reports, pod, &policies)).flatten();
+            evidence::declares(node, *silence, &pod.pod, &policies, path, now).map(|_| (pod, policies))
         });
         let mut failing: Vec<_> = failing.collect();
         modes::leave_the_earnest(&mut failing);
@@ -321,11 +343,26 @@ fn candidates<'a>(seen: &'a Seen, troubles: &'a Troubles, unmoved: &mut Vec<Unmo
             found.push(Candidate { node: name, paused, cause: Cause::NodeFailure, pods: failing });
             continue;
         }
+        if pathless.contains(name) {
+            let (lost, restraining) = storage.paths.on_node(node, pods, &seen.reports);
+            let held = restraining.into_iter().collect::<BTreeSet<_>>().into_iter();
+            decision.restrained.extend(held.map(|policy| Restrained {
+                node: name.into(),
+                policy,
+                brake: "ArrayOutage",
+                about: None,
+            }));
+            decision.unmoved.extend(lost.unmoved);
+            let movers = movers(lost.movers);
+            if !movers.is_empty() {
+                found.push(Candidate { node: name, paused, cause: Cause::StoragePathLoss, pods: movers });
+                continue;
+            }
+        }
         let running = volumes::running(fence_of(seen, name));
-        let troubled = troubles.on_node(node, pods, running, now);
-        unmoved.extend(troubled.unmoved);
-        let mut movers: Vec<_> = troubled.movers.into_iter().map(|mover| (mover.pod, mover.policies)).collect();
-        modes::leave_the_earnest(&mut movers);
+        let troubled = storage.troubles.on_node(node, pods, running, now);
+        decision.unmoved.extend(troubled.unmoved);
+        let movers = movers(troubled.movers);
         if !movers.is_empty() {
             found.push(Candidate { node: name, paused, cause: Cause::VolumeTaint, pods: movers });
         }
@@ -333,6 +370,13 @@ fn candidates<'a>(seen: &'a Seen, troubles: &'a Troubles, unmoved: &mut Vec<Unmo
     let priority = |it: &Candidate| it.pods.iter().filter_map(|(pod, _)| pod.pod.spec.priority).max().unwrap_or(0);
     found.sort_by_cached_key(|it| (it.cause, std::cmp::Reverse(priority(it)), it.node));
     found
+}
+
+/// The pods to move, with what protects them; those of policies in earnest, where there are such.
+fn movers<'a>(movers: Vec<Mover<'a>>) -> Vec<(&'a PodView, Effective<'a>)> {
+    let mut movers = movers.into_iter().map(|mover| (mover.pod, mover.policies)).collect();
+    modes::leave_the_earnest(&mut movers);
+    movers
 }
 
 /// The NodeFence of a node.
@@ -347,7 +391,7 @@ pub(super) fn may_be_released(pod: &PodView) -> bool {
 
 fn consider(
     seen: &Seen,
-    troubles: &Troubles,
+    storage: Storage,
     candidate: &Candidate,
     brakes: &mut BTreeMap<&str, PolicyBrakes>,
     decision: &mut Decision,
@@ -357,12 +401,19 @@ fn consider(
     let fence = fence_of(seen, name);
     let phase = fence.map(brakes::phase);
     let begins = match candidate.cause {
-        Cause::NodeFailure => matches!(phase, None | Some(Phase::Recovered | Phase::Cleaning)),
+        Cause::NodeFailure | Cause::StoragePathLoss => {
+            matches!(phase, None | Some(Phase::Recovered | Phase::Cleaning))
+        }
         // What an incident of the node has cut off is in trouble because of it: that must be over first.
         Cause::VolumeTaint => matches!(phase, None | Some(Phase::Recovered)),
     };
     let begins = begins || modes::ends_rehearsal(fence, pods);
-    let is_other = candidate.cause == Cause::VolumeTaint && volumes::running(fence).is_none();
+    // Only an incident of the same kind grows by it; one of the whole node holds all its pods.
+    let is_other = match candidate.cause {
+        Cause::NodeFailure => false,
+        Cause::StoragePathLoss => storage::running(fence).is_none(),
+        Cause::VolumeTaint => volumes::running(fence).is_none(),
+    };
     if fence.is_some() && !begins && (is_other || !lacks(fence, pods)) || modes::disturbs(fence, pods) {
         return;
     }
@@ -384,8 +435,9 @@ fn consider(
     }
     let episode = fence.map_or(1, |fence| if begins { fence.spec.episode + 1 } else { fence.spec.episode });
     let draft = match candidate.cause {
-        Cause::NodeFailure => plan::draft(live, live_policies(seen), &seen.namespaces, episode, now),
-        Cause::VolumeTaint => troubles.draft(live, volumes::running(fence), episode, now),
+        Cause::NodeFailure => plan::draft(live, live_policies(seen), &seen.namespaces, storage.paths, episode, now),
+        Cause::StoragePathLoss => storage.paths.draft(live, episode, now),
+        Cause::VolumeTaint => storage.troubles.draft(live, volumes::running(fence), episode, now),
     };
     let draft = draft.filter(|draft| modes::fits(fence, begins, draft));
     let effect = draft.and_then(|draft| match fence {

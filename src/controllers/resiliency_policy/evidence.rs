@@ -1,5 +1,5 @@
 //! What the channels say about a node. Ready condition, lifecycle taints and Lease age are one channel (kubelet to
-//! API) and never count twice; `Unknown` never counts.
+//! API) and never count twice; what an array says is another; `Unknown` never counts.
 
 use std::time::Duration;
 
@@ -38,12 +38,14 @@ pub fn is_suspected(node: &Node, silence: Silence, suspect_after: Duration) -> b
         || silence.still_for.is_some_and(|still| still >= suspect_after)
 }
 
-/// The evidence that declares the node failed for a pod under these policies; `None` while it does not.
+/// The evidence that declares the node failed for a pod under these policies; `None` while it does not. `storage` is what
+/// the array of one of its volumes says, where that is that the path is lost: alone it declares no node failed.
 pub fn declares(
     node: &Node,
     silence: Silence,
     pod: &Pod,
     policies: &Effective,
+    storage: Option<Evidence>,
     now: time::Now,
 ) -> Option<Vec<Evidence>> {
     let kubelet = node.is_unreachable();
@@ -59,7 +61,7 @@ pub fn declares(
     let tainted = taints.iter().any(|taint| taint.key != names::UNREACHABLE_TAINT || long_enough);
     let decisive = kubelet && long_enough && policies.is_decisive(DecisiveChannel::Kubelet)
         || tainted && policies.is_decisive(DecisiveChannel::Taint);
-    let agreeing = usize::from(kubelet) + usize::from(independent.is_some());
+    let agreeing = usize::from(kubelet) + usize::from(independent.is_some()) + usize::from(storage.is_some());
     if !decisive && agreeing < policies.required_channels() {
         return None;
     }
@@ -77,6 +79,7 @@ pub fn declares(
             message: Some(format!("taint {}:{} and a protected pod is not Ready", taint.key, taint.effect)),
         });
     }
+    evidence.extend(storage);
     Some(evidence)
 }
 

@@ -33,6 +33,7 @@ pub struct Memory {
     fencers: FencerTracker,
     outage_seen: BTreeMap<String, Instant>,
     array_outage_seen: BTreeMap<String, Instant>,
+    backend_outage_seen: BTreeMap<String, Instant>,
     /// Nodes that were suspected in the last pass.
     pub suspected: BTreeSet<String>,
     /// Nodes that a brake held back in the last pass.
@@ -114,6 +115,7 @@ impl Memory {
                 .filter(|(_, at)| passed(at) < VOLUMELESS_PACE)
                 .map(|(node, _)| node.clone())
                 .collect(),
+            backend_outage_seen: self.backend_outage_seen.iter().map(|(it, at)| (it.clone(), passed(at))).collect(),
             counts_due,
         }
     }
@@ -164,6 +166,9 @@ impl Memory {
         }
         self.looked_for_volumeless.retain(|_, at| now.mono.saturating_duration_since(*at) < VOLUMELESS_PACE);
         self.looked_for_volumeless.extend(decision.looked_for_volumeless.iter().map(|node| (node.clone(), now.mono)));
+        for backend in &decision.backend_outage {
+            self.backend_outage_seen.insert(backend.clone(), now.mono);
+        }
         self.suspected.clone_from(&decision.suspected);
         self.unmoved = decision.unmoved.iter().cloned().collect();
         self.crash_loops_held = decision.crash_loops.held.iter().cloned().collect();

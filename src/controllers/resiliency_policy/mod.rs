@@ -22,6 +22,7 @@ pub mod select;
 mod sharers;
 pub mod silence;
 pub mod status;
+pub mod storage;
 mod tell;
 #[cfg(test)]
 mod tests;

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::{Api, ResourceExt};
 
+use crate::api::driver_report::DriverReport;
 use crate::api::slim::{Lease, Node, Pod};
 use crate::api::usage::PodView;
 use crate::controllers::{BY_NODE, Context, NODE_LEASES};
@@ -19,6 +20,7 @@ use super::kubevirt;
 use super::memory::{Found, Memory};
 use super::plan::{self, LiveNode};
 use super::silence::is_still;
+use super::storage::Reports;
 
 /// What the stores show.
 pub fn cluster(cx: &Context, memory: &mut Memory, now: Now) -> Seen {
@@ -45,9 +47,14 @@ pub async fn live(cx: &Context, name: &str, silence: Silence) -> Result<Option<L
     let leases: Api<Lease> = Api::namespaced(reads.clone(), NODE_LEASES);
     let pods: Api<Pod> = Api::all(reads.clone());
     let of_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
-    let (node, lease, pods) = tokio::try_join!(nodes.get_opt(name), leases.get_opt(name), pods.list(&of_node))?;
-    let Some(node) = node else { return Ok(None) };
     let stores = &cx.stores;
+    let (node, lease, pods, reports) = tokio::try_join!(
+        async { Ok(nodes.get_opt(name).await?) },
+        async { Ok(leases.get_opt(name).await?) },
+        async { Ok(pods.list(&of_node).await?) },
+        reports_on(cx, name),
+    )?;
+    let Some(node) = node else { return Ok(None) };
     let pods: Vec<_> = pods.items.into_iter().map(|pod| PodView::new(Arc::new(pod), stores)).collect();
     let known = stores.leases.get(&ObjectKey::namespaced(NODE_LEASES, name));
     let attachments = stores.attachments.by_index(BY_NODE, name);
@@ -60,6 +67,7 @@ pub async fn live(cx: &Context, name: &str, silence: Silence) -> Result<Option<L
         attached_volumes: plan::attached_volumes(&attachments, stores),
         attachments,
         csi_node: stores.csi_nodes.get(&ObjectKey::cluster(name)),
+        reports,
     }))
 }
 
@@ -87,4 +95,17 @@ async fn migration_targets(cx: &Context, pods: &[PodView]) -> Result<BTreeSet<St
         }
     }
     Ok(targets)
+}
+
+/// What the drivers say now by which the store shows that the node lost a path.
+async fn reports_on(cx: &Context, node: &str) -> Result<Reports> {
+    let api: Api<DriverReport> = Api::all(cx.clients.reads.clone());
+    let mut reports = Reports::new();
+    for known in cx.stores.reports.list().into_iter().filter(|report| report.paths_of(node).next().is_some()) {
+        let driver = known.name_any();
+        if let Some(report) = api.get_opt(&driver).await? {
+            reports.insert(driver, Arc::new(report));
+        }
+    }
+    Ok(reports)
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::api::fencing::{NodeIdentity, PolicyMode, Proof};
 use crate::api::names;
 use crate::api::node_fence::{
-    DRY_RUN, Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction, VOLUME_TAINT,
+    DRY_RUN, Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
 };
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{CsiNode, Node, VolumeAttachment};
@@ -22,6 +22,7 @@ use crate::mutants::{self, Mutant};
 use super::evidence::{self, Silence};
 use super::select::Effective;
 use super::sharers::{self, Decided};
+use super::storage::{Paths, Reports};
 
 /// A node as it was read from the API for this decision.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub struct LiveNode {
     pub csi_node: Option<Arc<CsiNode>>,
     /// Uids of pods into which a virtual machine is being migrated.
     pub migration_targets: BTreeSet<String>,
+    /// What the drivers of its pods say.
+    pub reports: Reports,
 }
 
 /// The volumes behind attachments, by PersistentVolume name.
@@ -74,6 +77,7 @@ pub fn draft<'a>(
     live: &LiveNode,
     policies: impl IntoIterator<Item = &'a ResiliencyPolicy> + Clone,
     namespaces: &NamespaceLabels,
+    paths: &Paths,
     episode: i64,
     now: Now,
 ) -> Option<Draft> {
@@ -81,7 +85,7 @@ pub fn draft<'a>(
     let decided = live.pods.iter().map(|pod| {
         let labels = namespaces.get(pod.namespace()).unwrap_or(&no_labels);
         let policies = Effective::of(pod, labels, policies.clone());
-        Decided { pod, decision: decide_pod(live, pod, policies.as_ref(), now), policies }
+        Decided { pod, decision: decide_pod(live, pod, policies.as_ref(), paths, now), policies }
     });
     let mut decided: Vec<_> = decided.collect();
     sharers::settle(&mut decided);
@@ -118,15 +122,15 @@ pub enum PodDecision {
     Release(Vec<Evidence>),
     /// It goes with protected pods of the failed node that it shares volumes with.
     Clean,
-    /// It goes, since its volume is tainted on a node that is well.
-    Move,
+    /// It goes off a node that is well, for this reason of its storage.
+    Move(&'static str),
     /// It stays, for this reason.
     Keep(&'static str),
     /// Its policies do not hold the node for failed yet: no row, the plan may grow.
     NotYet,
 }
 
-fn decide_pod(live: &LiveNode, pod: &PodView, effective: Option<&Effective>, now: Now) -> PodDecision {
+fn decide_pod(live: &LiveNode, pod: &PodView, effective: Option<&Effective>, paths: &Paths, now: Now) -> PodDecision {
     if pod.pod.controller_kind() == Some("DaemonSet") {
         return PodDecision::Keep("DaemonSet");
     }
@@ -148,7 +152,8 @@ fn decide_pod(live: &LiveNode, pod: &PodView, effective: Option<&Effective>, now
     if pod.volumes.is_empty() && !effective.releases_pods_without_volumes() {
         return PodDecision::Keep("NoVolumes");
     }
-    match evidence::declares(&live.node, live.silence, &pod.pod, effective, now) {
+    let storage = paths.evidence(&live.node, &live.reports, pod, effective);
+    match evidence::declares(&live.node, live.silence, &pod.pod, effective, storage, now) {
         Some(evidence) => PodDecision::Release(evidence),
         None => PodDecision::NotYet,
     }
@@ -196,7 +201,7 @@ impl<'a> Drafting<'a> {
     /// Adds a pod as it was decided, with its volumes and, where it goes, its policies.
     pub fn add_pod(&mut self, pod: &PodView, effective: Option<&Effective>, decision: &PodDecision) {
         // A pod that is not declared yet brings its volumes already: rows never change, so they must be right now.
-        let goes = matches!(decision, PodDecision::Release(_) | PodDecision::Clean | PodDecision::Move);
+        let goes = matches!(decision, PodDecision::Release(_) | PodDecision::Clean | PodDecision::Move(_));
         if let Some(effective) = effective.filter(|_| goes) {
             let planned = effective.policies().iter().filter_map(|policy| planned_policy(policy));
             let planned = planned.map(|policy| (policy.name.clone(), policy));
@@ -215,7 +220,7 @@ impl<'a> Drafting<'a> {
         let (action, reason) = match decision {
             PodDecision::Release(_) => (PodAction::Release, NODE_FAILURE),
             PodDecision::Clean => (PodAction::Release, "UnselectedSharer"),
-            PodDecision::Move => (PodAction::Release, VOLUME_TAINT),
+            PodDecision::Move(reason) => (PodAction::Release, *reason),
             PodDecision::Keep(reason) => (PodAction::Keep, *reason),
             PodDecision::NotYet => return,
         };

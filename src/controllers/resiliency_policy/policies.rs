@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::names;
 use crate::api::resiliency_policy::{
-    CrashLoopDelete, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType,
+    CheckSwitch, CrashLoopDelete, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType,
 };
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
@@ -81,7 +81,7 @@ fn record(policy: &ResiliencyPolicy, status: ResiliencyPolicyStatus) -> Effect {
 const RESTRAINTS_MAX: usize = 16;
 
 fn restraints(policy: &ResiliencyPolicy, brake: &PolicyBrakes, now: Now) -> Vec<Restraint> {
-    let mut restraints: Vec<_> = brake.people.iter().chain(&brake.outage).chain(&brake.array).cloned().collect();
+    let mut restraints: Vec<_> = brake.people.iter().chain(&brake.outage).chain(&brake.array).chain(&brake.backends).cloned().collect();
     for domain in &brake.exhausted {
         let is_it = |known: &&Restraint| known.type_ == RestraintType::BudgetExhausted && known.name == *domain;
         let recorded = policy.status.iter().flat_map(|status| &status.restraints).find(is_it);
@@ -105,6 +105,12 @@ fn drivers(seen: &Seen, policy: &ResiliencyPolicy) -> BTreeMap<String, usize> {
         }
     }
     drivers
+}
+
+/// Drivers that the policy's pods use, where it lets what their arrays say count.
+pub(super) fn drivers_in_use(seen: &Seen, policy: &ResiliencyPolicy) -> BTreeMap<String, usize> {
+    let asks = policy.spec.detection.storage.connectivity_check == CheckSwitch::Enabled;
+    if asks { drivers(seen, policy) } else { BTreeMap::new() }
 }
 
 fn selected<'a>(seen: &'a Seen, policy: &'a ResiliencyPolicy) -> impl Iterator<Item = &'a PodView> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::api::fencing::{FenceMethod, PolicyMode, Proof};
 use crate::api::resiliency_policy::{
-    BarePods, CrashLoopAction, CrashLoopWhen, DecisiveChannel, DetachMode, DriverPluginDown, NodeFailureAction,
-    PodsWithoutVolumes, ResiliencyPolicy, ResiliencyPolicySpec, Sharers,
+    BarePods, CheckSwitch, CrashLoopAction, CrashLoopWhen, DecisiveChannel, DetachMode, DriverPluginDown, NodeFailureAction,
+    PodsWithoutVolumes, ResiliencyPolicy, ResiliencyPolicySpec, Sharers, StoragePathLossAction,
 };
 use crate::api::usage::PodView;
 
@@ -48,6 +48,17 @@ impl<'a> Effective<'a> {
     /// Whether a failed node releases the pod.
     pub fn releases_on_node_failure(&self) -> bool {
         self.specs().all(|spec| spec.triggers.node_failure == NodeFailureAction::Release)
+    }
+
+    /// Whether what the array says counts as evidence.
+    pub fn counts_storage(&self) -> bool {
+        self.specs().all(|spec| spec.detection.storage.connectivity_check == CheckSwitch::Enabled)
+    }
+
+    /// Whether a lost path to its storage releases the pod.
+    pub fn releases_on_path_loss(&self) -> bool {
+        self.counts_storage()
+            && self.specs().all(|spec| spec.triggers.storage_path_loss == StoragePathLossAction::Release)
     }
 
     /// Keys of volume taints that release the pod: those that every policy lists.
@@ -173,10 +184,7 @@ pub fn is_releasable(policy: &ResiliencyPolicy, pod: &PodView) -> bool {
 
 /// Whether every part of the selector that is set matches the pod.
 pub fn selects(policy: &ResiliencyPolicy, pod: &PodView, namespace_labels: &BTreeMap<String, String>) -> bool {
-    let selector = &policy.spec.selector;
     let no_labels = BTreeMap::new();
     let labels = pod.pod.metadata.labels.as_ref().unwrap_or(&no_labels);
-    selector.namespace_selector.as_ref().is_none_or(|s| s.matches(namespace_labels))
-        && selector.pod_selector.as_ref().is_none_or(|s| s.matches(labels))
-        && (selector.drivers.is_empty() || pod.drivers().any(|driver| selector.drivers.iter().any(|d| d == driver)))
+    policy.spec.selector.matches(labels, namespace_labels, |driver| pod.drivers().any(|used| used == driver))
 }

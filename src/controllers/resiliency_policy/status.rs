@@ -14,7 +14,7 @@ use crate::api::resiliency_policy::{
 use crate::api::time::Now;
 
 use super::volumes::Unmoved;
-use super::{brakes, windows};
+use super::{brakes, storage, windows};
 
 /// What the status is computed from.
 pub struct Facts<'a> {
@@ -211,5 +211,12 @@ pub fn driver_proof(policy: &ResiliencyPolicy, driver: &str, facts: &Facts) -> D
     }
     let weak = best.0 < minimum;
     let reason = reason.unwrap_or("ProofUnreachable");
-    DriverProof { name: driver.into(), best_proof: best.0, method: best.1, reason: weak.then(|| reason.to_owned()) }
+    let report = facts.reports.get(driver).map(AsRef::as_ref);
+    DriverProof {
+        name: driver.into(),
+        best_proof: best.0,
+        method: best.1,
+        reason: weak.then(|| reason.to_owned()),
+        storage_evidence: Some(storage::support(report, facts.silent_fencers.contains(driver))),
+    }
 }

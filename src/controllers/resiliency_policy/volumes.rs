@@ -35,7 +35,7 @@ pub struct Mover<'a> {
     pub pod: &'a PodView,
     /// Its policies.
     pub policies: Effective<'a>,
-    evidence: Evidence,
+    pub(super) evidence: Evidence,
 }
 
 /// A pod that would move, and cannot.
@@ -124,16 +124,7 @@ impl<'a> Troubles<'a> {
                 None => found.movers.push(Mover { pod, policies, evidence: evidence(volume, taint, node) }),
             }
         }
-        // One that shares a volume with a pod that stays stays too, and with it whoever shares one with that.
-        while let Some((index, holder)) = next_held(&found.movers, pods) {
-            let mover = found.movers.remove(index);
-            held.push((
-                mover.pod,
-                mover.policies,
-                ("SharerHeld", format!("shares a volume with {holder}, which stays")),
-            ));
-        }
-        found.unmoved = held.into_iter().filter_map(|(pod, policies, stays)| unmoved(pod, &policies, stays)).collect();
+        found.unmoved = holding_sharers(&mut found.movers, held, pods);
         found
     }
 
@@ -143,7 +134,7 @@ impl<'a> Troubles<'a> {
         let mut drafting = Drafting::new(live, episode);
         let mut evidence: Vec<Evidence> = Vec::new();
         for mover in &found.movers {
-            drafting.add_pod(mover.pod, Some(&mover.policies), &PodDecision::Move);
+            drafting.add_pod(mover.pod, Some(&mover.policies), &PodDecision::Move(VOLUME_TAINT));
             if evidence.len() < EVIDENCE_MAX && !evidence.contains(&mover.evidence) {
                 evidence.push(mover.evidence.clone());
             }
@@ -184,29 +175,13 @@ impl<'a> Troubles<'a> {
         running: Option<&NodeFence>,
         now: Now,
     ) -> Option<Stays> {
-        match pod.pod.controller_kind() {
-            None if !policies.deletes_bare_pods() => return Some(("BarePod", "nothing would create it again".into())),
-            Some("DaemonSet") => return Some(("DaemonSet", "it belongs to its node".into())),
-            _ if pod.pod.is_static() => return Some(("StaticPod", "it belongs to its node".into())),
-            _ => {}
-        }
-        let live = node.metadata.name.as_deref().and_then(|name| self.seen.live.get(name));
-        if live.is_some_and(|live| live.migration_targets.contains(pod.uid())) {
-            return Some(("MigrationTarget", "a virtual machine is being migrated into it".into()));
+        if let Some(stays) = unmovable(self.seen, pod, policies) {
+            return Some(stays);
         }
         if extent == Extent::Everywhere {
             let what = format!("volume {volume} is tainted {} ({}) wherever it is used", taint.key, taint.reason);
             return Some(("TaintedEverywhere", format!("{what}: to move helps nobody")));
         }
-        let fixed = pod.volumes.iter().find_map(|volume| match &volume.kind {
-            VolumeKind::Csi(_) => None,
-            VolumeKind::Local => Some(("LocalVolume", format!("volume {} lives on the node", volume.name))),
-            VolumeKind::Unknown(what) => Some(("UnknownVolumeKind", format!("volume {}: {what}", volume.name))),
-        });
-        let unprovable = || {
-            let driver = pod.drivers().find(|driver| !self.is_provable(policies, driver))?;
-            Some(("ProofUnreachable", format!("no method can cut a volume of driver {driver} off now, with proof")))
-        };
         let node = node.metadata.name.as_deref().unwrap_or_default();
         let again = || {
             let before = self.moved_lately(pod, policies, running, now)?;
@@ -215,19 +190,7 @@ impl<'a> Troubles<'a> {
                 format!("it was moved off {before} within limits.cooldown, and {node} is no better"),
             ))
         };
-        fixed.or_else(unprovable).or_else(again)
-    }
-
-    fn is_provable(&self, policies: &Effective, driver: &str) -> bool {
-        let minimum = policies.minimum_proof(driver).max(Proof::Acknowledged);
-        policies.methods(driver).iter().any(|method| match method.type_ {
-            FenceMethodType::Detach => true,
-            FenceMethodType::Unpublish => {
-                let report = self.seen.reports.get(driver);
-                let heard_of = !self.seen.silent_fencers.contains(driver);
-                heard_of && report.is_some_and(|report| report.unpublish_proof() >= minimum)
-            }
-        })
+        fixed(pod).or_else(|| unprovable(self.seen, pod, policies)).or_else(again)
     }
 
     /// The node that an incident moved a pod with one of these volumes off within the cool-down. NodeFences are kept for
@@ -252,6 +215,65 @@ impl<'a> Troubles<'a> {
         });
         found.and_then(|fence| fence.metadata.name.as_deref())
     }
+}
+
+/// Why a pod stays though its storage is in trouble, whatever that is.
+pub(super) fn obstacle(seen: &Seen, pod: &PodView, policies: &Effective) -> Option<Stays> {
+    unmovable(seen, pod, policies).or_else(|| fixed(pod)).or_else(|| unprovable(seen, pod, policies))
+}
+
+/// A pod that is never moved, whatever happens to its volumes.
+fn unmovable(seen: &Seen, pod: &PodView, policies: &Effective) -> Option<Stays> {
+    let live = pod.pod.spec.node_name.as_ref().and_then(|node| seen.live.get(node));
+    match pod.pod.controller_kind() {
+        None if !policies.deletes_bare_pods() => Some(("BarePod", "nothing would create it again".into())),
+        Some("DaemonSet") => Some(("DaemonSet", "it belongs to its node".into())),
+        _ if pod.pod.is_static() => Some(("StaticPod", "it belongs to its node".into())),
+        _ if live.is_some_and(|live| live.migration_targets.contains(pod.uid())) => {
+            Some(("MigrationTarget", "a virtual machine is being migrated into it".into()))
+        }
+        _ => None,
+    }
+}
+
+/// A pod with a volume that cannot be used elsewhere, or that no method covers.
+fn fixed(pod: &PodView) -> Option<Stays> {
+    pod.volumes.iter().find_map(|volume| match &volume.kind {
+        VolumeKind::Csi(_) => None,
+        VolumeKind::Local => Some(("LocalVolume", format!("volume {} lives on the node", volume.name))),
+        VolumeKind::Unknown(what) => Some(("UnknownVolumeKind", format!("volume {}: {what}", volume.name))),
+    })
+}
+
+fn unprovable(seen: &Seen, pod: &PodView, policies: &Effective) -> Option<Stays> {
+    let driver = pod.drivers().find(|driver| !is_provable(seen, policies, driver))?;
+    Some(("ProofUnreachable", format!("no method can cut a volume of driver {driver} off now, with proof")))
+}
+
+fn is_provable(seen: &Seen, policies: &Effective, driver: &str) -> bool {
+    let minimum = policies.minimum_proof(driver).max(Proof::Acknowledged);
+    policies.methods(driver).iter().any(|method| match method.type_ {
+        FenceMethodType::Detach => true,
+        FenceMethodType::Unpublish => {
+            let report = seen.reports.get(driver);
+            let heard_of = !seen.silent_fencers.contains(driver);
+            heard_of && report.is_some_and(|report| report.unpublish_proof() >= minimum)
+        }
+    })
+}
+
+/// Takes those who share a volume with a pod that stays out of the movers, and with them whoever shares one with these.
+/// Returns all who stay.
+pub(super) fn holding_sharers<'p>(
+    movers: &mut Vec<Mover<'p>>,
+    mut held: Vec<(&'p PodView, Effective<'p>, Stays)>,
+    pods: &[PodView],
+) -> Vec<Unmoved> {
+    while let Some((index, holder)) = next_held(movers, pods) {
+        let mover = movers.remove(index);
+        held.push((mover.pod, mover.policies, ("SharerHeld", format!("shares a volume with {holder}, which stays"))));
+    }
+    held.into_iter().filter_map(|(pod, policies, stays)| unmoved(pod, &policies, stays)).collect()
 }
 
 /// Whether somebody has seen the volume in trouble. What the controller concludes from a dead node is the kubelet's word.

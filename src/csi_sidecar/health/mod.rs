@@ -17,14 +17,13 @@ mod tests;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use kube::Api;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::driver_report::{DriverReport, DriverReportStatus};
+use crate::api::driver_report::DriverReportStatus;
 use crate::runtime::random_unit;
 
-use super::{Context, lock};
+use super::{Context, lock, report};
 use act::Sweeper;
 use driver::Health;
 use memory::{Memory, Volumes};
@@ -42,27 +41,14 @@ const IDLE: Duration = Duration::from_secs(10);
 pub type Reports = watch::Sender<Option<VolumeReport>>;
 
 /// Watches the driver's volumes until `cancel`, while this replica leads.
-pub async fn run(cx: Context, reports: Reports, cancel: CancellationToken) {
-    let stores = Stores::spawn(&cx, &cancel);
+pub async fn run(cx: Context, stores: Stores, reports: Reports, cancel: CancellationToken) {
     let work = async {
         stores.synced().await;
         cx.writer.leadership().acquired().await;
-        let before = last_report(&cx).await;
+        let before = report::last(&cx).await;
         Watch::new(cx, stores, reports, &before).run().await;
     };
     cancel.run_until_cancelled(work).await;
-}
-
-/// What the leader before us reported.
-async fn last_report(cx: &Context) -> DriverReportStatus {
-    let api: Api<DriverReport> = Api::all(cx.clients.reads.clone());
-    loop {
-        match api.get_opt(&cx.name).await {
-            Ok(report) => return report.and_then(|report| report.status).unwrap_or_default(),
-            Err(error) => tracing::warn!(%error, driver = cx.name, "DriverReport not read; it is tried again"),
-        }
-        tokio::time::sleep(GATHER).await;
-    }
 }
 
 struct Watch {

@@ -30,7 +30,7 @@ pub struct Stores {
     pub policies: Store<VolumeHealthPolicy>,
     /// VolumeAttachments of the driver.
     pub attachments: Store<VolumeAttachment>,
-    /// CSINodes that have the driver.
+    /// CSINodes.
     pub nodes: Store<CsiNode>,
 }
 
@@ -49,9 +49,8 @@ impl Stores {
     pub fn spawn(cx: &Context, cancel: &CancellationToken) -> Self {
         let client = &cx.clients.watches;
         let driver: Arc<str> = cx.name.as_str().into();
-        let (attacher, on_node) = (driver.clone(), driver.clone());
+        let attacher = driver.clone();
         let ours = move |volume: &PersistentVolume| volume.spec.csi.as_ref().is_some_and(|csi| *csi.driver == *driver);
-        let has = move |node: &CsiNode| node.spec.drivers.iter().any(|there| *there.name == *on_node);
         Self {
             volumes: Informer::new(Api::all(client.clone()), "persistentvolumes")
                 .keep(ours)
@@ -62,7 +61,7 @@ impl Stores {
                 .keep(move |attachment: &VolumeAttachment| *attachment.spec.attacher == *attacher)
                 .index(BY_VOLUME, by_volume)
                 .spawn(cancel.clone(), &cx.telemetry),
-            nodes: Informer::new(Api::all(client.clone()), "csinodes").keep(has).spawn(cancel.clone(), &cx.telemetry),
+            nodes: Informer::new(Api::all(client.clone()), "csinodes").spawn(cancel.clone(), &cx.telemetry),
         }
     }
 

@@ -118,7 +118,7 @@ pub async fn limits_and_enums_are_enforced(world: &World) -> Outcome {
     let cases: Vec<(&str, Changes, &str)> = vec![
         ("ResiliencyPolicy", vec![("/spec/mode", json!("Observe"))], "spec.mode: Unsupported value"),
         ("ResiliencyPolicy", vec![("/spec/mode", Value::Null)], "spec.mode: Required value"),
-        ("ResiliencyPolicy", vec![("/spec/detection/requiredChannels", json!(3))], "requiredChannels: Invalid value"),
+        ("ResiliencyPolicy", vec![("/spec/detection/requiredChannels", json!(4))], "requiredChannels: Invalid value"),
         ("ResiliencyPolicy", vec![("/spec/fencing/callTimeout", json!("1.5s"))], "callTimeout: Invalid value"),
         ("ResiliencyPolicy", vec![("/spec/fencing/callTimeout", json!(30))], "callTimeout: Invalid value"),
         ("ResiliencyPolicy", vec![("/spec/fencing/methods", json!([]))], "should have at least 1 items"),

@@ -1,7 +1,7 @@
 //! One node dies: what happens then, on the real control plane, with our real programs. Each test ends with the oracle.
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test says what it expects by panicking")]
 
-mod brakes;
+pub mod brakes;
 mod closed;
 mod crash_loops;
 mod finalizers;
@@ -24,7 +24,7 @@ mod replacements;
 mod restarts;
 mod returns;
 mod units;
-mod volume_taints;
+pub mod volume_taints;
 mod volumes;
 
 use std::sync::Arc;

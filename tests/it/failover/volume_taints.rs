@@ -126,7 +126,7 @@ async fn agent_of(cluster: &Cluster, node: &str) -> Result<Client, Failed> {
 }
 
 /// The agent has looked for the volumes of the incident twice, and found nothing.
-async fn agent_finds_nothing(cluster: &Cluster, fence: &NodeFence) -> Result<(), Failed> {
+pub async fn agent_finds_nothing(cluster: &Cluster, fence: &NodeFence) -> Result<(), Failed> {
     let agent = Agent::of(cluster, &fence.name_any()).await?;
     let cleanup = json!({
         "fenceUID": fence.uid(), "episode": fence.spec.episode, "digest": fence.cleanup_digest(), "state": "Clean",

@@ -182,8 +182,11 @@ impl Views {
                 }
             }
             Kind::Reports => {
-                let changes = go(&mut self.reports, &api.reports, upto, first);
-                wanted.extend(changes.iter().map(|_| (Key::Cluster, 0)));
+                for change in go(&mut self.reports, &api.reports, upto, first) {
+                    let statuses = change.old.iter().chain(&change.new).filter_map(|report| report.status.as_ref());
+                    wanted.extend(statuses.flat_map(|it| &it.unreachable).map(|pair| node(&pair.node, 0)));
+                    wanted.push((Key::Cluster, 0));
+                }
             }
             Kind::NodeReports => {
                 let changes = go(&mut self.node_reports, &api.node_reports, upto, first);
@@ -331,6 +334,7 @@ impl World {
             attachments,
             csi_node: views.csi_nodes.get(name),
             migration_targets: BTreeSet::new(),
+            reports: self.api.reports.values().map(|report| (report.name_any(), report.clone())).collect(),
         }))
     }
 

@@ -11,6 +11,7 @@ mod outage;
 mod proof;
 mod property;
 mod returns;
+mod storage;
 mod units;
 mod volumes;
 mod waits;

@@ -12,6 +12,7 @@ mod release;
 mod select;
 mod sharers;
 mod silence;
+mod storage;
 mod volumes;
 mod windows;
 
@@ -75,7 +76,8 @@ impl World {
             return Some(live.clone());
         }
         let (node, silence) = self.seen.nodes.iter().find(|(node, _)| node.metadata.name.as_deref() == Some(name))?;
-        Some(live_node(node.as_ref().clone(), *silence, self.seen.pods.get(name).cloned().unwrap_or_default()))
+        let live = live_node(node.as_ref().clone(), *silence, self.seen.pods.get(name).cloned().unwrap_or_default());
+        Some(LiveNode { reports: self.seen.reports.clone(), ..live })
     }
 
     /// Decides as the controller does.
@@ -98,6 +100,9 @@ impl World {
         let decision = self.decide();
         for policy in &decision.outage {
             self.seen.outage_seen.insert(policy.clone(), Duration::ZERO);
+        }
+        for backend in &decision.backend_outage {
+            self.seen.backend_outage_seen.insert(backend.clone(), Duration::ZERO);
         }
         for policy in &decision.array_outage {
             self.seen.array_outage_seen.insert(policy.clone(), Duration::ZERO);
@@ -187,7 +192,8 @@ impl World {
 
     fn wait(&mut self, seconds: f64) {
         self.now = later(self.now, seconds);
-        for passed in self.seen.outage_seen.values_mut().chain(self.seen.array_outage_seen.values_mut()) {
+        let of_arrays = self.seen.array_outage_seen.values_mut().chain(self.seen.backend_outage_seen.values_mut());
+        for passed in self.seen.outage_seen.values_mut().chain(of_arrays) {
             *passed += Duration::from_secs_f64(seconds);
         }
     }
@@ -224,5 +230,6 @@ fn live_node(node: Node, silence: Silence, pods: Vec<PodView>) -> LiveNode {
         attached_volumes,
         csi_node: Some(Arc::new(csi_node.unwrap())),
         migration_targets: BTreeSet::new(),
+        reports: BTreeMap::new(),
     }
 }

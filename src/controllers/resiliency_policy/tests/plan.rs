@@ -15,7 +15,9 @@ use crate::api::time;
 use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
+use super::super::decide::Seen;
 use super::super::plan::{Draft, LiveNode, draft, grown};
+use super::super::storage::Paths;
 use super::{live_node, silence};
 
 fn live(pods: Vec<PodView>) -> LiveNode {
@@ -25,7 +27,8 @@ fn live(pods: Vec<PodView>) -> LiveNode {
 }
 
 fn drafted(live: &LiveNode, policies: &[ResiliencyPolicy]) -> Option<Draft> {
-    draft(live, policies, &BTreeMap::new(), 1, now())
+    let seen = Seen::default();
+    draft(live, policies, &BTreeMap::new(), &Paths::new(&seen, &BTreeMap::new()), 1, now())
 }
 
 fn labelled() -> ResiliencyPolicy {

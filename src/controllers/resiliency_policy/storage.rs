@@ -1,0 +1,257 @@
+//! Channel Storage: what the arrays say of the nodes, through their drivers (docs/adr/0022). A lost path moves exactly the
+//! pods with volumes on that backend, though the node is well; a backend that is out for everyone moves nobody. `Unknown`
+//! never counts, nor what a sidecar says that is not heard of.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::api::driver_report::{DriverReport, PathState, UnreachablePair};
+use crate::api::node_fence::{Channel, Evidence, EvidenceState, NodeFence, STORAGE_PATH_LOSS};
+use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint, RestraintType, StorageEvidence};
+use crate::api::slim::Node;
+use crate::api::time::{self, Now};
+use crate::api::usage::PodView;
+
+use super::decide::{PolicyBrakes, Seen, effective};
+use super::plan::{Draft, Drafting, LiveNode, PodDecision};
+use super::select::Effective;
+use super::volumes::{Mover, OnNode, holding_sharers, obstacle};
+use super::{brakes, policies};
+
+/// `maxItems` of `spec.plan.evidence`.
+const EVIDENCE_MAX: usize = 8;
+
+/// Reports by driver.
+pub type Reports = BTreeMap<String, Arc<DriverReport>>;
+
+/// The paths that count as lost on one node, by driver.
+pub type Lost = BTreeMap<String, Evidence>;
+
+/// What the arrays say, as far as it may be believed.
+pub struct Paths<'a> {
+    seen: &'a Seen,
+    /// Policies and the backends on which none of their decisions may rest now.
+    restrained: BTreeSet<(String, String)>,
+}
+
+/// The nodes whose path to some backend is lost by what the stores show: only these need a look.
+pub fn nodes(seen: &Seen) -> BTreeSet<&str> {
+    let reports = seen.reports.values().filter_map(|report| report.status.as_ref());
+    let pairs = reports.flat_map(|status| &status.unreachable);
+    pairs.filter(|pair| pair.state == PathState::Disconnected).map(|pair| pair.node.as_str()).collect()
+}
+
+/// Backends that are out for everyone.
+pub fn outages(seen: &Seen) -> BTreeSet<String> {
+    let believed = seen.reports.iter().filter(|(driver, report)| is_believed(seen, driver, report));
+    believed.flat_map(|(_, report)| out_of(report)).map(str::to_owned).collect()
+}
+
+fn out_of(report: &DriverReport) -> impl Iterator<Item = &str> {
+    let backends = report.status.iter().flat_map(|status| &status.backends);
+    backends.map(|backend| backend.name.as_str()).filter(|backend| report.is_out(backend))
+}
+
+/// Whether what the report says is of now, and means anything.
+fn is_believed(seen: &Seen, driver: &str, report: &DriverReport) -> bool {
+    report.tells_connectivity() && !seen.silent_fencers.contains(driver)
+}
+
+/// Whether an array can say which nodes reach it.
+pub fn support(report: Option<&DriverReport>, is_silent: bool) -> StorageEvidence {
+    match report {
+        Some(report) if report.is_ready() && !is_silent => {
+            if report.tells_connectivity() {
+                StorageEvidence::Supported
+            } else {
+                StorageEvidence::Unsupported
+            }
+        }
+        _ => StorageEvidence::Unknown,
+    }
+}
+
+/// The brakes of a policy on backends that are out for everyone: while that lasts, and a calm after it. Those that recover
+/// first must not make the others look lost. Kept in the policy's status like the other brakes.
+pub fn restraints(policy: &ResiliencyPolicy, seen: &Seen, now: DateTime<Utc>) -> Vec<Restraint> {
+    /// So that other brakes find room in the status.
+    const MOST: usize = 8;
+    let backends = seen.reports.iter().flat_map(|(driver, report)| {
+        backends(report, driver).into_iter().map(move |backend| (driver, report, backend))
+    });
+    let mut restraints: Vec<_> = backends
+        .filter_map(|(driver, report, backend)| {
+            let is_out = is_believed(seen, driver, report).then(|| report.is_out(&backend));
+            let outage_for = seen.backend_outage_seen.get(&backend).copied();
+            Some((driver, restraint(policy, &backend, is_out, outage_for, time::stamp(now))?))
+        })
+        .collect();
+    // Only where there is one its pods are looked at.
+    if !restraints.is_empty() {
+        let used = policies::drivers_in_use(seen, policy);
+        restraints.retain(|(driver, _)| used.contains_key(*driver));
+    }
+    restraints.into_iter().map(|(_, restraint)| restraint).take(MOST).collect()
+}
+
+/// The backends of a driver, and the one that it has when it tells none.
+fn backends(report: &DriverReport, driver: &str) -> BTreeSet<String> {
+    let told = report.status.iter().flat_map(|status| &status.backends).map(|backend| backend.name.clone());
+    told.chain([driver.to_owned()]).collect()
+}
+
+/// `is_out` is nothing while it is not known; `outage_for` is the time since this process last saw the outage, for the
+/// moment before its own status write is visible.
+fn restraint(
+    policy: &ResiliencyPolicy,
+    backend: &str,
+    is_out: Option<bool>,
+    outage_for: Option<Duration>,
+    now: DateTime<Utc>,
+) -> Option<Restraint> {
+    let restraints = policy.status.iter().flat_map(|status| &status.restraints);
+    let is_ours = |it: &&Restraint| it.type_ == RestraintType::ArrayOutage && it.name.as_deref() == Some(backend);
+    let recorded = restraints.into_iter().find(is_ours);
+    let restraint =
+        |since, until| Restraint { type_: RestraintType::ArrayOutage, name: Some(backend.to_owned()), since, until };
+    if is_out == Some(true) {
+        return Some(restraint(recorded.map_or(now, |recorded| recorded.since), None));
+    }
+    let calm = calm(policy);
+    let until = now.checked_add_signed(TimeDelta::from_std(calm).unwrap_or(TimeDelta::MAX));
+    let until = Some(until.unwrap_or(DateTime::<Utc>::MAX_UTC));
+    match recorded {
+        Some(Restraint { until: Some(until), .. }) => recorded.filter(|_| now < *until).cloned(),
+        // As long as nobody says that it is over it is not.
+        Some(lasting) if is_out.is_none() => Some(lasting.clone()),
+        Some(lasting) => Some(restraint(lasting.since, until)),
+        None => outage_for.filter(|passed| *passed < calm).map(|_| restraint(now, until)),
+    }
+}
+
+/// How long after an outage nothing rests on that backend: long enough for every node to be told of again.
+fn calm(policy: &ResiliencyPolicy) -> Duration {
+    let storage = &policy.spec.detection.storage;
+    let answers = u32::try_from(storage.loss_threshold.max(storage.recovery_threshold)).unwrap_or(1);
+    policy.spec.limits.cooldown.get().max(storage.period.get().saturating_mul(answers.saturating_add(2)))
+}
+
+impl<'a> Paths<'a> {
+    /// What may be believed now.
+    pub(super) fn new(seen: &'a Seen, brakes: &BTreeMap<&str, PolicyBrakes>) -> Self {
+        let restrained = brakes.iter().flat_map(|(policy, brake)| {
+            let backends = brake.backends.iter().filter_map(|restraint| restraint.name.clone());
+            backends.map(|backend| ((*policy).to_owned(), backend))
+        });
+        Self { seen, restrained: restrained.collect() }
+    }
+
+    /// The paths of a node that are lost, by these reports, whether or not their backend is out for everyone.
+    fn disconnected<'r>(
+        &self,
+        node: &Node,
+        reports: &'r Reports,
+    ) -> Vec<(&'r str, &'r DriverReport, &'r UnreachablePair)> {
+        let Some(name) = node.metadata.name.as_deref() else { return Vec::new() };
+        // What was said before this Node was there was said of another.
+        let created = node.metadata.creation_timestamp.as_ref().map(time::from_k8s);
+        let counts = |pair: &&UnreachablePair| {
+            pair.node == name && pair.state == PathState::Disconnected && created.is_some_and(|at| pair.since >= at)
+        };
+        let believed = reports.iter().filter(|(driver, report)| is_believed(self.seen, driver, report));
+        let rows = believed.flat_map(|(driver, report)| {
+            let pairs = report.status.iter().flat_map(|status| &status.unreachable).filter(counts);
+            pairs.map(move |pair| (driver.as_str(), report.as_ref(), pair))
+        });
+        rows.collect()
+    }
+
+    /// The paths of a node that count as lost for a pod under these policies, by driver.
+    pub fn lost(&self, node: &Node, reports: &Reports, policies: &Effective) -> Lost {
+        if !policies.counts_storage() {
+            return Lost::new();
+        }
+        let rows = self.disconnected(node, reports).into_iter();
+        let counts = rows.filter(|(_, report, pair)| {
+            !report.is_out(&pair.backend) && self.restraining(policies, &pair.backend).is_none()
+        });
+        counts.map(|(driver, _, pair)| (driver.to_owned(), evidence(pair))).collect()
+    }
+
+    /// What the array says of a node to a pod: the first of its backends that says that the path is lost.
+    pub fn evidence(&self, node: &Node, reports: &Reports, pod: &PodView, policies: &Effective) -> Option<Evidence> {
+        let lost = self.lost(node, reports, policies);
+        pod.drivers().find_map(|driver| lost.get(driver).cloned())
+    }
+
+    /// What the lost paths of a node mean for these pods of it.
+    pub fn on_node<'p>(&self, node: &Node, pods: &'p [PodView], reports: &Reports) -> (OnNode<'p>, Vec<String>)
+    where
+        'a: 'p,
+    {
+        let mut found = OnNode::default();
+        let (mut held, mut restrained) = (Vec::new(), Vec::new());
+        let rows = self.disconnected(node, reports);
+        if rows.is_empty() || node.metadata.deletion_timestamp.is_some() {
+            return (found, restrained);
+        }
+        for pod in pods.iter().filter(|pod| !pod.pod.is_finished()) {
+            let Some(policies) = effective(self.seen, pod).filter(Effective::releases_on_path_loss) else { continue };
+            let mut ours = rows.iter().filter(|(driver, ..)| pod.drivers().any(|used| used == *driver)).peekable();
+            if ours.peek().is_none() {
+                continue;
+            }
+            let lost = self.lost(node, reports, &policies);
+            let Some(evidence) = pod.drivers().find_map(|driver| lost.get(driver).cloned()) else {
+                restrained.extend(ours.filter_map(|(_, _, pair)| self.restraining(&policies, &pair.backend)));
+                continue;
+            };
+            match obstacle(self.seen, pod, &policies) {
+                Some(stays) => held.push((pod, policies, stays)),
+                None => found.movers.push(Mover { pod, policies, evidence }),
+            }
+        }
+        found.unmoved = holding_sharers(&mut found.movers, held, pods);
+        (found, restrained)
+    }
+
+    /// The plan that moves pods off the node; `None` when there is none to move.
+    pub fn draft(&self, live: &LiveNode, episode: i64, now: Now) -> Option<Draft> {
+        let (found, _) = self.on_node(&live.node, &live.pods, &live.reports);
+        let mut drafting = Drafting::new(live, episode);
+        let mut evidence: Vec<Evidence> = Vec::new();
+        for mover in &found.movers {
+            drafting.add_pod(mover.pod, Some(&mover.policies), &PodDecision::Move(STORAGE_PATH_LOSS));
+            if evidence.len() < EVIDENCE_MAX && !evidence.contains(&mover.evidence) {
+                evidence.push(mover.evidence.clone());
+            }
+        }
+        (!evidence.is_empty()).then(|| drafting.finish(evidence, now))
+    }
+
+    /// The policy of these whose brake holds on a backend.
+    fn restraining(&self, policies: &Effective, backend: &str) -> Option<String> {
+        let names = policies.policies().iter().filter_map(|policy| policy.metadata.name.clone());
+        names.into_iter().find(|name| self.restrained.contains(&(name.clone(), backend.to_owned())))
+    }
+}
+
+/// The incident that moves pods off this node for a lost path, until it is Recovered.
+pub fn running(fence: Option<&NodeFence>) -> Option<&NodeFence> {
+    fence.filter(|fence| fence.spec.plan.is_by_path() && brakes::in_progress(fence))
+}
+
+fn evidence(pair: &UnreachablePair) -> Evidence {
+    let why = pair.reason.as_deref().unwrap_or("PathLost");
+    Evidence {
+        channel: Channel::Storage,
+        state: EvidenceState::Failed,
+        backend: Some(pair.backend.clone()),
+        since: time::stamp(pair.since),
+        reason: "PathLost".into(),
+        message: Some(format!("node {} does not reach storage backend {} ({why})", pair.node, pair.backend)),
+    }
+}
