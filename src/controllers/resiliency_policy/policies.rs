@@ -81,7 +81,8 @@ fn record(policy: &ResiliencyPolicy, status: ResiliencyPolicyStatus) -> Effect {
 const RESTRAINTS_MAX: usize = 16;
 
 fn restraints(policy: &ResiliencyPolicy, brake: &PolicyBrakes, now: Now) -> Vec<Restraint> {
-    let mut restraints: Vec<_> = brake.people.iter().chain(&brake.outage).chain(&brake.array).chain(&brake.backends).cloned().collect();
+    let mut restraints: Vec<_> =
+        brake.people.iter().chain(&brake.outage).chain(&brake.array).chain(&brake.backends).cloned().collect();
     for domain in &brake.exhausted {
         let is_it = |known: &&Restraint| known.type_ == RestraintType::BudgetExhausted && known.name == *domain;
         let recorded = policy.status.iter().flat_map(|status| &status.restraints).find(is_it);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::api::fencing::{FenceMethod, PolicyMode, Proof};
 use crate::api::resiliency_policy::{
-    BarePods, CheckSwitch, CrashLoopAction, CrashLoopWhen, DecisiveChannel, DetachMode, DriverPluginDown, NodeFailureAction,
-    PodsWithoutVolumes, ResiliencyPolicy, ResiliencyPolicySpec, Sharers, StoragePathLossAction,
+    BarePods, CheckSwitch, CrashLoopAction, CrashLoopWhen, DecisiveChannel, DetachMode, DriverPluginDown,
+    NodeFailureAction, PodsWithoutVolumes, ResiliencyPolicy, ResiliencyPolicySpec, Sharers, StoragePathLossAction,
 };
 use crate::api::usage::PodView;
 

@@ -9,7 +9,9 @@ use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
+use super::super::decide::Seen;
 use super::super::plan::draft;
+use super::super::storage::Paths;
 use super::{live_node, silence};
 
 /// A pod that no policy selects.
@@ -32,7 +34,8 @@ fn policy_of(spec: &Value) -> ResiliencyPolicy {
 fn planned(pods: Vec<PodView>, policies: &[ResiliencyPolicy]) -> Plan {
     let node = unreachable("n1");
     let silence = silence(&node);
-    draft(&live_node(node, silence, pods), policies, &BTreeMap::new(), 1, now()).expect("a plan").plan
+    let (live, seen, none) = (live_node(node, silence, pods), Seen::default(), BTreeMap::new());
+    draft(&live, policies, &none, &Paths::new(&seen, &BTreeMap::new()), 1, now()).expect("a plan").plan
 }
 
 fn rows(plan: &Plan) -> Vec<(&str, PodAction, &str)> {
