@@ -34,15 +34,16 @@ mod tests {
 
     #[test]
     fn what_is_linked_through_others_is_one_unit() {
-        let cases: Vec<(usize, Vec<(usize, usize)>, Vec<usize>)> = vec![
-            (0, vec![], vec![]),
-            (3, vec![], vec![0, 1, 2]),
-            (3, vec![(2, 1)], vec![0, 1, 1]),
-            (4, vec![(3, 2), (1, 0), (2, 1)], vec![0, 0, 0, 0]),
-            (5, vec![(4, 1), (3, 0), (1, 1)], vec![0, 1, 2, 0, 1]),
+        type Case = (usize, &'static [(usize, usize)], &'static [usize]);
+        let cases: [Case; 5] = [
+            (0, &[], &[]),
+            (3, &[], &[0, 1, 2]),
+            (3, &[(2, 1)], &[0, 1, 1]),
+            (4, &[(3, 2), (1, 0), (2, 1)], &[0, 0, 0, 0]),
+            (5, &[(4, 1), (3, 0), (1, 1)], &[0, 1, 2, 0, 1]),
         ];
         for (count, links, expected) in cases {
-            assert_eq!(units(count, links.clone()), expected, "{links:?}");
+            assert_eq!(units(count, links.iter().copied()), expected, "{links:?}");
         }
     }
 

@@ -152,7 +152,7 @@ fn next(
     let counted: Vec<_> = recorded.filter(|row| row.owner_uid == owner.uid && counts(row, window, now.wall)).collect();
     let age = |row: &CrashLoopDelete| now.wall.signed_duration_since(row.at);
     let is_due = |row: &&CrashLoopDelete| row.pod_uid == pod.uid() && age(row) < SEND_WITHIN;
-    if counted.iter().any(|row| is_due(row)) {
+    if counted.iter().any(is_due) {
         return Step::Delete(counted.len());
     }
     let since = counted.iter().map(|row| age(row)).min();
