@@ -79,6 +79,7 @@ fn policy() -> Vec<Case> {
             "must be between 0s and 24h",
             "/spec/detection/kubelet/decisiveAfter",
             json!("24h1ms"),
+        ),
         one(
             "spec.detection.storage.period",
             "must be between 1s and 10m",

@@ -130,7 +130,11 @@ pub async fn limits_and_enums_are_enforced(world: &World) -> Outcome {
             vec![("/spec/detection/storage/connectivityCheck", json!("On"))],
             "connectivityCheck: Unsupported value",
         ),
-        ("ResiliencyPolicy", vec![("/spec/triggers/storagePathLoss", json!("Move"))], "storagePathLoss: Unsupported value"),
+        (
+            "ResiliencyPolicy",
+            vec![("/spec/triggers/storagePathLoss", json!("Move"))],
+            "storagePathLoss: Unsupported value",
+        ),
         ("ResiliencyPolicy", vec![("/spec/fencing/callTimeout", json!("1.5s"))], "callTimeout: Invalid value"),
         ("ResiliencyPolicy", vec![("/spec/fencing/callTimeout", json!(30))], "callTimeout: Invalid value"),
         ("ResiliencyPolicy", vec![("/spec/fencing/methods", json!([]))], "should have at least 1 items"),
