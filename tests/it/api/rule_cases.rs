@@ -80,6 +80,12 @@ fn policy() -> Vec<Case> {
             "/spec/detection/kubelet/decisiveAfter",
             json!("24h1ms"),
         ),
+        one(
+            "spec.detection.storage.period",
+            "must be between 1s and 10m",
+            "/spec/detection/storage/period",
+            json!("999ms"),
+        ),
         one("spec.fencing.callTimeout", "must be between 1s and 5m", "/spec/fencing/callTimeout", json!("5m1s")),
         one("spec.fencing.giveUpAfter", "must be between 10s and 24h", "/spec/fencing/giveUpAfter", json!("9s")),
         one("spec.fencing.minimumProof", RISK, "/spec/fencing/minimumProof", json!("None")),

@@ -119,6 +119,22 @@ pub async fn limits_and_enums_are_enforced(world: &World) -> Outcome {
         ("ResiliencyPolicy", vec![("/spec/mode", json!("Observe"))], "spec.mode: Unsupported value"),
         ("ResiliencyPolicy", vec![("/spec/mode", Value::Null)], "spec.mode: Required value"),
         ("ResiliencyPolicy", vec![("/spec/detection/requiredChannels", json!(4))], "requiredChannels: Invalid value"),
+        ("ResiliencyPolicy", vec![("/spec/detection/storage/lossThreshold", json!(0))], "lossThreshold: Invalid value"),
+        (
+            "ResiliencyPolicy",
+            vec![("/spec/detection/storage/recoveryThreshold", json!(21))],
+            "recoveryThreshold: Invalid value",
+        ),
+        (
+            "ResiliencyPolicy",
+            vec![("/spec/detection/storage/connectivityCheck", json!("On"))],
+            "connectivityCheck: Unsupported value",
+        ),
+        (
+            "ResiliencyPolicy",
+            vec![("/spec/triggers/storagePathLoss", json!("Move"))],
+            "storagePathLoss: Unsupported value",
+        ),
         ("ResiliencyPolicy", vec![("/spec/fencing/callTimeout", json!("1.5s"))], "callTimeout: Invalid value"),
         ("ResiliencyPolicy", vec![("/spec/fencing/callTimeout", json!(30))], "callTimeout: Invalid value"),
         ("ResiliencyPolicy", vec![("/spec/fencing/methods", json!([]))], "should have at least 1 items"),
