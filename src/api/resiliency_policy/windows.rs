@@ -13,7 +13,8 @@ pub struct MaintenanceWindow {
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
     /// Start as a five-field cron expression: minute, hour, day of month, month, day of week. A start that the clock skips
-    /// when summer time begins is the first moment after the gap; of one that the clock shows twice it is the first.
+    /// when summer time begins is the first moment after the gap; of one that the clock shows twice it is the first, or
+    /// both where minute or hour begins with a star.
     #[schemars(length(min = 9, max = 128), regex(pattern = r"^(\S+\s+){4}\S+$"))]
     #[x_kube(validation = Rule::new(r"self.matches('^([0-9*,/-]+)\\s+([0-9*,/-]+)\\s+([0-9*,/L-]+)\\s+([0-9A-Za-z*,/-]+)\\s+([0-9A-Za-z*,/#L-]+)$')").message("must be a five-field cron expression such as 0 2 * * SUN"))]
     pub schedule: String,

@@ -14,7 +14,7 @@ use crate::api::resiliency_policy::{
 use crate::api::time::Now;
 
 use super::volumes::Unmoved;
-use super::{brakes, storage, windows};
+use super::{brakes, modes, storage, windows};
 
 /// What the status is computed from.
 pub struct Facts<'a> {
@@ -44,10 +44,13 @@ pub struct Facts<'a> {
     pub counts_due: bool,
 }
 
-/// NodeFences of the policy that still have something destructive to do; its deletion waits for them.
+/// NodeFences of the policy that still have something destructive to do; its deletion waits for them. A rehearsal has not:
+/// without its policy it stays what it is.
 pub fn unfinished<'a>(policy: &ResiliencyPolicy, fences: &'a [Arc<NodeFence>]) -> Vec<&'a str> {
-    let busy =
-        |fence: &&Arc<NodeFence>| matches!(brakes::phase(fence), Phase::Planned | Phase::Fencing | Phase::PodsReleased);
+    let busy = |fence: &&Arc<NodeFence>| {
+        let begins = matches!(brakes::phase(fence), Phase::Planned | Phase::Fencing | Phase::PodsReleased);
+        begins && !modes::is_rehearsal(&fence.spec.policies)
+    };
     of(policy, fences).filter(busy).filter_map(|fence| fence.metadata.name.as_deref()).collect()
 }
 

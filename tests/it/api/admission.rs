@@ -84,9 +84,7 @@ pub async fn people_change_no_plan(world: &World) -> Outcome {
     comes_to_deny(frozen, || person.patch(name, &dry, &grown)).await?;
     for (change, text) in [
         (json!({"spec": {"episode": 3}}), frozen),
-        (json!({"spec": {"node": {"bootID": "another"}}}), frozen),
-        (json!({"spec": {"policies": []}}), frozen),
-        (json!({"spec": {"hold": {"reason": "wait"}, "plan": {"pods": []}}}), frozen),
+        (json!({"spec": {"hold": {"reason": "wait"}, "plan": {"digest": "sha256:00000000"}}}), frozen),
         (json!({"metadata": {"labels": {"bulkhead.dev/active": null}}}), "labels and finalizers"),
         (json!({"metadata": {"labels": {"team": "storage"}}}), "labels and finalizers"),
         (json!({"metadata": {"finalizers": ["foregroundDeletion"]}}), "labels and finalizers"),

@@ -123,7 +123,10 @@ pub async fn beside_a_rehearsal_the_others_go(cluster: &Cluster) -> Result<(), F
 pub async fn only_the_approval_of_the_plan_as_it_is_starts_it(cluster: &Cluster) -> Result<(), Failed> {
     let lane = Lane::new(cluster, "approval", with(json!({ "mode": "RequireApproval" }))).await?;
     let set = lane.workload("db");
-    let late = Workload { labels: [("lane".to_owned(), "nobody".to_owned())].into(), ..lane.workload("late") };
+    // Its policy believes later that the node has failed.
+    let patient = json!({ "mode": "RequireApproval", "detection": { "kubelet": { "decisiveAfter": "20s" } } });
+    create_policy(&lane.client(), "approval-late", "approval-late", &patient).await?;
+    let late = Workload { labels: [("lane".to_owned(), "approval-late".to_owned())].into(), ..lane.workload("late") };
     lane.run(&set).await?;
     lane.run(&late).await?;
     let before = lane.before(&set).await?;
@@ -134,10 +137,7 @@ pub async fn only_the_approval_of_the_plan_as_it_is_starts_it(cluster: &Cluster)
     assert!(note.contains(&fence.spec.plan.digest) && note.contains("kubectl bulkhead approve"), "{note}");
     assert_not_begun(&lane, &set, &before).await?;
 
-    // A further pod is protected now: the plan grows.
-    let pods: Api<Pod> = Api::namespaced(lane.client(), &late.namespace);
-    let label = Patch::Merge(json!({ "metadata": { "labels": { "lane": lane.name } } }));
-    pods.patch(&format!("{}-0", late.name), &PatchParams::default(), &label).await?;
+    // The node has failed for the other pod too: the plan grows.
     let digest = fence.spec.plan.digest.clone();
     let grown = lane.fence("the plan grows", |fence| fence.spec.plan.digest != digest).await?;
     write(cluster, &node, approval(&fence)).await?;

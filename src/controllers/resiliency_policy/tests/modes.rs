@@ -152,3 +152,16 @@ fn the_next_episode_keeps_the_hold_and_drops_the_approval() {
     let spec = &world.fence("n0").unwrap().spec;
     assert_eq!((spec.episode, &spec.approval, &spec.hold), (2, &None, &hold));
 }
+
+#[test]
+fn a_rehearsal_holds_up_no_deletion_of_its_policy() {
+    for (name, finalizers) in [("DryRun", None), ("RequireApproval", Some(vec![names::POLICY_FINALIZER.to_owned()]))] {
+        let mut world = World::with_failed(3, 1, &mode(name));
+        world.rest();
+        world.policy(&policy("db", &json!({})), |policy| {
+            policy.metadata.deletion_timestamp = Some(crate::api::time::to_k8s(at(100_000)));
+        });
+        world.rest();
+        assert_eq!(world.seen.policies[0].metadata.finalizers, finalizers, "{name}");
+    }
+}
