@@ -16,6 +16,10 @@ pub const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
 /// Set by a cordon.
 pub const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 
+/// Annotation of a ResiliencyPolicy or a Node, by a person: no new fence, and running ones stop before the next destructive
+/// step. Its value is the reason.
+pub const PAUSED_ANNOTATION: &str = "bulkhead.dev/paused";
+
 /// Label of an active NodeFence: while it is there admission denies new VolumeAttachments for the node.
 pub const ACTIVE_LABEL: &str = "bulkhead.dev/active";
 

@@ -4,6 +4,7 @@ mod api;
 mod crash;
 mod deaths;
 mod failover;
+mod kubectl;
 mod rest;
 mod s3;
 mod shared;
@@ -25,6 +26,7 @@ fn main() {
         tree::trials(),
         api::trials(),
         failover::trials(),
+        kubectl::trials(),
         volume_health::trials(),
         s3::trials(),
         shared_volume::trials(),

@@ -44,6 +44,7 @@ pub struct Memory {
 }
 
 /// What the stores show.
+#[derive(Clone, Default)]
 pub struct Found {
     /// All policies.
     pub policies: Vec<Arc<ResiliencyPolicy>>,

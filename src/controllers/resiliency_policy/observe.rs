@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, Client};
 
 use crate::api::slim::{Lease, Node, Pod};
 use crate::api::usage::PodView;
-use crate::controllers::{BY_NODE, Context, NODE_LEASES};
+use crate::controllers::{BY_NODE, Context, NODE_LEASES, Stores};
 use crate::error::Result;
 use crate::runtime::clock::Now;
 use crate::runtime::store::ObjectKey;
@@ -22,7 +22,12 @@ use super::silence::is_still;
 pub fn cluster(cx: &Context, memory: &mut Memory, now: Now) -> Seen {
     let stores = &cx.stores;
     let epoch = (stores.leases.relists() + stores.nodes.relists(), cx.writer.leadership().term());
-    let found = Found {
+    memory.look(found(stores), epoch, now)
+}
+
+/// All of it, as the stores have it. `kubectl bulkhead` looks with the same eyes.
+pub fn found(stores: &Stores) -> Found {
+    Found {
         policies: stores.policies.list(),
         nodes: stores.nodes.list(),
         leases: stores.leases.list(),
@@ -32,20 +37,22 @@ pub fn cluster(cx: &Context, memory: &mut Memory, now: Now) -> Seen {
         fences: stores.fences.list(),
         reports: stores.reports.list(),
         healths: if stores.healths.synced() { stores.healths.list() } else { Vec::new() },
-    };
-    memory.look(found, epoch, now)
+    }
 }
 
 /// One node as the API has it now; `None` when it is gone.
 pub async fn live(cx: &Context, name: &str, silence: Silence) -> Result<Option<LiveNode>> {
-    let reads = &cx.clients.reads;
+    read(&cx.clients.reads, &cx.stores, name, silence).await
+}
+
+/// The same for who has stores and a client, and does not lead.
+pub async fn read(reads: &Client, stores: &Stores, name: &str, silence: Silence) -> Result<Option<LiveNode>> {
     let nodes: Api<Node> = Api::all(reads.clone());
     let leases: Api<Lease> = Api::namespaced(reads.clone(), NODE_LEASES);
     let pods: Api<Pod> = Api::all(reads.clone());
     let of_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
     let (node, lease, pods) = tokio::try_join!(nodes.get_opt(name), leases.get_opt(name), pods.list(&of_node))?;
     let Some(node) = node else { return Ok(None) };
-    let stores = &cx.stores;
     let known = stores.leases.get(&ObjectKey::namespaced(NODE_LEASES, name));
     let attachments = stores.attachments.by_index(BY_NODE, name);
     Ok(Some(LiveNode {
