@@ -17,7 +17,7 @@ use crate::controllers::resiliency_policy::decide::{Decision, Effect, Seen, deci
 use crate::controllers::resiliency_policy::evidence::Silence;
 use crate::controllers::resiliency_policy::memory::{Found, Memory};
 use crate::controllers::resiliency_policy::plan::LiveNode;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Nothing is listed again while we look.
 pub const EPOCH: (u64, u64) = (0, 0);
@@ -44,7 +44,7 @@ pub async fn failure(found: Found, name: &str, now: Now, look: impl Look) -> Res
     let moments: BTreeSet<_> = waits.chain([Duration::ZERO]).collect();
     let look = async |node: &str, silence: Silence| {
         let live = look.look(node, silence).await?;
-        Ok(if node == name { live.map(|live| failed_live(live, now)) } else { live })
+        Ok::<_, Error>(if node == name { live.map(|live| failed_live(live, now)) } else { live })
     };
     Passes::new(found, name, now).run(moments, look).await
 }

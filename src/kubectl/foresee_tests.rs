@@ -221,7 +221,7 @@ impl Executor {
 }
 
 fn foreseen(found: &Found, now: Now) -> Foreseen {
-    let look = async |name: &str, _: Silence| Ok(live_of(found, name));
+    let look = async |name: &str, _: Silence| Ok::<_, Error>(live_of(found, name));
     block_on(failure(found.clone(), VICTIM, now, look)).unwrap()
 }
 
@@ -290,7 +290,7 @@ fn to_foresee_changes_nothing_and_needs_no_controller() {
     let fence = first.fence.expect("a plan");
     assert_eq!(fence.spec.plan.pods.len(), 1);
     assert_eq!(deed(foreseen(&found, now()).fence.as_ref()), deed(Some(&fence)));
-    let look = async |name: &str, _: Silence| Ok(live_of(&found, name));
+    let look = async |name: &str, _: Silence| Ok::<_, Error>(live_of(&found, name));
     let present = block_on(present(found.clone(), VICTIM, now(), look)).unwrap();
     assert!(present.fence.is_none() && present.written.is_empty() && present.decision.suspected.is_empty());
 }

@@ -106,8 +106,8 @@ impl Gathered {
 
     /// What is decided as things are.
     pub async fn present(&self, node: &str) -> Result<Foreseen> {
-        Ok(foresee::present(observe::found(&self.stores), node, self.now, |name: &str, silence| {
-            self.look(name, silence)
+        Ok(foresee::present(observe::found(&self.stores), node, self.now, async |name: &str, silence: Silence| {
+            self.look(name, silence).await
         })
         .await?)
     }
@@ -115,7 +115,10 @@ impl Gathered {
     /// What would be decided if the node failed now.
     pub async fn failure(&self, node: &str) -> Result<(Foreseen, Simulation)> {
         let found = observe::found(&self.stores);
-        let foreseen = foresee::failure(found, node, self.now, |name: &str, silence| self.look(name, silence)).await?;
+        let foreseen = foresee::failure(found, node, self.now, async |name: &str, silence: Silence| {
+            self.look(name, silence).await
+        })
+        .await?;
         let fence = self.fence(node);
         let simulation = simulate::report(node, &foreseen, fence.as_deref(), &self.requests(node), self.now);
         Ok((foreseen, simulation))

@@ -31,19 +31,20 @@ impl Attacher<'_> {
 
 /// The attachers among the workloads.
 pub fn of(workloads: &[Workload]) -> Vec<Attacher<'_>> {
-    let attacher = |workload| {
-        let is_one = |(name, image, _): &&(String, String, Vec<String>)| {
-            image.contains("csi-attacher") || image.contains("external-attacher") || name.contains("attacher")
-        };
-        let Workload { containers, .. } = workload;
-        let (.., args) = containers.iter().find(is_one)?;
-        Some(Attacher {
-            workload,
-            qps: setting(args, "kube-api-qps").and_then(|text| text.parse().ok()).unwrap_or(5.0),
-            workers: setting(args, "worker-threads").and_then(|text| text.parse().ok()).unwrap_or(10),
-        })
-    };
     workloads.iter().filter(|workload| !workload.is_daemon_set).filter_map(attacher).collect()
+}
+
+fn attacher(workload: &Workload) -> Option<Attacher<'_>> {
+    let is_one = |(name, image, _): &&(String, String, Vec<String>)| {
+        image.contains("csi-attacher") || image.contains("external-attacher") || name.contains("attacher")
+    };
+    let (.., args) = workload.containers.iter().find(is_one)?;
+    let number = |flag| setting(args, flag);
+    Some(Attacher {
+        workload,
+        qps: number("kube-api-qps").and_then(|text| text.parse().ok()).unwrap_or(5.0),
+        workers: number("worker-threads").and_then(|text| text.parse().ok()).unwrap_or(10),
+    })
 }
 
 /// The value of a flag, with one dash or two, after `=` or as the next argument.
