@@ -12,6 +12,8 @@ mod gather;
 mod incident;
 mod pause;
 mod print;
+#[cfg(test)]
+mod printed_tests;
 mod simulate;
 mod words;
 mod write;
