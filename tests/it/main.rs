@@ -1,5 +1,6 @@
 //! One binary for all tests that need a control plane.
 
+mod alerts;
 mod api;
 mod crash;
 mod deaths;
@@ -24,6 +25,7 @@ fn main() {
     let mut trials: Vec<_> = [
         crash::trials(),
         tree::trials(),
+        alerts::trials(),
         api::trials(),
         failover::trials(),
         kubectl::trials(),

@@ -10,8 +10,9 @@ use bulkhead_testbed::audit::Record;
 use bulkhead_testbed::cluster::{Cluster, ClusterError, ClusterOptions, Workload};
 use bulkhead_testbed::{AttacherOptions, Component};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
+use kube::api::PostParams;
 use libtest_mimic::Failed;
 use serde_json::json;
 
@@ -92,6 +93,7 @@ pub async fn an_api_server_that_was_down_leaves_no_suspicion() -> Result<(), Fai
     cluster.wait("the controller leads again", SOON, leads).await?;
     let names: Vec<_> = (1..=4).map(|number| format!("node-{number}")).collect();
     cluster.nodes_usable(&names).await?;
+    schedules_again(&cluster).await?;
     // It looks, and acts on what is true: so it has looked at the others too.
     cluster.node("node-1")?.kill().await;
     moved(&cluster, &set, AFTER_OUTAGE).await?;
@@ -103,6 +105,20 @@ pub async fn an_api_server_that_was_down_leaves_no_suspicion() -> Result<(), Fai
     assert!(first > from, "acted at {first}, before the API server was back for all at {from}");
     cluster.judge()?;
     Ok(())
+}
+
+/// A scheduler that was not watching while a pod of a StatefulSet was replaced takes both for one that changed its node,
+/// and ends ("Scheduler cache is corrupted", kube-scheduler 1.36). Its kubelet would start it again; here nobody does.
+async fn schedules_again(cluster: &Cluster) -> Result<(), Failed> {
+    let api: Api<Pod> = Api::default_namespaced(cluster.client.clone());
+    let container = json!({ "name": "main", "image": "any" });
+    let probe = json!({ "metadata": { "name": "scheduled" }, "spec": { "containers": [container] } });
+    api.create(&PostParams::default(), &serde_json::from_value(probe)?).await?;
+    let placed = async || {
+        let node = api.get("scheduled").await?.spec.and_then(|spec| spec.node_name);
+        Ok(node.map(|_| ()).ok_or_else(|| "has no node".to_owned()))
+    };
+    Ok(cluster.wait("a pod is scheduled", AFTER_OUTAGE, placed).await?)
 }
 
 /// A program that lost its Lease ends, and its kubelet starts it again.
