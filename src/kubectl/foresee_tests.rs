@@ -113,7 +113,8 @@ fn past(which: u8, found: &Found) -> Option<NodeFence> {
     };
     let failing = LiveNode { node: Arc::new(unreachable(VICTIM)), ..live_of(found, VICTIM)? };
     let policies = found.policies.iter().map(Arc::as_ref);
-    let draft = plan::draft(&failing, policies, &BTreeMap::new(), 1, later(now(), -90_000.0))?;
+    let long_ago = Now { wall: at(10_000), ..now() };
+    let draft = plan::draft(&failing, policies, &BTreeMap::new(), 1, long_ago)?;
     let spec = crate::api::node_fence::NodeFenceSpec {
         episode: 1,
         node: plan::identity(&failing.node),

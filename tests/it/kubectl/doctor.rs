@@ -84,7 +84,9 @@ pub async fn doctor_names_what_is_missing(cluster: &Cluster) -> Result<(), Faile
     ] {
         assert!(warned(check, about), "{check} {about} is not warned of: {examination:#}");
     }
-    assert!(!warned("Sidecar", "sound.csi.test") || warned("Sidecar", "unsound.csi.test"));
+    let sidecar = findings(&examination, "Sidecar", "sound.csi.test");
+    let of_sound: Vec<_> = sidecar.iter().filter(|it| it["about"] == "sound.csi.test").collect();
+    assert!(of_sound.iter().all(|it| it["severity"] == "Ok") && !of_sound.is_empty(), "{examination:#}");
     assert!(!warned("Admission", "") && !warned("Controller", "") && !warned("Kubernetes", ""), "{examination:#}");
     let timeline = examination["timelines"].as_array().and_then(|all| all.iter().find(|it| it["policy"] == "sound"));
     assert_eq!(timeline.ok_or("no timeline")?["steps"].as_array().map(Vec::len), Some(5));

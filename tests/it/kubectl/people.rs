@@ -69,7 +69,7 @@ pub async fn an_incident_is_held_and_goes_on(cluster: &Cluster) -> Result<(), Fa
     // Nobody is there to be asked, and what was read is not what is planned.
     let asked = plugin::run(cluster, &plugin::ADMIN, &["approve", "node", &victim]).await?;
     assert!(asked.error.contains("nobody can be asked"), "{}", asked.error);
-    let other = ["approve", "node", &victim, "--digest", "sha256:00000000", "--yes"];
+    let other = ["approve", "node", victim.as_str(), "--digest", "sha256:00000000", "--yes"];
     let outdated = plugin::run(cluster, &plugin::ADMIN, &other).await?;
     assert!(
         outdated.error.contains("is outdated") && outdated.error.contains(&planned.spec.plan.digest),
@@ -78,7 +78,7 @@ pub async fn an_incident_is_held_and_goes_on(cluster: &Cluster) -> Result<(), Fa
     );
     assert_eq!(fence(&lane).await?.spec.approval, None);
     let digest = planned.spec.plan.digest.as_str();
-    let approve = ["approve", "node", &victim, "--digest", digest, "--reason", "ticket 4711", "--yes"];
+    let approve = ["approve", "node", victim.as_str(), "--digest", digest, "--reason", "ticket 4711", "--yes"];
     assert_eq!(plugin::json(cluster, &approve).await?["changed"], true);
     let approval = fence(&lane).await?.spec.approval.ok_or("not approved")?;
     assert_eq!((approval.plan_digest.as_str(), approval.reason.as_deref()), (digest, Some("ticket 4711")));

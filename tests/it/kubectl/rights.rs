@@ -31,7 +31,7 @@ async fn may_read(cluster: &Cluster, person: &Identity) -> Result<(), Failed> {
     cluster
         .wait("the binding counts", crate::failover::fleet::SOON, async || {
             let said = plugin::run(cluster, person, &["explain", "node", "node-1"]).await;
-            let said = said.map_err(|error| super::simulate::told(error))?;
+            let said = said.map_err(super::simulate::told)?;
             Ok(if said.code == 0 { Ok(()) } else { Err(said.error) })
         })
         .await?;
@@ -65,7 +65,9 @@ pub async fn who_may_read_may_not_write(cluster: &Cluster) -> Result<(), Failed>
     may_read(cluster, &viewer).await?;
     let victim = lane.victim()?.name();
     let pod = format!("{}-0", set.name);
-    for arguments in [vec!["simulate", "node", victim], vec!["explain", "node", victim], vec!["explain", "pod", &pod]] {
+    for arguments in
+        [vec!["simulate", "node", victim], vec!["explain", "node", victim], vec!["explain", "pod", pod.as_str()]]
+    {
         let said = plugin::run(cluster, &viewer, &arguments).await?;
         assert_eq!(said.code, 0, "{arguments:?}: {}", said.error);
     }
