@@ -112,7 +112,8 @@ impl Approve {
                 Err(outdated(&name, &plan, &now.spec.plan.digest))
             }
             other => {
-                other?;
+                let kept = other?.spec.approval.is_some_and(|approval| approval.plan_digest == plan);
+                is_kept(kept, "spec.approval")?;
                 output.render(&written(&name, true, format!("plan {plan} of node {name} is approved")))
             }
         }
@@ -131,7 +132,8 @@ impl Hold {
                 format!("the incident of node {name} is held already: {reason}"),
             ));
         }
-        patch(cluster, &name, vec![add("/spec/hold", json!({ "reason": reason }))]).await?;
+        let after = patch(cluster, &name, vec![add("/spec/hold", json!({ "reason": reason }))]).await?;
+        is_kept(after.spec.hold.is_some_and(|hold| hold.reason == reason), "spec.hold")?;
         let message = format!(
             "the incident of node {name} stops before its next destructive step; what was begun is not undone. \
              kubectl bulkhead unhold node {name} lets it go on"
@@ -158,6 +160,16 @@ impl Unhold {
 
 fn written(name: &str, changed: bool, message: String) -> Written {
     Written { kind: "NodeFence", name: name.to_owned(), changed, message }
+}
+
+/// An API server drops fields that its definition does not have, and says nothing.
+fn is_kept(kept: bool, field: &str) -> Result<()> {
+    if kept {
+        return Ok(());
+    }
+    Err(Error::Refused(format!(
+        "nothing was written: the cluster's definition of NodeFence does not have {field}; apply crds/ of this version"
+    )))
 }
 
 fn outdated(name: &str, read: &str, plan: &str) -> Error {

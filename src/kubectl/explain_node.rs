@@ -262,16 +262,14 @@ impl Report for NodeExplanation {
             Some(incident) => incident.page(page, self.at),
             None => page,
         };
-        if !self.incident.as_ref().is_some_and(|incident| incident.open) {
-            page = page.line("").line(format!("If it failed: {}", self.if_failed));
+        // The rows of an open incident say more than what would become of a pod.
+        let is_open = self.incident.as_ref().is_some_and(|incident| incident.open);
+        if !is_open {
+            let columns = ["NAMESPACE", "NAME", "SELECTED BY", "IF IT FAILED", "WHY"];
+            page = page.line("").line(&self.if_failed);
+            page = page.table("PODS", columns, self.pods.iter().map(pod_columns).collect());
         }
-        page.table(
-            "PODS",
-            ["NAMESPACE", "NAME", "SELECTED BY", "IF IT FAILED", "WHY"],
-            self.pods.iter().map(pod_columns).collect(),
-        )
-        .table("BRAKES", BRAKE_COLUMNS, self.brakes.iter().map(brake_columns).collect())
-        .end()
+        page.table("BRAKES", BRAKE_COLUMNS, self.brakes.iter().map(brake_columns).collect()).end()
     }
 }
 

@@ -29,7 +29,8 @@ struct Shape {
 
 fn shape() -> impl Strategy<Value = Shape> {
     let nodes = prop::collection::vec(0..6u8, 2..5);
-    let pods = prop::collection::vec((0..4u8, 0..8u8, 0..4u8, any::<bool>(), 0..4u8), 0..7);
+    let pods =
+        prop::collection::vec((prop_oneof![2 => Just(0), 1 => 1..4u8], 0..8u8, 0..4u8, any::<bool>(), 0..4u8), 0..7);
     let policies = prop::collection::vec((0..4u8, 0..3u8, 0..4u8, 0..6u8), 1..4);
     (nodes, pods, policies, 0..6u8).prop_map(|(nodes, pods, policies, past)| Shape { nodes, pods, policies, past })
 }
@@ -79,7 +80,8 @@ fn some_policy(
 ) -> Arc<crate::api::resiliency_policy::ResiliencyPolicy> {
     let selector = match selects {
         0 => json!({ "podSelector": { "matchLabels": { "app": "a" } } }),
-        1 => json!({ "podSelector": {}, "drivers": [OTHER] }),
+        1 => json!({ "podSelector": { "matchLabels": { "app": "b" } } }),
+        2 => json!({ "podSelector": {}, "drivers": [OTHER] }),
         _ => json!({ "podSelector": {} }),
     };
     let detection = match detection {

@@ -97,6 +97,9 @@ fn incident(found: &Found) -> NodeFence {
     let mut fence = NodeFence::clone(failure(found).fence.as_ref().unwrap());
     let pods: Vec<_> = fence.spec.plan.pods.iter().map(|row| match row.name.as_str() {
         "pg-0" => json!({ "episode": 1, "uid": row.uid, "state": "Waiting", "reason": "ProofTooWeak", "message": "pvc-1" }),
+        "files-0" => {
+            json!({ "episode": 1, "uid": row.uid, "state": "Waiting", "reason": "ProofTooWeak", "message": "pvc-4" })
+        }
         "cache-0" => json!({ "episode": 1, "uid": row.uid, "state": "Waiting", "reason": "LocalVolume", "message": "volume pvc-2 lives on the node and cannot move" }),
         _ => json!({ "episode": 1, "uid": row.uid, "state": "Kept", "reason": row.reason }),
     }).collect();
