@@ -56,6 +56,17 @@ impl Clients {
         Self::from_config(config(kubeconfig).await?, user_agent)
     }
 
+    /// Clients of a person, as kubectl finds them: in that file, or `KUBECONFIG`, or `~/.kube/config`; for that context, or the
+    /// current one.
+    pub async fn of_person(kubeconfig: Option<&Path>, context: Option<&str>, user_agent: &str) -> Result<Self> {
+        let what = kubeconfig.map_or_else(|| "kubeconfig".to_owned(), |path| format!("kubeconfig {}", path.display()));
+        let invalid = |error| Error::Invalid(format!("{what}: {error}; give --kubeconfig and --context as to kubectl"));
+        let file = kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from).map_err(invalid)?;
+        let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+        let config = Config::from_custom_kubeconfig(file, &options).await.map_err(invalid)?;
+        Self::from_config(config, user_agent)
+    }
+
     /// Clients for a configuration.
     pub fn from_config(mut config: Config, user_agent: &str) -> Result<Self> {
         let user_agent = HeaderValue::from_str(user_agent)

@@ -5,6 +5,7 @@ mod api;
 mod crash;
 mod deaths;
 mod failover;
+mod kubectl;
 mod rest;
 mod s3;
 mod shared;
@@ -29,6 +30,7 @@ fn main() {
         api::trials(),
         failover::trials(),
         storage_path::trials(),
+        kubectl::trials(),
         volume_health::trials(),
         s3::trials(),
         shared_volume::trials(),

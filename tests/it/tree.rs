@@ -41,6 +41,10 @@ const IMPURE: [&str; 23] = [
     "/stores.rs",
 ];
 
+/// What `kubectl bulkhead` uses of a controller: its eyes and what is pure.
+const KUBECTL_SEES: [&str; 9] =
+    ["brakes", "decide", "evidence", "memory", "observe", "plan", "rows", "select", "status"];
+
 /// Files of the S3 driver that decide.
 const S3_PURE: [&str; 4] = ["/mount_options.rs", "/decide.rs", "/publication.rs", "/credentials.rs"];
 
@@ -90,6 +94,16 @@ fn allowed(path: &str) -> Option<Vec<String>> {
     }
     if path.starts_with("src/runtime/") || path == "src/error.rs" {
         return words(&["api", "error", "runtime"]);
+    }
+    if path.starts_with("src/kubectl/") {
+        // What a controller sees and decides, but nothing of what it does.
+        let eyes = ["controllers::Stores", "controllers::Unread", "controllers::BY_NODE", "controllers::NODE_LEASES"];
+        let mut allowed: Vec<_> =
+            ["api", "error", "kubectl", "runtime"].into_iter().chain(eyes).map(str::to_owned).collect();
+        for controller in ["node_fence", "resiliency_policy"] {
+            allowed.extend(KUBECTL_SEES.map(|part| format!("controllers::{controller}::{part}")));
+        }
+        return Some(allowed);
     }
     if path.starts_with("src/nfs/") {
         return words(&["nfs"]);

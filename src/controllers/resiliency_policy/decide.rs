@@ -284,7 +284,7 @@ fn is_tainted_for_a_pod(seen: &Seen, node: &Node) -> bool {
 }
 
 /// The policies that protect a pod.
-pub(super) fn effective<'a>(seen: &'a Seen, pod: &PodView) -> Option<Effective<'a>> {
+pub fn effective<'a>(seen: &'a Seen, pod: &PodView) -> Option<Effective<'a>> {
     let none = BTreeMap::new();
     let labels = seen.namespaces.get(pod.namespace()).unwrap_or(&none);
     Effective::of(pod, labels, live_policies(seen))

@@ -51,6 +51,7 @@ pub struct Memory {
 }
 
 /// What the stores show.
+#[derive(Clone, Default)]
 pub struct Found {
     /// All policies.
     pub policies: Vec<Arc<ResiliencyPolicy>>,

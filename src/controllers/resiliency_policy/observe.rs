@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 
 use crate::api::driver_report::DriverReport;
 use crate::api::slim::{Lease, Node, Pod};
 use crate::api::usage::PodView;
-use crate::controllers::{BY_NODE, Context, NODE_LEASES};
+use crate::controllers::{BY_NODE, Context, NODE_LEASES, Stores};
 use crate::error::{Error, ErrorClass, Result};
 use crate::runtime::clock::Now;
 use crate::runtime::store::ObjectKey;
@@ -26,7 +26,12 @@ use super::storage::Reports;
 pub fn cluster(cx: &Context, memory: &mut Memory, now: Now) -> Seen {
     let stores = &cx.stores;
     let epoch = (stores.leases.relists() + stores.nodes.relists(), cx.writer.leadership().term());
-    let found = Found {
+    memory.look(found(stores), epoch, now)
+}
+
+/// All of it, as the stores have it. `kubectl bulkhead` looks with the same eyes.
+pub fn found(stores: &Stores) -> Found {
+    Found {
         policies: stores.policies.list(),
         nodes: stores.nodes.list(),
         leases: stores.leases.list(),
@@ -36,23 +41,25 @@ pub fn cluster(cx: &Context, memory: &mut Memory, now: Now) -> Seen {
         fences: stores.fences.list(),
         reports: stores.reports.list(),
         healths: if stores.healths.synced() { stores.healths.list() } else { Vec::new() },
-    };
-    memory.look(found, epoch, now)
+    }
 }
 
 /// One node as the API has it now; `None` when it is gone.
 pub async fn live(cx: &Context, name: &str, silence: Silence) -> Result<Option<LiveNode>> {
-    let reads = &cx.clients.reads;
+    read(&cx.clients.reads, &cx.stores, name, silence).await
+}
+
+/// The same for who has stores and a client, and does not lead.
+pub async fn read(reads: &Client, stores: &Stores, name: &str, silence: Silence) -> Result<Option<LiveNode>> {
     let nodes: Api<Node> = Api::all(reads.clone());
     let leases: Api<Lease> = Api::namespaced(reads.clone(), NODE_LEASES);
     let pods: Api<Pod> = Api::all(reads.clone());
     let of_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
-    let stores = &cx.stores;
     let (node, lease, pods, reports) = tokio::try_join!(
         async { Ok(nodes.get_opt(name).await?) },
         async { Ok(leases.get_opt(name).await?) },
         async { Ok(pods.list(&of_node).await?) },
-        reports_on(cx, name),
+        reports_on(reads, stores, name),
     )?;
     let Some(node) = node else { return Ok(None) };
     let pods: Vec<_> = pods.items.into_iter().map(|pod| PodView::new(Arc::new(pod), stores)).collect();
@@ -62,7 +69,7 @@ pub async fn live(cx: &Context, name: &str, silence: Silence) -> Result<Option<L
         silence: silence.read_live(&node),
         node: Arc::new(node),
         lease_is_still: is_still(lease.as_ref(), known.as_deref()),
-        migration_targets: migration_targets(cx, &pods).await?,
+        migration_targets: migration_targets(reads, &pods).await?,
         pods,
         attached_volumes: plan::attached_volumes(&attachments, stores),
         attachments,
@@ -72,7 +79,7 @@ pub async fn live(cx: &Context, name: &str, silence: Silence) -> Result<Option<L
 }
 
 /// Uids of the pods into which a virtual machine is being migrated.
-async fn migration_targets(cx: &Context, pods: &[PodView]) -> Result<BTreeSet<String>> {
+async fn migration_targets(reads: &Client, pods: &[PodView]) -> Result<BTreeSet<String>> {
     let mut targets = BTreeSet::new();
     for pod in pods {
         let Some(instance) = kubevirt::migrated_instance(&pod.pod) else { continue };
@@ -83,7 +90,7 @@ async fn migration_targets(cx: &Context, pods: &[PodView]) -> Result<BTreeSet<St
             kubevirt::INSTANCE_KIND,
         );
         let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachineinstances");
-        let api: Api<DynamicObject> = Api::namespaced_with(cx.clients.reads.clone(), pod.namespace(), &resource);
+        let api: Api<DynamicObject> = Api::namespaced_with(reads.clone(), pod.namespace(), &resource);
         let instance = match api.get_opt(instance).await.map_err(Error::from) {
             // Who may not ask knows nothing.
             Err(error) if error.class() == ErrorClass::Forbidden => None,
@@ -98,10 +105,10 @@ async fn migration_targets(cx: &Context, pods: &[PodView]) -> Result<BTreeSet<St
 }
 
 /// What the drivers say now by which the store shows that the node lost a path.
-async fn reports_on(cx: &Context, node: &str) -> Result<Reports> {
-    let api: Api<DriverReport> = Api::all(cx.clients.reads.clone());
+async fn reports_on(reads: &Client, stores: &Stores, node: &str) -> Result<Reports> {
+    let api: Api<DriverReport> = Api::all(reads.clone());
     let mut reports = Reports::new();
-    for known in cx.stores.reports.list().into_iter().filter(|report| report.paths_of(node).next().is_some()) {
+    for known in stores.reports.list().into_iter().filter(|report| report.paths_of(node).next().is_some()) {
         let driver = known.name_any();
         if let Some(report) = api.get_opt(&driver).await? {
             reports.insert(driver, Arc::new(report));

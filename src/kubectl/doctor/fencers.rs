@@ -1,0 +1,87 @@
+//! Can each driver of a protected pod be fenced, with the proof that its policy requires?
+
+use crate::api::fencing::FenceMethodType;
+use crate::api::names;
+use crate::kubectl::gather::Gathered;
+use crate::kubectl::simulate::best_proof;
+use crate::runtime::store::ObjectKey;
+
+use super::{Finding, drivers, install, protected_drivers};
+
+/// Looks at every policy and driver.
+pub fn check(gathered: &Gathered) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (policy, driver, pods) in protected_drivers(gathered) {
+        findings.extend(proof(gathered, &policy, &driver, pods));
+    }
+    for driver in drivers(gathered) {
+        findings.extend(attach_required(gathered, &driver));
+        findings.extend(sidecar(gathered, &driver));
+    }
+    findings
+}
+
+fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize) -> Option<Finding> {
+    const CHECK: &str = "Proof";
+    let stores = &gathered.stores;
+    let fencing = &stores.policies.get(&ObjectKey::cluster(policy))?.spec.fencing;
+    let minimum = fencing.minimum_proof_for(driver);
+    let report = stores.reports.get(&ObjectKey::cluster(driver));
+    let (best, method) = best_proof(fencing.methods_for(driver), report.as_deref());
+    let about = format!("policy {policy}, driver {driver}");
+    if best >= minimum {
+        let method = method.map_or_else(String::new, |method| format!(" by {method:?}"));
+        return Some(Finding::ok(CHECK, about, format!("{best:?}{method}, {minimum:?} is required")));
+    }
+    let why = match &report {
+        None => "no DriverReport: no sidecar speaks for the driver",
+        Some(report) if !report.is_ready() => "the driver does not answer its sidecar",
+        Some(_) => "the driver cannot give more with these methods",
+    };
+    let remedy = match &report {
+        None => "run bulkhead-csi-sidecar beside the driver's controller, with the rights of config/rbac/fencer",
+        Some(_) => {
+            "kubectl describe driverreport; else give the policy another method or a weaker proof for this driver: spec.fencing.drivers"
+        }
+    };
+    let message = format!("best proof {best:?}, {minimum:?} is required: its {pods} pods would be held ({why})");
+    Some(Finding::warning(CHECK, about, message, remedy))
+}
+
+fn attach_required(gathered: &Gathered, driver: &str) -> Option<Finding> {
+    const CHECK: &str = "CSIDriver";
+    let known = gathered.stores.csi_drivers.get(&ObjectKey::cluster(driver));
+    let attaches = known.as_ref().is_none_or(|driver| driver.spec.attach_required != Some(false));
+    if attaches {
+        return known.map(|_| Finding::ok(CHECK, driver, "attachRequired"));
+    }
+    let remedy = "move those pods by hand, or take the driver out of the policy's selector";
+    Some(Finding::warning(
+        CHECK,
+        driver,
+        "attachRequired: false: no fence method covers its volumes, their pods wait",
+        remedy,
+    ))
+}
+
+/// The sidecar holds a Lease of its own, where a method needs it.
+fn sidecar(gathered: &Gathered, driver: &str) -> Option<Finding> {
+    const CHECK: &str = "Sidecar";
+    let policies = gathered.stores.policies.list();
+    let asks = |method: FenceMethodType| {
+        policies.iter().any(|policy| policy.spec.fencing.methods_for(driver).iter().any(|it| it.type_ == method))
+    };
+    let lease = names::fencer_lease(driver);
+    let age = gathered.operator_lease_age(&lease).map(|age| age.num_seconds());
+    let remedy = "look at the pod and the log of bulkhead-csi-sidecar beside the driver's controller";
+    match age {
+        _ if !asks(FenceMethodType::Unpublish) => None,
+        None => Some(Finding::warning(CHECK, driver, format!("its sidecar has no Lease {lease}"), remedy)),
+        Some(age) if install::is_old(age) => {
+            let message =
+                format!("its sidecar's Lease was renewed {age} s ago, by the sidecar's clock: it does not answer");
+            Some(Finding::warning(CHECK, driver, message, remedy))
+        }
+        Some(_) => Some(Finding::ok(CHECK, driver, "its sidecar leads")),
+    }
+}

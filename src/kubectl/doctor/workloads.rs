@@ -1,0 +1,138 @@
+//! The pods that must live where things break: the drivers' node plugins and our own agent.
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{Container, PodTemplateSpec, Toleration};
+use kube::{Resource, ResourceExt};
+
+use crate::api::names;
+use crate::kubectl::gather::Gathered;
+
+use super::{Finding, drivers};
+
+/// A Deployment, StatefulSet or DaemonSet.
+pub struct Workload {
+    /// `kind namespace/name`.
+    pub about: String,
+    /// It puts a pod on every node.
+    pub is_daemon_set: bool,
+    /// Its pods run our node agent.
+    pub is_agent: bool,
+    /// What its pods tolerate.
+    pub tolerations: Vec<Toleration>,
+    /// Its containers, as (name, image, arguments).
+    pub containers: Vec<(String, String, Vec<String>)>,
+    /// All of the template, for names that it mentions.
+    text: String,
+}
+
+impl Workload {
+    /// Of a Deployment.
+    pub fn of_deployment(it: &Deployment) -> Self {
+        Self::new(it, it.spec.as_ref().map(|spec| &spec.template), false)
+    }
+
+    /// Of a StatefulSet.
+    pub fn of_stateful_set(it: &StatefulSet) -> Self {
+        Self::new(it, it.spec.as_ref().map(|spec| &spec.template), false)
+    }
+
+    /// Of a DaemonSet.
+    pub fn of_daemon_set(it: &DaemonSet) -> Self {
+        Self::new(it, it.spec.as_ref().map(|spec| &spec.template), true)
+    }
+
+    fn new<K: Resource<DynamicType = ()>>(object: &K, template: Option<&PodTemplateSpec>, is_daemon_set: bool) -> Self {
+        let spec = template.and_then(|template| template.spec.as_ref());
+        let labels = template.and_then(|template| template.metadata.as_ref()).and_then(|meta| meta.labels.as_ref());
+        let container = |it: &Container| {
+            let all = it.command.iter().chain(&it.args).flatten().cloned().collect();
+            (it.name.clone(), it.image.clone().unwrap_or_default(), all)
+        };
+        Self {
+            about: format!("{} {}/{}", K::kind(&()), object.namespace().unwrap_or_default(), object.name_any()),
+            is_daemon_set,
+            is_agent: labels.is_some_and(|labels| labels.get(names::NODE_AGENT_LABEL).is_some_and(|it| it == "true")),
+            tolerations: spec.and_then(|spec| spec.tolerations.clone()).unwrap_or_default(),
+            containers: spec.iter().flat_map(|spec| &spec.containers).map(container).collect(),
+            text: spec.and_then(|spec| serde_json::to_string(spec).ok()).unwrap_or_default(),
+        }
+    }
+
+    /// Whether its template mentions a driver by name.
+    pub fn mentions(&self, driver: &str) -> bool {
+        self.text.contains(driver)
+    }
+
+    fn tolerates(&self, key: &str, effect: &str) -> bool {
+        self.tolerations.iter().any(|it| {
+            let same_effect = it.effect.as_deref().is_none_or(|it| it.is_empty() || it == effect);
+            let key_matches = it.key.as_deref().is_none_or(|it| it.is_empty() || it == key);
+            let exists = it.operator.as_deref() == Some("Exists");
+            // A taint of ours has a value of its own in each episode.
+            same_effect && key_matches && exists
+        })
+    }
+}
+
+/// Whether node plugins and agents can live on a node that is fenced.
+pub fn check(gathered: &Gathered, workloads: &[Workload]) -> Vec<Finding> {
+    const CHECK: &str = "Tolerations";
+    let mut findings = Vec::new();
+    let agents: Vec<_> = workloads.iter().filter(|it| it.is_agent && it.is_daemon_set).collect();
+    if agents.is_empty() {
+        let message = "no DaemonSet runs bulkhead-node-agent: a node that comes back without a reboot stays tainted";
+        let remedy = "kubectl apply -k config/agent, or add config/agent-sidecar to the driver's node pods";
+        findings.push(Finding::warning("Agent", names::NODE_AGENT_LABEL, message, remedy));
+    }
+    for driver in drivers(gathered) {
+        let plugins: Vec<_> = workloads.iter().filter(|it| it.is_daemon_set && it.mentions(&driver)).collect();
+        if plugins.is_empty() {
+            let message = format!("no DaemonSet mentions driver {driver}: its node plugin was not looked at");
+            findings.push(Finding::ok(CHECK, driver, message));
+        }
+        findings.extend(plugins.into_iter().filter(|it| !it.is_agent).map(tolerations));
+    }
+    findings.extend(agents.into_iter().map(tolerations));
+    findings
+}
+
+fn tolerations(workload: &Workload) -> Finding {
+    const CHECK: &str = "Tolerations";
+    let taints = [names::FENCED_TAINT, names::OUT_OF_SERVICE_TAINT];
+    let lacking: Vec<_> = taints.into_iter().filter(|key| !workload.tolerates(key, "NoSchedule")).collect();
+    if lacking.is_empty() {
+        return Finding::ok(CHECK, workload.about.clone(), "its pods come back on a node that is fenced");
+    }
+    let message =
+        format!("its pods do not tolerate {}: restarted on a fenced node they would stay away", lacking.join(", "));
+    Finding::warning(CHECK, workload.about.clone(), message, "add the toleration {operator: Exists}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Severity;
+    use super::*;
+
+    fn daemon_set(tolerations: serde_json::Value) -> Workload {
+        let template = json!({ "spec": { "containers": [{ "name": "x", "image": "i" }], "tolerations": tolerations } });
+        let set = json!({ "metadata": { "name": "plugin", "namespace": "csi" }, "spec": { "selector": {}, "template": template } });
+        Workload::of_daemon_set(&serde_json::from_value(set).unwrap())
+    }
+
+    #[test]
+    fn a_plugin_that_does_not_tolerate_our_taint_is_told() {
+        let cases = [
+            (json!([{ "operator": "Exists" }]), Severity::Ok),
+            (json!([]), Severity::Warning),
+            (json!([{ "key": "node.kubernetes.io/unreachable", "operator": "Exists" }]), Severity::Warning),
+            (json!([{ "operator": "Exists", "effect": "NoExecute" }]), Severity::Warning),
+            (json!([{ "operator": "Exists", "effect": "NoSchedule" }]), Severity::Ok),
+            (json!([{ "key": "bulkhead.dev/fenced", "operator": "Equal", "value": "1" }]), Severity::Warning),
+        ];
+        for (tolerations_of, severity) in cases {
+            assert_eq!(tolerations(&daemon_set(tolerations_of.clone())).severity, severity, "{tolerations_of}");
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! `kubectl bulkhead explain node`: what is known of a node, whether that is enough to act, what would be done, and what was.
+
+use chrono::{DateTime, Utc};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use serde::Serialize;
+
+use crate::api::names;
+use crate::api::node_fence::{Evidence, NodeFence};
+use crate::api::resiliency_policy::DecisiveChannel;
+use crate::api::slim::{Lease, Node};
+use crate::api::time::{self, Now};
+use crate::controllers::resiliency_policy::decide::effective;
+use crate::controllers::resiliency_policy::evidence;
+
+use super::foresee::Foreseen;
+use super::incident::IncidentReport;
+use super::print::{Page, Report, ago, names as joined, span};
+use super::simulate::{BRAKE_COLUMNS, Brake, PodRow, Simulation, brake_columns};
+use super::words;
+
+/// What there is to say about a node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeExplanation {
+    /// The node.
+    pub node: String,
+    /// The answer in one sentence.
+    pub verdict: String,
+    /// Why, and why not.
+    pub why: Vec<String>,
+    /// What to do.
+    pub next: String,
+    /// What the node looks like; absent when its object is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seen: Option<NodeSeen>,
+    /// It gives reason for suspicion, as far as can be seen without watching its Lease.
+    pub suspected: bool,
+    /// What declares it failed for at least one protected pod; empty: nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub evidence: Vec<Evidence>,
+    /// Brakes that hold the node, and those that policies of its pods report.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub brakes: Vec<Brake>,
+    /// Its pods and what would become of them if it failed now.
+    pub pods: Vec<PodOfNode>,
+    /// What would come of a failure now, in a sentence.
+    pub if_failed: String,
+    /// Its incident, open or recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incident: Option<IncidentReport>,
+    /// When this was seen.
+    pub at: DateTime<Utc>,
+}
+
+/// What a node looks like.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSeen {
+    /// Status of its Ready condition.
+    pub ready: String,
+    /// Since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready_since: Option<DateTime<Utc>>,
+    /// Its taints, as `key=value:effect`.
+    pub taints: Vec<String>,
+    /// When its kubelet renewed its Lease last, by the kubelet's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_renewed_at: Option<DateTime<Utc>>,
+    /// Why it is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<String>,
+}
+
+/// A pod of a node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodOfNode {
+    /// Every policy that selects it.
+    pub selected_by: Vec<String>,
+    /// What would become of it.
+    #[serde(flatten)]
+    pub row: PodRow,
+}
+
+/// What is told of a node.
+pub struct Facts<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The node.
+    pub node: Option<&'a Node>,
+    /// Its kubelet's Lease.
+    pub lease: Option<&'a Lease>,
+    /// Its NodeFence.
+    pub fence: Option<&'a NodeFence>,
+    /// What is decided as things are.
+    pub present: &'a Foreseen,
+    /// What would be decided if it failed.
+    pub failure: &'a Foreseen,
+    /// The same, told.
+    pub simulation: &'a Simulation,
+}
+
+/// Explains a node.
+pub fn explain(facts: &Facts, now: Now) -> NodeExplanation {
+    let incident = facts.fence.map(IncidentReport::new);
+    let evidence = declared(facts, now);
+    let suspected = facts.present.decision.suspected.contains(facts.name);
+    let mut brakes = facts.simulation.brakes.clone();
+    for brake in &mut brakes {
+        let mut held = facts.present.decision.restrained.iter();
+        brake.holds &= held.any(|held| held.node == facts.name && held.policy == brake.policy);
+    }
+    let (verdict, next) = verdict(facts, incident.as_ref(), &evidence, suspected, &brakes);
+    let selected_by = |row: &PodRow| {
+        let pods = facts.failure.live.iter().flat_map(|live| &live.pods);
+        let pod = pods.into_iter().find(|pod| pod.uid() == row.plan.uid);
+        let policies = pod.and_then(|pod| effective(&facts.failure.seen, pod));
+        policies
+            .map(|policies| policies.policies().iter().map(|policy| policy.name_any()).collect())
+            .unwrap_or_default()
+    };
+    let pods = facts.simulation.pods.iter().map(|row| PodOfNode { selected_by: selected_by(row), row: row.clone() });
+    NodeExplanation {
+        node: facts.name.to_owned(),
+        verdict,
+        why: why(facts, &evidence, now),
+        next,
+        seen: facts.node.map(|node| seen(node, facts.lease)),
+        suspected,
+        evidence,
+        brakes,
+        pods: pods.collect(),
+        if_failed: facts.simulation.message.clone(),
+        incident,
+        at: time::stamp(now.wall),
+    }
+}
+
+fn seen(node: &Node, lease: Option<&Lease>) -> NodeSeen {
+    let ready = node.status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    let taint =
+        |taint: &k8s_openapi::api::core::v1::Taint| match taint.value.as_deref().filter(|value| !value.is_empty()) {
+            Some(value) => format!("{}={value}:{}", taint.key, taint.effect),
+            None => format!("{}:{}", taint.key, taint.effect),
+        };
+    NodeSeen {
+        ready: node.ready().to_owned(),
+        ready_since: ready.and_then(|ready| ready.last_transition_time.as_ref()).map(time::from_k8s),
+        taints: node.taints().iter().map(taint).collect(),
+        lease_renewed_at: renewed_at(lease),
+        paused: node.annotations().get(names::PAUSED_ANNOTATION).cloned(),
+    }
+}
+
+fn renewed_at(lease: Option<&Lease>) -> Option<DateTime<Utc>> {
+    lease.and_then(|lease| lease.spec.renew_time.as_ref()).map(|renewed| time::from_k8s(&Time(renewed.0)))
+}
+
+/// What declares the node failed now for the first of its pods that could be released.
+fn declared(facts: &Facts, now: Now) -> Vec<Evidence> {
+    let Some(live) = &facts.present.live else { return Vec::new() };
+    let declares = |pod| {
+        let policies = effective(&facts.present.seen, pod)?;
+        evidence::declares(&live.node, live.silence, &pod.pod, &policies, now)
+    };
+    live.pods.iter().find_map(declares).unwrap_or_default()
+}
+
+fn verdict(
+    facts: &Facts,
+    incident: Option<&IncidentReport>,
+    evidence: &[Evidence],
+    suspected: bool,
+    brakes: &[Brake],
+) -> (String, String) {
+    let name = facts.name;
+    let to_do = |reason: &str| words::of_incident(reason).map_or("", |words| words.next).to_owned();
+    if let Some(open) = incident.filter(|incident| incident.open) {
+        let verdict =
+            format!("node {name} has an open incident, phase {:?}, which waits for {}", open.phase, open.reason);
+        return (verdict, open.next.clone());
+    }
+    if let Some(brake) = brakes.iter().find(|brake| brake.holds) {
+        let verdict =
+            format!("node {name} has failed, and nothing is begun: {} of policy {}", brake.type_, brake.policy);
+        return (verdict, to_do(&brake.type_));
+    }
+    match facts.node {
+        None => (format!("the Node object of {name} is gone"), "nothing".into()),
+        Some(_) if !evidence.is_empty() => (
+            format!("node {name} has failed, and its incident is about to begin"),
+            "if no NodeFence appears within seconds: does bulkhead-controller run and lead?".into(),
+        ),
+        Some(_) if suspected => (
+            format!("node {name} is suspected, and not declared failed: nothing is done"),
+            "nothing, unless you expected more: see why".into(),
+        ),
+        Some(_) => (format!("node {name} is well: nothing is done"), "nothing".into()),
+    }
+}
+
+/// Sentences about each channel, and what keeps them from being enough.
+fn why(facts: &Facts, evidence: &[Evidence], now: Now) -> Vec<String> {
+    let Some(node) = facts.node else { return Vec::new() };
+    let mut why = Vec::new();
+    let since = node.status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    let since = since.and_then(|condition| condition.last_transition_time.as_ref()).map(time::from_k8s);
+    let since = since.map(|at| format!(" for {}", ago(at, now.wall))).unwrap_or_default();
+    let ready = format!("channel Kubelet: Ready={}{since}", node.ready());
+    why.push(match node.ready() {
+        "True" => format!("{ready}: the kubelet reports"),
+        _ if node.is_unreachable() => format!("{ready}, taint unreachable: the kubelet is silent"),
+        "Unknown" => format!("{ready}, and no taint {}:NoSchedule yet: both are needed", names::UNREACHABLE_TAINT),
+        _ => format!("{ready}: the kubelet still reports, so it can stop pods itself; that never counts as failed"),
+    });
+    if let Some(renewed) = renewed_at(facts.lease) {
+        let age = now.wall.signed_duration_since(renewed);
+        why.push(format!(
+            "its Lease was renewed {} ago, by the kubelet's clock; the controller watches it by its own",
+            span(age)
+        ));
+    }
+    let is_protected = |pod| effective(&facts.present.seen, pod).is_some_and(|it| it.releases_on_node_failure());
+    let pods = facts.present.live.iter().flat_map(|live| &live.pods);
+    let protected: Vec<_> = pods.filter(|pod| is_protected(pod)).collect();
+    if protected.is_empty() {
+        why.push("no pod on it is selected by a policy that releases on node failures".into());
+    }
+    if node.is_unreachable() && evidence.is_empty() {
+        for policies in protected.iter().filter_map(|pod| effective(&facts.present.seen, pod)).take(1) {
+            let decider = policies.deciding();
+            if policies.is_decisive(DecisiveChannel::Kubelet) {
+                why.push(format!(
+                    "policy {decider} waits until it has been so for {:?} (detection.kubelet.decisiveAfter)",
+                    policies.decisive_after()
+                ));
+            } else {
+                why.push(format!("policy {decider} does not act on the kubelet alone (detection.decisiveChannels)"));
+            }
+        }
+    }
+    why.extend(
+        evidence
+            .iter()
+            .map(|it| format!("{:?} says failed: {}", it.channel, it.message.as_deref().unwrap_or(&it.reason))),
+    );
+    why
+}
+
+impl Report for NodeExplanation {
+    fn text(&self) -> String {
+        let mut page = Page::default().line(&self.verdict).list(&self.why);
+        if let Some(seen) = &self.seen {
+            page = page.line(format!("Taints: {}", joined(&seen.taints)));
+            if let Some(paused) = &seen.paused {
+                page = page.line(format!("Paused: {paused}"));
+            }
+        }
+        page = page.line(format!("What to do: {}", self.next));
+        page = match self.incident.as_ref() {
+            Some(incident) => incident.page(page, self.at),
+            None => page,
+        };
+        // The rows of an open incident say more than what would become of a pod.
+        let is_open = self.incident.as_ref().is_some_and(|incident| incident.open);
+        if !is_open {
+            let columns = ["NAMESPACE", "NAME", "SELECTED BY", "IF IT FAILED", "WHY"];
+            page = page.line("").line(&self.if_failed);
+            page = page.table("PODS", columns, self.pods.iter().map(pod_columns).collect());
+        }
+        page.table("BRAKES", BRAKE_COLUMNS, self.brakes.iter().map(brake_columns).collect()).end()
+    }
+}
+
+fn pod_columns(pod: &PodOfNode) -> [String; 5] {
+    let plan = &pod.row.plan;
+    let (action, why) = match &pod.row.waits {
+        Some(waits) => ("Release, waits".to_owned(), format!("{}: {}", waits.reason, waits.message)),
+        None => (format!("{:?}", plan.action), words::pod(&plan.reason)),
+    };
+    [plan.namespace.clone(), plan.name.clone(), joined(&pod.selected_by), action, why]
+}

@@ -1,0 +1,227 @@
+//! What the controller would decide, with the controller's own `decide` on what was read once: as things are, or as if a
+//! node had just failed. Nothing here writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Taint;
+use kube::ResourceExt;
+
+use crate::api::names;
+use crate::api::node_fence::NodeFence;
+use crate::api::slim::{Node, Pod, StatusCondition};
+use crate::api::time::{self, Now};
+use crate::api::usage::PodView;
+use crate::controllers::resiliency_policy::decide::{Decision, Effect, Seen, decide};
+use crate::controllers::resiliency_policy::evidence::Silence;
+use crate::controllers::resiliency_policy::memory::{Found, Memory};
+use crate::controllers::resiliency_policy::plan::LiveNode;
+use crate::error::{Error, Result};
+
+/// Nothing is listed again while we look.
+pub const EPOCH: (u64, u64) = (0, 0);
+
+/// What would be decided.
+pub struct Foreseen {
+    /// What the last pass saw.
+    pub seen: Seen,
+    /// What the last pass decided.
+    pub decision: Decision,
+    /// The node that was asked for, as the API has it; as failed if that was asked for.
+    pub live: Option<LiveNode>,
+    /// Its NodeFence, as the passes would leave it.
+    pub fence: Option<Arc<NodeFence>>,
+    /// The NodeFences that the passes would write for it, in order, with the time from the failure.
+    pub written: Vec<(Duration, NodeFence)>,
+}
+
+/// Decides as the controller would if the node failed now: passes at each moment at which a policy's `decisiveAfter` has
+/// passed, each on what the one before would have written.
+pub async fn failure(found: Found, name: &str, now: Now, look: impl Look) -> Result<Foreseen> {
+    let found = with_failed(found, name, now);
+    let waits = found.policies.iter().map(|policy| policy.spec.detection.kubelet.decisive_after.get());
+    let moments: BTreeSet<_> = waits.chain([Duration::ZERO]).collect();
+    let look = async |node: &str, silence: Silence| {
+        let live = look.look(node, silence).await?;
+        Ok::<_, Error>(if node == name { live.map(|live| failed_live(live, now)) } else { live })
+    };
+    Passes::new(found, name, now).run(moments, look).await
+}
+
+/// Decides as the controller does now. A node that is unreachable is taken to be so since its condition says it.
+pub async fn present(found: Found, name: &str, now: Now, look: impl Look) -> Result<Foreseen> {
+    let node = found.nodes.iter().find(|node| node.name_any() == name);
+    let ready = node.filter(|node| node.is_unreachable()).and_then(|node| {
+        let condition = node.status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
+        condition.last_transition_time.as_ref().map(time::from_k8s)
+    });
+    let since = ready.and_then(|at| now.wall.signed_duration_since(at).to_std().ok()).unwrap_or_default();
+    let begun = Now { mono: now.mono, wall: now.wall - since };
+    Passes::new(found, name, begun)
+        .run([since], async |node: &str, silence: Silence| look.look(node, silence).await)
+        .await
+}
+
+/// Reads a node from the API.
+pub trait Look {
+    /// The node as it is now; `None` when there is none.
+    fn look(&self, name: &str, silence: Silence) -> impl Future<Output = Result<Option<LiveNode>>>;
+}
+
+impl<F: AsyncFn(&str, Silence) -> Result<Option<LiveNode>>> Look for F {
+    async fn look(&self, name: &str, silence: Silence) -> Result<Option<LiveNode>> {
+        self(name, silence).await
+    }
+}
+
+/// Passes over the same cluster, one after the other.
+struct Passes<'a> {
+    name: &'a str,
+    found: Found,
+    memory: Memory,
+    begun: Now,
+    /// What was read of nodes: each once.
+    read: BTreeMap<String, Option<LiveNode>>,
+}
+
+impl<'a> Passes<'a> {
+    fn new(found: Found, name: &'a str, begun: Now) -> Self {
+        let mut memory = Memory::default();
+        // The node is seen first, alone: of all others nothing is known to have stood still.
+        let nodes = found.nodes.iter().filter(|node| node.name_any() == name).cloned().collect();
+        memory.look(Found { nodes, ..Found::default() }, EPOCH, begun);
+        Self { name, found, memory, begun, read: BTreeMap::new() }
+    }
+
+    async fn run(mut self, moments: impl IntoIterator<Item = Duration>, look: impl Look) -> Result<Foreseen> {
+        let mut written = Vec::new();
+        let mut last = None;
+        for after in moments {
+            let now = Now { mono: self.begun.mono + after, wall: self.begun.wall + after };
+            let (seen, decision) = self.pass(now, &look).await?;
+            for effect in decision.effects.clone() {
+                if let Effect::Open(fence) | Effect::Replan(fence) = &effect
+                    && fence.name_any() == self.name
+                {
+                    written.push((after, NodeFence::clone(fence)));
+                }
+                apply(&mut self.found, effect);
+            }
+            last = Some((seen, decision));
+        }
+        let (seen, decision) = last.unwrap_or_default();
+        let silence = silence_of(&seen, self.name);
+        // A node that is gone cannot be read; its NodeFence outlives it.
+        let is_there = self.found.nodes.iter().any(|node| node.name_any() == self.name);
+        let live = if is_there { self.live(self.name, silence, &look).await? } else { None };
+        let fence = self.found.fences.iter().find(|fence| fence.name_any() == self.name).cloned();
+        Ok(Foreseen { seen, decision, live, fence, written })
+    }
+
+    async fn pass(&mut self, now: Now, look: &impl Look) -> Result<(Seen, Decision)> {
+        let mut seen = self.memory.look(self.found.clone(), EPOCH, now);
+        let mut decision = decide(&seen, now);
+        if !decision.look_at.is_empty() {
+            for name in &decision.look_at {
+                let live = self.live(name, silence_of(&seen, name), look).await?;
+                seen.live.extend(live.map(|live| (name.clone(), live)));
+            }
+            decision = decide(&seen, now);
+        }
+        self.memory.note(&decision, now);
+        Ok((seen, decision))
+    }
+
+    async fn live(&mut self, name: &str, silence: Silence, look: &impl Look) -> Result<Option<LiveNode>> {
+        if !self.read.contains_key(name) {
+            let read = look.look(name, silence).await?;
+            self.read.insert(name.to_owned(), read);
+        }
+        let read = self.read.get(name).cloned().flatten();
+        Ok(read.map(|live| LiveNode { silence: silence.read_live(&live.node), ..live }))
+    }
+}
+
+fn silence_of(seen: &Seen, name: &str) -> Silence {
+    let known = seen.nodes.iter().find(|(node, _)| node.name_any() == name);
+    known.map(|(_, silence)| *silence).unwrap_or_default()
+}
+
+/// What the controller would have written.
+fn apply(found: &mut Found, effect: Effect) {
+    match effect {
+        Effect::Open(fence) => found.fences.push(Arc::from(fence)),
+        Effect::Replan(fence) => {
+            if let Some(known) = found.fences.iter_mut().find(|known| known.metadata.name == fence.metadata.name) {
+                Arc::make_mut(known).spec = fence.spec;
+            }
+        }
+        Effect::Record(policy) => {
+            if let Some(known) = found.policies.iter_mut().find(|known| known.metadata.name == policy.metadata.name) {
+                Arc::make_mut(known).status = policy.status;
+            }
+        }
+        // Who selects and what is released does not depend on finalizers.
+        Effect::Guard(_) | Effect::Unguard(_) => {}
+    }
+}
+
+fn with_failed(mut found: Found, name: &str, now: Now) -> Found {
+    for node in found.nodes.iter_mut().filter(|node| node.name_any() == name) {
+        *node = Arc::new(failed(node, now));
+    }
+    for pod in found.pods.iter_mut().filter(|pod| pod.pod.spec.node_name.as_deref() == Some(name)) {
+        *pod = not_ready(pod.clone());
+    }
+    found
+}
+
+fn failed_live(live: LiveNode, now: Now) -> LiveNode {
+    let node = Arc::new(failed(&live.node, now));
+    LiveNode {
+        silence: live.silence.read_live(&node),
+        node,
+        lease_is_still: true,
+        pods: live.pods.into_iter().map(not_ready).collect(),
+        ..live
+    }
+}
+
+/// The node as the node lifecycle controller has it once its kubelet is silent.
+fn failed(node: &Node, now: Now) -> Node {
+    let mut node = node.clone();
+    if node.is_unreachable() {
+        return node;
+    }
+    let ready = StatusCondition {
+        type_: "Ready".into(),
+        status: "Unknown".into(),
+        last_transition_time: Some(time::to_k8s(now.wall)),
+    };
+    node.status.conditions.retain(|condition| condition.type_ != "Ready");
+    node.status.conditions.push(ready);
+    let taints = node.spec.taints.get_or_insert_default();
+    taints.retain(|taint| taint.key != names::NOT_READY_TAINT && taint.key != names::UNREACHABLE_TAINT);
+    taints.push(Taint {
+        key: names::UNREACHABLE_TAINT.into(),
+        effect: "NoSchedule".into(),
+        value: None,
+        time_added: Some(time::to_k8s(now.wall)),
+    });
+    node
+}
+
+/// The pod as the node lifecycle controller has it then.
+fn not_ready(mut view: PodView) -> PodView {
+    let ready = |condition: &&mut StatusCondition| condition.type_ == "Ready" && condition.status == "True";
+    let pod: &mut Pod = Arc::make_mut(&mut view.pod);
+    if let Some(condition) = pod.status.conditions.iter_mut().find(ready) {
+        condition.status = "False".into();
+    }
+    view
+}
+
+#[cfg(test)]
+#[path = "foresee_tests.rs"]
+mod tests;

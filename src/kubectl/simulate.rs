@@ -1,0 +1,434 @@
+//! `kubectl bulkhead simulate node`: the plan that would be carried out if the node failed now, and what would hold it.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use serde::Serialize;
+
+use crate::api::driver_report::DriverReport;
+use crate::api::fence_request::FenceRequest;
+use crate::api::fencing::{FenceMethod, FenceMethodType, Proof};
+use crate::api::node_fence::{NodeFence, PlannedPod, PlannedPolicy, PlannedVolume, PodAction, PodStatusState};
+use crate::api::resiliency_policy::ResiliencyPolicy;
+use crate::api::time::Now;
+use crate::controllers::node_fence::decide::{Seen as NodeSeen, Settings};
+use crate::controllers::node_fence::memory::{Found as NodeFound, Incident, Live};
+use crate::controllers::node_fence::rows::{Rows, VolumeRow};
+use crate::controllers::node_fence::status;
+use crate::controllers::resiliency_policy::decide::{self, Seen};
+use crate::controllers::resiliency_policy::plan::{self, LiveNode};
+use crate::controllers::resiliency_policy::status::reason_of;
+
+use super::foresee::Foreseen;
+use super::print::{Page, Report, names, or_dash};
+use super::words;
+
+/// What would be done if a node failed now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Simulation {
+    /// The node.
+    pub node: String,
+    /// What would come of it.
+    pub outcome: Outcome,
+    /// The same in a sentence.
+    pub message: String,
+    /// Episode of the NodeFence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub episode: Option<i64>,
+    /// Digest of the plan, as an approval names it; absent where a brake holds, since nothing is planned then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// The writes of the plan: more than one where policies wait differently long.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
+    /// Why nothing would be done with the plan at first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<Said>,
+    /// Brakes that hold the node, and those that policies of its pods report.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub brakes: Vec<Brake>,
+    /// Policies of the plan.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<PlannedPolicy>,
+    /// Every pod of the node that was looked at.
+    pub pods: Vec<PodRow>,
+    /// Every volume of those pods, and every attachment of the node.
+    pub volumes: Vec<VolumeForeseen>,
+}
+
+/// What would come of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Outcome {
+    /// A NodeFence would be opened.
+    Opens,
+    /// The NodeFence of an earlier incident would begin its next episode.
+    NextEpisode,
+    /// The plan of the open incident would grow.
+    Grows,
+    /// An incident is open already, and its plan lacks nothing.
+    IsOpen,
+    /// A brake holds: nothing would be begun. The plan is what would come when it lets go.
+    Restrained,
+    /// Nothing: no pod there is protected.
+    Nothing,
+}
+
+/// One write of the plan.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    /// Seconds after Kubernetes calls the node unreachable.
+    pub after_seconds: u64,
+    /// Digest of the plan then.
+    pub digest: String,
+}
+
+/// A reason, and what it means.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Said {
+    /// As the API spells it.
+    pub reason: String,
+    /// In words.
+    pub message: String,
+}
+
+/// A brake.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Brake {
+    /// The policy whose brake it is.
+    pub policy: String,
+    /// Which brake, as the API spells it.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// It holds this node, now.
+    pub holds: bool,
+    /// What it means, and what to do.
+    pub message: String,
+}
+
+/// A pod of the plan.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRow {
+    /// As in `spec.plan.pods`.
+    #[serde(flatten)]
+    pub plan: PlannedPod,
+    /// Why it would not go though it is to be released, as far as can be seen before anything is fenced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Said>,
+}
+
+/// A volume of the plan.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeForeseen {
+    /// As in `spec.plan.volumes`.
+    #[serde(flatten)]
+    pub plan: PlannedVolume,
+    /// A pod to release waits for it.
+    pub needed: bool,
+    /// The strongest proof that its methods can give today.
+    pub best_proof: Proof,
+    /// The method that gives it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<FenceMethodType>,
+    /// Why that is not enough.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Said>,
+}
+
+/// What an incident would make of its plan at first, by the controller's own rows.
+struct Prospect {
+    rows: Rows,
+    held: Option<Said>,
+}
+
+/// Tells what was foreseen. `requests` are the FenceRequests of the node that exist.
+pub fn report(
+    name: &str,
+    foreseen: &Foreseen,
+    before: Option<&NodeFence>,
+    requests: &[Arc<FenceRequest>],
+    now: Now,
+) -> Simulation {
+    let seen = &foreseen.seen;
+    let held_by = foreseen.decision.restrained.iter().find(|held| held.node == name);
+    let written = foreseen.written.last().map(|(_, fence)| fence);
+    let outcome = match (written, held_by, before) {
+        (Some(_), _, None) => Outcome::Opens,
+        (Some(fence), _, Some(before)) if fence.spec.episode > before.spec.episode => Outcome::NextEpisode,
+        (Some(_), ..) => Outcome::Grows,
+        (None, Some(_), _) => Outcome::Restrained,
+        (None, None, Some(before)) if crate::controllers::resiliency_policy::brakes::in_progress(before) => {
+            Outcome::IsOpen
+        }
+        (None, None, _) => Outcome::Nothing,
+    };
+    let fence = match outcome {
+        Outcome::Restrained => drafted(name, foreseen, before, now),
+        Outcome::Nothing => None,
+        _ => foreseen.fence.clone(),
+    };
+    let brakes = brakes(name, foreseen);
+    let prospect =
+        fence.as_ref().zip(foreseen.live.as_ref()).map(|(fence, live)| prospect(seen, fence, live, requests, now));
+    let (pods, volumes) = rows(fence.as_deref(), prospect.as_ref(), seen);
+    let spec = fence.as_ref().map(|fence| &fence.spec).filter(|_| outcome != Outcome::Restrained);
+    Simulation {
+        node: name.to_owned(),
+        outcome,
+        message: message(name, outcome, &pods, &volumes, &brakes),
+        episode: spec.map(|spec| spec.episode),
+        digest: spec.map(|spec| spec.plan.digest.clone()),
+        steps: foreseen
+            .written
+            .iter()
+            .map(|(after, fence)| Step { after_seconds: after.as_secs(), digest: fence.spec.plan.digest.clone() })
+            .collect(),
+        held: prospect.and_then(|prospect| prospect.held),
+        brakes,
+        policies: fence.as_ref().map(|fence| fence.spec.policies.clone()).unwrap_or_default(),
+        pods,
+        volumes,
+    }
+}
+
+/// The plan that would come if the brake let go.
+fn drafted(name: &str, foreseen: &Foreseen, before: Option<&NodeFence>, now: Now) -> Option<Arc<NodeFence>> {
+    let live = foreseen.live.as_ref()?;
+    let policies = foreseen.seen.policies.iter().map(Arc::as_ref);
+    let policies = policies.filter(|policy| policy.metadata.deletion_timestamp.is_none());
+    let episode = before.map_or(1, |before| before.spec.episode + 1);
+    let draft = plan::draft(live, policies, &foreseen.seen.namespaces, episode, now)?;
+    let mut fence = before.cloned().unwrap_or_else(|| {
+        let spec = crate::api::node_fence::NodeFenceSpec {
+            episode,
+            node: plan::identity(&live.node),
+            policies: draft.policies.clone(),
+            plan: draft.plan.clone(),
+            approval: None,
+            hold: None,
+        };
+        NodeFence::new(name, spec)
+    });
+    fence.spec.episode = episode;
+    fence.spec.plan = draft.plan;
+    fence.spec.policies = draft.policies;
+    Some(Arc::new(fence))
+}
+
+/// Brakes that hold the node now, then what the policies of its pods report.
+fn brakes(name: &str, foreseen: &Foreseen) -> Vec<Brake> {
+    let words = |reason: &str| words::of_incident(reason).map(|words| format!("{}; {}", words.means, words.next));
+    let brake = |policy: &str, type_: &str, holds| Brake {
+        policy: policy.to_owned(),
+        type_: type_.to_owned(),
+        holds,
+        message: words(type_).unwrap_or_default(),
+    };
+    let holding = foreseen.decision.restrained.iter().filter(|held| held.node == name);
+    let mut brakes: Vec<_> = holding.map(|held| brake(&held.policy, held.brake, true)).collect();
+    let pods = foreseen.live.iter().flat_map(|live| &live.pods);
+    let mut policies: Vec<&ResiliencyPolicy> = pods
+        .filter_map(|pod| decide::effective(&foreseen.seen, pod))
+        .flat_map(|effective| effective.policies().to_vec())
+        .collect();
+    policies.sort_by_key(|policy| policy.name_any());
+    policies.dedup_by_key(|policy| policy.name_any());
+    for policy in policies {
+        for restraint in policy.status.iter().flat_map(|status| &status.restraints) {
+            let reported = brake(&policy.name_any(), reason_of(restraint.type_), false);
+            if !brakes.iter().any(|known| known.policy == reported.policy && known.type_ == reported.type_) {
+                brakes.push(reported);
+            }
+        }
+    }
+    brakes
+}
+
+/// The first pass of `node_fence` over the plan.
+fn prospect(
+    seen: &Seen,
+    fence: &Arc<NodeFence>,
+    live: &LiveNode,
+    requests: &[Arc<FenceRequest>],
+    now: Now,
+) -> Prospect {
+    let mut incident = Incident::default();
+    let named = |policy: &&Arc<ResiliencyPolicy>| fence.spec.policies.iter().any(|it| it.name == policy.name_any());
+    let found = NodeFound {
+        fence: fence.clone(),
+        node: Some(live.node.clone()),
+        lease: None,
+        pods: live.pods.clone(),
+        attachments: live.attachments.clone(),
+        requests: requests.to_vec(),
+        reports: seen.reports.clone(),
+        node_report: None,
+        healths: Some(seen.healths.clone()),
+        policies: seen.policies.iter().filter(named).cloned().collect(),
+    };
+    let stored = incident.look(found, Settings::default(), now);
+    let live = Live {
+        node: Some(live.node.clone()),
+        lease: None,
+        pods: live.pods.clone(),
+        attachments: live.attachments.clone(),
+        node_report: None,
+    };
+    let seen: NodeSeen = incident.look_live(stored, live, now);
+    let rows = Rows::advance(&seen, now);
+    let status = status::compute(&seen, &rows, None, now);
+    let held = crate::api::conditions::find(&status.conditions, "Held").filter(|held| held.status == "True");
+    let held = held.map(|held| Said { reason: held.reason.clone(), message: held.message.clone() });
+    Prospect { rows, held }
+}
+
+fn rows(fence: Option<&NodeFence>, prospect: Option<&Prospect>, seen: &Seen) -> (Vec<PodRow>, Vec<VolumeForeseen>) {
+    let Some(plan) = fence.map(|fence| &fence.spec.plan) else { return Default::default() };
+    let pod = |plan: &PlannedPod| {
+        let row = prospect.and_then(|it| it.rows.pods.iter().find(|row| row.uid == plan.uid));
+        let waits = row.filter(|row| plan.action == PodAction::Release && row.state == PodStatusState::Waiting);
+        let waits = waits.map(|row| Said {
+            reason: row.reason.clone().unwrap_or_default(),
+            message: row.message.clone().unwrap_or_default(),
+        });
+        PodRow { plan: plan.clone(), waits }
+    };
+    let volume = |plan: &PlannedVolume| {
+        let row = prospect.and_then(|it| it.rows.volumes.iter().find(|row| row.plan == *plan));
+        let report = plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
+        let (best_proof, method) = best_proof(&plan.methods, report.map(Arc::as_ref));
+        let needed = row.is_some_and(|row| row.needed);
+        VolumeForeseen {
+            plan: plan.clone(),
+            needed,
+            best_proof,
+            method,
+            waits: row.filter(|row| row.needed).and_then(|row| weakness(row, best_proof)),
+        }
+    };
+    (plan.pods.iter().map(pod).collect(), plan.volumes.iter().map(volume).collect())
+}
+
+/// The strongest proof that methods can give with what the driver says of itself today.
+pub fn best_proof(methods: &[FenceMethod], report: Option<&DriverReport>) -> (Proof, Option<FenceMethodType>) {
+    let proof = |method: &FenceMethod| match method.type_ {
+        FenceMethodType::Detach => Proof::Acknowledged,
+        FenceMethodType::Unpublish => report.map_or(Proof::None, DriverReport::unpublish_proof),
+    };
+    let mut best = (Proof::None, None);
+    for method in methods {
+        let proof = proof(method);
+        if proof > best.0 {
+            best = (proof, Some(method.type_));
+        }
+    }
+    best
+}
+
+fn weakness(row: &VolumeRow, best: Proof) -> Option<Said> {
+    let said = row
+        .status
+        .reason
+        .clone()
+        .map(|reason| Said { reason, message: row.status.message.clone().unwrap_or_default() });
+    said.or_else(|| {
+        (best < row.minimum).then(|| Said {
+            reason: "ProofTooWeak".into(),
+            message: format!("best proof {best:?}, {:?} is required", row.minimum),
+        })
+    })
+}
+
+fn message(name: &str, outcome: Outcome, pods: &[PodRow], volumes: &[VolumeForeseen], brakes: &[Brake]) -> String {
+    let going: Vec<_> = pods.iter().filter(|pod| pod.plan.action == PodAction::Release).collect();
+    let waiting = going.iter().filter(|pod| pod.waits.is_some()).count();
+    let wait = if waiting > 0 { format!(", of which {waiting} would wait") } else { String::new() };
+    let cut_off = volumes.iter().filter(|volume| volume.needed).count();
+    let plan = format!("{} of {} pods released{wait}, {cut_off} volumes cut off", going.len(), pods.len());
+    match outcome {
+        Outcome::Opens => format!("if node {name} failed now, its NodeFence would be opened: {plan}"),
+        Outcome::NextEpisode => {
+            format!("if node {name} failed now, its NodeFence would begin the next episode: {plan}")
+        }
+        Outcome::Grows => format!("if node {name} failed now, the plan of its open incident would grow: {plan}"),
+        Outcome::IsOpen => format!("node {name} has an open incident, and its plan lacks nothing: {plan}"),
+        Outcome::Restrained => {
+            let held: Vec<_> = brakes
+                .iter()
+                .filter(|brake| brake.holds)
+                .map(|it| format!("{} of policy {}", it.type_, it.policy))
+                .collect();
+            format!("if node {name} failed now, nothing would be begun: {}. When it lets go: {plan}", held.join(", "))
+        }
+        Outcome::Nothing => format!(
+            "if node {name} failed now, nothing would be done: no pod there is protected against the failure of its node"
+        ),
+    }
+}
+
+impl Report for Simulation {
+    fn text(&self) -> String {
+        let mut page = Page::default().line(&self.message);
+        if let (Some(episode), Some(digest)) = (self.episode, &self.digest) {
+            page = page.line(format!("Episode {episode}, plan {digest}"));
+        }
+        if self.steps.len() > 1 {
+            page = page.list(self.steps.iter().map(|it| format!("after {} s: plan {}", it.after_seconds, it.digest)));
+        }
+        if let Some(held) = &self.held {
+            page = page.line(format!("Held at first: {}: {}", held.reason, held.message));
+        }
+        page.table("PODS", POD_COLUMNS, self.pods.iter().map(pod_columns).collect())
+            .table("VOLUMES", VOLUME_COLUMNS, self.volumes.iter().map(volume_columns).collect())
+            .table("BRAKES", BRAKE_COLUMNS, self.brakes.iter().map(brake_columns).collect())
+            .end()
+    }
+}
+
+const POD_COLUMNS: [&str; 7] = ["NAMESPACE", "NAME", "ACTION", "REASON", "POLICY", "VOLUMES", "WAITS"];
+
+fn pod_columns(row: &PodRow) -> [String; 7] {
+    let plan = &row.plan;
+    [
+        plan.namespace.clone(),
+        plan.name.clone(),
+        format!("{:?}", plan.action),
+        plan.reason.clone(),
+        or_dash(plan.policy.as_ref()),
+        names(&plan.volumes),
+        or_dash(row.waits.as_ref().map(said)),
+    ]
+}
+
+const VOLUME_COLUMNS: [&str; 7] = ["NAME", "DRIVER", "NODEID", "MINIMUM", "BEST", "METHODS", "WAITS"];
+
+fn volume_columns(row: &VolumeForeseen) -> [String; 7] {
+    let plan = &row.plan;
+    let methods: Vec<_> = plan.methods.iter().map(|method| format!("{:?}", method.type_)).collect();
+    [
+        plan.name.clone(),
+        or_dash(plan.driver.as_ref()),
+        or_dash(plan.node_id.as_ref()),
+        format!("{:?}", plan.minimum_proof),
+        format!("{:?}", row.best_proof),
+        names(&methods),
+        or_dash(row.waits.as_ref().map(said)),
+    ]
+}
+
+/// Columns of brakes.
+pub const BRAKE_COLUMNS: [&str; 4] = ["POLICY", "BRAKE", "HOLDS", "MEANS"];
+
+/// A row of brakes.
+pub fn brake_columns(brake: &Brake) -> [String; 4] {
+    let holds = if brake.holds { "yes" } else { "no" };
+    [brake.policy.clone(), brake.type_.clone(), holds.to_owned(), brake.message.clone()]
+}
+
+fn said(said: &Said) -> String {
+    if said.message.is_empty() { said.reason.clone() } else { format!("{}: {}", said.reason, said.message) }
+}

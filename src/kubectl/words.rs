@@ -1,0 +1,154 @@
+//! What the reasons mean, and what to do: the words of docs/operations.md, so that nobody needs the page at night. A reason
+//! that is not here is told as it is.
+
+/// What a reason of a NodeFence means, and what to do about it.
+pub struct Words {
+    /// What it means.
+    pub means: &'static str,
+    /// What to do.
+    pub next: &'static str,
+}
+
+const NOTHING: &str = "nothing: it goes on by itself";
+
+/// Why a whole incident waits: the reason of its condition Ready, Held or Stalled.
+pub fn of_incident(reason: &str) -> Option<Words> {
+    let (means, next) = match reason {
+        "Tainting" => ("label and taint are being set", NOTHING),
+        "Fencing" => ("volumes are being cut off; pods whose volumes are all proved go meanwhile", NOTHING),
+        "Releasing" => ("pods whose volumes are proved are being deleted", NOTHING),
+        "Detaching" => ("attachments are being removed, and watched for one re-sync of the attacher", NOTHING),
+        "AwaitingNode" => (
+            "everything has moved; the node is away",
+            "repair or reboot the node, or delete its Node object if it never comes back",
+        ),
+        "Cleaning" => ("the node is back, and its agent removes what is left of the moved pods", NOTHING),
+        "Recovered" => ("it is over; only the record is kept, for 7 days", "nothing"),
+        "FencerMissing" => (
+            "no sidecar speaks for the driver, so nobody can cut its volumes off",
+            "run bulkhead-csi-sidecar beside the driver's controller; kubectl bulkhead doctor says what is missing",
+        ),
+        "FencerSilent" => (
+            "the driver's sidecar does not answer",
+            "look at the sidecar's pod and log: does it run and lead, is the driver's socket there?",
+        ),
+        "Unimplemented" => (
+            "the driver cannot take a volume away from a node",
+            "give the policy another method for this driver, with a weaker proof: spec.fencing.drivers",
+        ),
+        "DriverUnavailable" => ("the driver does not answer its sidecar", "look at the driver and the array"),
+        "ProofTooWeak" => (
+            "a volume is not proved to be cut off, so the pods that use it stay",
+            "look at the row's message and at the array: if it lists the node, the node still has access",
+        ),
+        "FenceTimeout" => (
+            "the driver gave no answer within callTimeout",
+            "look at the array; raise spec.fencing.callTimeout if it is only slow",
+        ),
+        "UnknownVolumeKind" => (
+            "a volume is of a kind that no method covers",
+            "release the pod by hand once you know that the node is off (docs/operations.md)",
+        ),
+        "LocalVolume" => (
+            "the pod's data is on the dead node",
+            "bring the node back, or give the data up and delete the pod and its claim",
+        ),
+        "SharerHeld" | "UnselectedSharer" => {
+            ("a pod that stays uses the same volume", "select that pod too, or move it; the message names it")
+        }
+        "IdentityAmbiguous" => (
+            "it is not certain whom to cut off, so nothing is done",
+            "find out on the array which host has the volume, unpublish there, then release the pod by hand (docs/operations.md)",
+        ),
+        "AwaitingApproval" => (
+            "the plan waits for a person",
+            "read it with kubectl bulkhead explain node, then kubectl bulkhead approve node",
+        ),
+        "ApprovalOutdated" => {
+            ("the plan has grown since it was approved", "read it again, then kubectl bulkhead approve node")
+        }
+        "HeldByPerson" => {
+            ("a person holds it: spec.hold has the reason", "kubectl bulkhead unhold node when it may go on")
+        }
+        "DryRun" => ("a policy of mode DryRun records what it would do", "nothing; set mode: Enforce if it should act"),
+        "Paused" => (
+            "the policy or the node is paused by annotation bulkhead.dev/paused",
+            "kubectl bulkhead resume policy or node when it may go on",
+        ),
+        "MaintenanceWindow" => {
+            ("a maintenance window of the policy is open", "wait for its end, or take it out of the policy")
+        }
+        "CorrelatedOutage" => (
+            "too many nodes are suspected at once: the observer or the network is at fault",
+            "look at the network and the API server; it goes on by itself when the brake lets go",
+        ),
+        "Cooldown" => ("too many nodes were suspected a moment ago", "wait, or lower spec.limits.cooldown"),
+        "BudgetExhausted" => (
+            "spec.limits.maxNodes or ceiling is used up within window",
+            "wait, or raise it; look why nodes that are back are not clean: their incidents count",
+        ),
+        "ArrayOutage" => (
+            "the array is in trouble for too many nodes at once",
+            "look at the array; it goes on by itself when the brake lets go",
+        ),
+        "IOInProgress" => {
+            ("the array says that the node still writes", "look at the node: it may be alive behind a broken network")
+        }
+        "CleanupBlocked" => (
+            "the node is back, and something of the moved pods cannot be removed",
+            "reboot the node: the taint then goes by itself",
+        ),
+        _ => return None,
+    };
+    Some(Words { means, next })
+}
+
+/// Why a pod goes or stays.
+pub fn of_pod(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "NodeFailure" => "its node failed",
+        "VolumeTaint" => "its volume is tainted there",
+        "StoragePathLoss" => "its node lost the path to its storage",
+        "NoPolicy" => "no policy selects it for a failed node",
+        "DryRun" => "its policy only records",
+        "DaemonSet" => "it belongs to its node",
+        "StaticPod" => "it belongs to its node",
+        "Completed" => "it has ended",
+        "BarePod" => "no controller would create it again",
+        "NoVolumes" => "nothing proves that it stopped",
+        "MigrationTarget" => "a virtual machine is moving there",
+        "ReleasedByOthers" => "somebody else deleted it, without our proof",
+        "NodeReturned" => "its node came back",
+        "TaintGone" => "the taint of its volume went",
+        other => of_incident(other)?.means,
+    })
+}
+
+/// `reason`, and what it means if that is known.
+pub fn pod(reason: &str) -> String {
+    of_pod(reason).map_or_else(|| reason.to_owned(), |words| format!("{reason}: {words}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_of_an_incident_that_is_documented_has_words() {
+        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
+        let section = page.split("## An incident waits").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+        let named = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        let rows: Vec<_> = named.filter(|reason| *reason != "REASON").collect();
+        assert!(rows.len() > 8, "{rows:?}");
+        for reason in rows {
+            assert!(of_incident(reason).is_some(), "{reason} has no words");
+        }
+    }
+
+    #[test]
+    fn a_reason_without_words_is_told_as_it_is() {
+        assert_eq!(pod("SomethingNew"), "SomethingNew");
+        assert_eq!(pod("BarePod"), "BarePod: no controller would create it again");
+        assert!(pod("LocalVolume").starts_with("LocalVolume: the pod's data"));
+    }
+}
