@@ -21,6 +21,7 @@ use bulkhead::controllers::resiliency_policy::memory::{Found as ClusterFound, Me
 use bulkhead::controllers::resiliency_policy::plan::{self, LiveNode};
 use bulkhead::controllers::resiliency_policy::silence::is_still;
 use bulkhead::mutants::{self, Mutant};
+use kube::ResourceExt;
 
 use crate::api::{Api, Change, Kind, LeaderLease, Refusal, View};
 use crate::shape::Shape;
