@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use bulkhead::api::driver_report::PathState;
 use bulkhead::api::fencing::Proof;
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{NodeFence, Phase, PodAction};
@@ -131,8 +130,6 @@ fn calm(world: &mut World, chance: &mut dyn Chance) {
     all.extend(world.arrays.keys().map(|driver| Fault::Mood(driver.clone(), Mood::default())));
     all.extend(world.shape.nodes.iter().map(|node| Fault::FillCsiNode(node.clone())));
     all.extend(world.shape.volumes.keys().map(|volume| Fault::HealVolume(volume.clone())));
-    let told = world.arrays.keys().cloned().collect::<Vec<_>>();
-    all.extend(told.into_iter().map(|driver| Fault::TellPaths(driver, Vec::new(), PathState::Unknown)));
     all.iter().for_each(|fault| world.perform(Task::Fault(Box::new(fault.clone())), chance));
     world.tell(|| "CALM".into());
 }

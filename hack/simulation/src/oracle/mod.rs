@@ -3,7 +3,6 @@
 
 mod effects;
 mod incidents;
-mod paths;
 mod recovery;
 mod volumes;
 mod writers;
@@ -52,8 +51,6 @@ pub struct Oracle {
     cut: BTreeMap<String, BTreeSet<String>>,
     /// Until when a volume was in trouble on a node, and not everywhere, by volume and node; `None` while it is.
     troubles: BTreeMap<(String, String), Option<Millis>>,
-    /// Until when an array called the path of a node lost, by driver and node; `None` while it does.
-    lost_paths: BTreeMap<(String, String), Option<Millis>>,
     /// Rows recorded as Clean: uid of the NodeFence, episode and volume.
     cleaned: BTreeSet<(String, i64, String)>,
 }
