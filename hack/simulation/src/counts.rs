@@ -38,8 +38,6 @@ counts! {
     opened,
     /// Of these, for the sake of volumes.
     opened_for_volumes,
-    /// Incidents of a lost path that were opened.
-    opened_for_paths,
     /// Pods that stayed though their volumes were tainted.
     unmoved,
     /// Passes that found volumes of too many nodes tainted.

@@ -1,14 +1,11 @@
 //! Runs a schedule to its end, and judges the end: I7 (nothing that can go is held), I8 (whatever crashed, the same end)
 //! and I11 (nothing is written at rest).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bulkhead::api::driver_report::PathState;
 use bulkhead::api::fencing::{PolicyMode, Proof};
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{NodeFence, Phase, PodAction};
-use bulkhead::api::units;
 use bulkhead::controllers::resiliency_policy::brakes;
 use kube::ResourceExt;
 
@@ -139,8 +136,6 @@ fn calm(world: &mut World, chance: &mut dyn Chance) {
     let people = people.chain([Person::ResumePolicies, Person::SetMode(PolicyMode::Enforce)]);
     all.extend(people.map(Fault::Person));
     all.extend(world.shape.nodes.iter().map(|node| Fault::Person(Person::Approve(node.clone()))));
-    let told = world.arrays.keys().cloned().collect::<Vec<_>>();
-    all.extend(told.into_iter().map(|driver| Fault::TellPaths(driver, Vec::new(), PathState::Unknown)));
     all.iter().for_each(|fault| world.perform(Task::Fault(Box::new(fault.clone())), chance));
     world.tell(|| "CALM".into());
 }
@@ -203,8 +198,7 @@ impl World {
         if matches!(state.reason.as_deref(), Some("SharerHeld" | "UnknownVolumeKind" | "LocalVolume")) {
             return Some("it shares a volume with one that stays");
         }
-        let unit = volumes_of_unit(fence, &row.uid);
-        let unprovable = unit.iter().any(|volume| self.is_unprovable(fence, volume));
+        let unprovable = row.volumes.iter().any(|volume| self.is_unprovable(fence, volume));
         unprovable.then_some("no proof can be had")
     }
 
@@ -280,14 +274,4 @@ impl World {
         }
         left
     }
-}
-
-/// The volumes that must be proved before a pod goes: of all pods that hang together with it by volumes they share.
-fn volumes_of_unit(fence: &NodeFence, uid: &str) -> BTreeSet<String> {
-    let rows: Vec<_> = fence.spec.plan.pods.iter().filter(|row| row.action == PodAction::Release).collect();
-    let used = rows.iter().enumerate().flat_map(|(place, row)| row.volumes.iter().map(move |name| (place, name)));
-    let units = units::units(rows.len(), units::by_name(used));
-    let unit = rows.iter().position(|row| row.uid == uid).and_then(|place| units.get(place));
-    let members = rows.iter().zip(&units).filter(|(_, other)| Some(*other) == unit);
-    members.flat_map(|(row, _)| row.volumes.iter().cloned()).collect()
 }

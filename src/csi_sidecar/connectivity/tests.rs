@@ -123,7 +123,8 @@ fn nothing_counts_sooner_than_the_most_patient_policy_allows() {
         recovery_threshold: recovery,
         ..StorageDetection::default()
     };
-    let cases: [(&[StorageDetection], Option<(u64, u32, u32)>); 5] = [
+    type Case<'a> = (&'a [StorageDetection], Option<(u64, u32, u32)>);
+    let cases: [Case; 5] = [
         (&[], None),
         (&[policy(15, 3, 3)], Some((15, 3, 3))),
         (&[policy(15, 3, 6), policy(15, 5, 2)], Some((15, 5, 6))),

@@ -46,7 +46,6 @@ impl World {
         for effect in &decision.effects {
             let Protecting::Open(fence) = effect else { continue };
             self.judge_array_outage(pid, fence);
-            self.judge_backend_outage(pid, fence);
             let named = |name: &str| fence.spec.policies.iter().any(|it| it.name == name);
             let policies = self.api.policies.values().filter(|policy| named(&policy.name_any()));
             let outage =
@@ -97,7 +96,7 @@ impl World {
     pub(crate) fn notice_write(&mut self, id: u64) {
         let Some(write) = self.writes.get(&id) else { return };
         let (op, sent, pid) = (write.op.clone(), write.sent, write.pid);
-        if let Some(node) = self.destroys(&op).filter(|_| !self.is_for_volumes(&op, sent) && !self.is_for_paths(&op)) {
+        if let Some(node) = self.destroys(&op).filter(|_| !self.is_for_volumes(&op, sent)) {
             self.judge_health(pid, &node, sent, &name_of(&op));
         }
         if let Some(node) = self.destroys(&op).filter(|_| !matches!(op, Op::CreateFence(_))) {
@@ -108,7 +107,6 @@ impl World {
             Op::CreateFence(fence) | Op::ReplaceFence(fence) => {
                 self.judge_budget(fence);
                 self.judge_plan(pid, fence, sent);
-                self.judge_path(pid, fence, sent);
             }
             Op::DeletePod(pod, Some(0)) | Op::FailPod(pod) => self.judge_release(pod, sent),
             Op::DeleteAttachment(attachment) => {
@@ -283,7 +281,6 @@ impl World {
             Op::CreateFence(fence) => {
                 counts.opened += 1;
                 counts.opened_for_volumes += u64::from(fence.spec.plan.is_by_volume());
-                counts.opened_for_paths += u64::from(fence.spec.plan.is_by_path());
             }
             Op::ReplaceFence(fence) => {
                 let begun =

@@ -4,7 +4,6 @@
 mod effects;
 mod holds;
 mod incidents;
-mod paths;
 mod recovery;
 mod volumes;
 mod writers;
@@ -55,8 +54,6 @@ pub struct Oracle {
     troubles: BTreeMap<(String, String), Option<Millis>>,
     /// Since when incidents are held, by node.
     held_since: BTreeMap<String, Millis>,
-    /// Until when an array called the path of a node lost, by driver and node; `None` while it does.
-    lost_paths: BTreeMap<(String, String), Option<Millis>>,
     /// Rows recorded as Clean: uid of the NodeFence, episode and volume.
     cleaned: BTreeSet<(String, i64, String)>,
 }

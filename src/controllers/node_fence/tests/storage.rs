@@ -124,7 +124,8 @@ fn connected_but_not_clean_it_keeps_the_taint_too() {
 fn what_is_over_before_started_leaves_nothing() {
     let ignored = json!({ "triggers": { "storagePathLoss": "Ignore" } });
     let disabled = json!({ "detection": { "storage": { "connectivityCheck": "Disabled" } } });
-    let cases: [(&str, &dyn Fn(&mut World)); 4] = [
+    type Case<'a> = (&'a str, &'a dyn Fn(&mut World));
+    let cases: [Case; 4] = [
         ("the path is back", &|world| world.says_of_the_path(None)),
         ("the backend is out for everyone", &|world| world.restrain(Some(DRIVER))),
         ("nobody asks any more", &|world| world.edit_policy(&ignored)),

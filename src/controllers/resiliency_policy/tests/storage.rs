@@ -313,7 +313,8 @@ fn the_policy_says_which_drivers_can_be_asked() {
         let status = world.seen.policies[0].status.clone().unwrap();
         status.drivers.first().and_then(|driver| driver.storage_evidence)
     };
-    let cases: [(&str, fn(&mut World), StorageEvidence); 4] = [
+    type Case = (&'static str, fn(&mut World), StorageEvidence);
+    let cases: [Case; 4] = [
         ("able", |_| {}, StorageEvidence::Supported),
         (
             "without the extension",
