@@ -12,6 +12,7 @@ use crate::api::slim::{Lease, Node};
 use crate::api::time::{self, Now};
 use crate::controllers::resiliency_policy::decide::effective;
 use crate::controllers::resiliency_policy::evidence;
+use crate::controllers::resiliency_policy::storage::Paths;
 
 use super::foresee::Foreseen;
 use super::incident::IncidentReport;
@@ -160,9 +161,12 @@ fn renewed_at(lease: Option<&Lease>) -> Option<DateTime<Utc>> {
 /// What declares the node failed now for the first of its pods that could be released.
 fn declared(facts: &Facts, now: Now) -> Vec<Evidence> {
     let Some(live) = &facts.present.live else { return Vec::new() };
+    let seen = &facts.present.seen;
+    let paths = Paths::unrestrained(seen);
     let declares = |pod| {
-        let policies = effective(&facts.present.seen, pod)?;
-        evidence::declares(&live.node, live.silence, &pod.pod, &policies, now)
+        let policies = effective(seen, pod)?;
+        let storage = paths.evidence(&live.node, &live.reports, pod, &policies);
+        evidence::declares(&live.node, live.silence, &pod.pod, &policies, storage, now)
     };
     live.pods.iter().find_map(declares).unwrap_or_default()
 }

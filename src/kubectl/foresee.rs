@@ -164,6 +164,8 @@ fn apply(found: &mut Found, effect: Effect) {
         }
         // Who selects and what is released does not depend on finalizers.
         Effect::Guard(_) | Effect::Unguard(_) => {}
+        // Nor on what is done to programs that fail and to plugins that are down: the failed node has neither any more.
+        Effect::Reschedule { .. } | Effect::AddTaint { .. } | Effect::RemoveTaint { .. } => {}
     }
 }
 

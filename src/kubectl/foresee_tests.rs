@@ -10,6 +10,7 @@ use crate::api::node_fence::{NodeFenceStatus, Phase, Timeline};
 use crate::api::slim::{CsiNode, Lease, Namespace};
 use crate::api::usage::VolumeKind;
 use crate::controllers::resiliency_policy::plan;
+use crate::controllers::resiliency_policy::storage::Paths;
 use crate::controllers::testing::*;
 
 use super::*;
@@ -116,7 +117,7 @@ fn past(which: u8, found: &Found) -> Option<NodeFence> {
     let failing = LiveNode { node: Arc::new(unreachable(VICTIM)), ..live_of(found, VICTIM)? };
     let policies = found.policies.iter().map(Arc::as_ref);
     let long_ago = Now { wall: at(10_000), ..now() };
-    let draft = plan::draft(&failing, policies, &BTreeMap::new(), 1, long_ago)?;
+    let draft = plan::draft(&failing, policies, &BTreeMap::new(), &Paths::unrestrained(&Seen::default()), 1, long_ago)?;
     let spec = crate::api::node_fence::NodeFenceSpec {
         episode: 1,
         node: plan::identity(&failing.node),
@@ -171,6 +172,8 @@ fn live_of(found: &Found, name: &str) -> Option<LiveNode> {
     .unwrap();
     Some(LiveNode {
         silence: Silence::default(),
+        migration_targets: Default::default(),
+        reports: Default::default(),
         lease_is_still: node.is_unreachable(),
         node,
         pods,

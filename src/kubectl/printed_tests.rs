@@ -52,6 +52,8 @@ fn live(found: &Found, name: &str) -> Option<LiveNode> {
     let attached_volumes: BTreeMap<_, _> = volumes.collect();
     Some(LiveNode {
         silence: Silence::default(),
+        migration_targets: Default::default(),
+        reports: Default::default(),
         lease_is_still: node.is_unreachable(),
         node,
         pods,

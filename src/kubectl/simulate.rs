@@ -18,6 +18,7 @@ use crate::controllers::node_fence::status;
 use crate::controllers::resiliency_policy::decide::{self, Seen};
 use crate::controllers::resiliency_policy::plan::{self, LiveNode};
 use crate::controllers::resiliency_policy::status::reason_of;
+use crate::controllers::resiliency_policy::storage::Paths;
 
 use super::foresee::Foreseen;
 use super::print::{Page, Report, names, or_dash};
@@ -201,7 +202,8 @@ fn drafted(name: &str, foreseen: &Foreseen, before: Option<&NodeFence>, now: Now
     let policies = foreseen.seen.policies.iter().map(Arc::as_ref);
     let policies = policies.filter(|policy| policy.metadata.deletion_timestamp.is_none());
     let episode = before.map_or(1, |before| before.spec.episode + 1);
-    let draft = plan::draft(live, policies, &foreseen.seen.namespaces, episode, now)?;
+    let paths = Paths::unrestrained(&foreseen.seen);
+    let draft = plan::draft(live, policies, &foreseen.seen.namespaces, &paths, episode, now)?;
     let mut fence = before.cloned().unwrap_or_else(|| {
         let spec = crate::api::node_fence::NodeFenceSpec {
             episode,
@@ -272,6 +274,7 @@ fn prospect(
     };
     let stored = incident.look(found, Settings::default(), now);
     let live = Live {
+        fence: Some(fence.clone()),
         node: Some(live.node.clone()),
         lease: None,
         pods: live.pods.clone(),

@@ -1,11 +1,13 @@
 //! Runs a schedule to its end, and judges the end: I7 (nothing that can go is held), I8 (whatever crashed, the same end)
 //! and I11 (nothing is written at rest).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bulkhead::api::fencing::{PolicyMode, Proof};
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{NodeFence, Phase, PodAction};
+use bulkhead::api::units;
 use bulkhead::controllers::resiliency_policy::brakes;
 use kube::ResourceExt;
 
@@ -198,7 +200,8 @@ impl World {
         if matches!(state.reason.as_deref(), Some("SharerHeld" | "UnknownVolumeKind" | "LocalVolume")) {
             return Some("it shares a volume with one that stays");
         }
-        let unprovable = row.volumes.iter().any(|volume| self.is_unprovable(fence, volume));
+        let unit = volumes_of_unit(fence, &row.uid);
+        let unprovable = unit.iter().any(|volume| self.is_unprovable(fence, volume));
         unprovable.then_some("no proof can be had")
     }
 
@@ -274,4 +277,14 @@ impl World {
         }
         left
     }
+}
+
+/// The volumes that must be proved before a pod goes: of all pods that hang together with it by volumes they share.
+fn volumes_of_unit(fence: &NodeFence, uid: &str) -> BTreeSet<String> {
+    let rows: Vec<_> = fence.spec.plan.pods.iter().filter(|row| row.action == PodAction::Release).collect();
+    let used = rows.iter().enumerate().flat_map(|(place, row)| row.volumes.iter().map(move |name| (place, name)));
+    let units = units::units(rows.len(), units::by_name(used));
+    let unit = rows.iter().position(|row| row.uid == uid).and_then(|place| units.get(place));
+    let members = rows.iter().zip(&units).filter(|(_, other)| Some(*other) == unit);
+    members.flat_map(|(row, _)| row.volumes.iter().cloned()).collect()
 }

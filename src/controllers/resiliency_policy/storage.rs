@@ -149,6 +149,11 @@ impl<'a> Paths<'a> {
         Self { seen, restrained: restrained.collect() }
     }
 
+    /// What may be believed where no brake is asked.
+    pub fn unrestrained(seen: &'a Seen) -> Self {
+        Self { seen, restrained: BTreeSet::new() }
+    }
+
     /// The paths of a node that are lost, by these reports, whether or not their backend is out for everyone.
     fn disconnected<'r>(
         &self,

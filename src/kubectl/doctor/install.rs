@@ -15,7 +15,7 @@ const LEASE_OLD_AFTER: i64 = 60;
 /// The controller's Lease.
 const CONTROLLER_LEASE: &str = "bulkhead-controller";
 /// Bindings of the admission policies that failover rests on.
-pub const POLICIES: [&str; 9] = [
+pub const POLICIES: [&str; 10] = [
     "controller-writes.bulkhead.dev",
     "driver-report.bulkhead.dev",
     "fence-attest.bulkhead.dev",
@@ -24,6 +24,7 @@ pub const POLICIES: [&str; 9] = [
     "frozen-plan.bulkhead.dev",
     "frozen-request.bulkhead.dev",
     "node-report.bulkhead.dev",
+    "nodefence-approval.bulkhead.dev",
     "nodefence-people.bulkhead.dev",
 ];
 
