@@ -299,7 +299,7 @@ fn a_terminating_pod_that_nobody_planned_ends_the_out_of_service_taint() {
             world.fencers_act();
         }
     }
-    let mut late = pod("late", "n1", &[]);
+    let mut late = pod("late", "n1", &[csi("v3")]);
     Arc::make_mut(&mut late.pod).metadata.deletion_timestamp = Some(time::to_k8s(world.now.wall));
     world.seen.pods.push(late);
     world.pass();
