@@ -172,13 +172,15 @@ impl Incident {
     }
 
     /// Notes the rounds of a request that is about to be written. The clock of a proof starts before its round can be
-    /// seen by the fencer, so before the write is sent.
+    /// seen by the fencer, so before the write is sent. A round that is asked for again, since the store does not show it
+    /// yet, may have been seen since the first time: its answer is as old as that.
     pub fn note_asked(&mut self, request: &FenceRequest, before: Option<&FenceRequest>, now: Now) -> Noted {
         let known = before.map(|before| before.spec.volumes.as_slice()).unwrap_or_default();
         let mut previous = Vec::new();
         for volume in request.spec.volumes.iter().filter(|volume| !known.contains(volume)) {
             let key = (volume.episode, volume.name.clone());
-            let asked = Asked { round: volume.round, at: now.mono, wall: now.wall };
+            let first = self.asked.get(&key).copied().filter(|asked| asked.round == volume.round);
+            let asked = first.unwrap_or(Asked { round: volume.round, at: now.mono, wall: now.wall });
             previous.push((key.clone(), self.asked.insert(key, asked)));
         }
         previous
