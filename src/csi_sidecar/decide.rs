@@ -21,8 +21,10 @@ pub type RowKey = (i64, String);
 /// A call that has ended waits this long for others that are about to, so that one read and one write serve them all.
 /// A call that hangs delays the others by no more than that.
 const GATHER: Duration = Duration::from_millis(100);
-/// An unpublish that said OK this lately is not repeated when only its answer came too late: it is read again.
-const READ_ONLY_FOR: Duration = Duration::from_secs(60);
+/// An unpublish that said OK this lately is not repeated when only its answer came too late: it is read again. Long enough for
+/// a slow list, and no longer: by its next re-sync the attacher may have published the volume again, and then a list that
+/// leaves out the node would be all there is to go by.
+const READ_ONLY_FOR: Duration = Duration::from_secs(20);
 
 /// What a driver's refusal is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

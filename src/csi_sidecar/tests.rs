@@ -233,7 +233,7 @@ fn a_raised_round_fences_again_unless_its_ok_only_came_too_late() {
         case
     };
     assert!(reads(&asked_again(FenceOutcome::Fenced, 12).decide()), "a slow array is only read again");
-    assert!(sends(&asked_again(FenceOutcome::Fenced, 120).decide()), "an old OK is asked for again");
+    assert!(sends(&asked_again(FenceOutcome::Fenced, 30).decide()), "an old OK is asked for again");
     assert!(sends(&asked_again(FenceOutcome::Failed, 2).decide()), "a failed fence is tried again");
     let second = Case { round: 2, ..asked_again(FenceOutcome::Failed, 2).acknowledged(1, 2) };
     assert!(!sends(&second.decide()) && reads(&second.decide()), "the OK of this round is judged, not repeated");
