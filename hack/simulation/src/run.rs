@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bulkhead::api::fencing::{PolicyMode, Proof};
 use bulkhead::api::names;
-use bulkhead::api::node_fence::{NodeFence, Phase, PodAction};
+use bulkhead::api::node_fence::{DRY_RUN, NodeFence, Phase, PodAction};
 use bulkhead::api::units;
 use bulkhead::controllers::resiliency_policy::brakes;
 use kube::ResourceExt;
@@ -193,6 +193,10 @@ impl World {
         let held = fence.status.iter().flat_map(|status| &status.conditions);
         if held.into_iter().any(|condition| condition.type_ == "Held" && condition.status == "True") {
             return Some("the incident is held");
+        }
+        let planned = fence.spec.plan.pods.iter().find(|row| Some(&row.uid) == pod.metadata.uid.as_ref());
+        if planned.is_some_and(|row| row.reason == DRY_RUN && brakes::in_progress(fence)) {
+            return Some("it was kept by a rehearsal, and rows do not change while an incident in earnest lasts");
         }
         let row = self.planned_release(node, pod)?;
         let status = fence.status.as_ref()?;
