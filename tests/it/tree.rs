@@ -42,8 +42,8 @@ const IMPURE: [&str; 23] = [
 ];
 
 /// What `kubectl bulkhead` uses of a controller: its eyes and what is pure.
-const KUBECTL_SEES: [&str; 9] =
-    ["brakes", "decide", "evidence", "memory", "observe", "plan", "rows", "select", "status"];
+const KUBECTL_SEES: [&str; 10] =
+    ["brakes", "decide", "evidence", "memory", "observe", "plan", "rows", "select", "status", "storage"];
 
 /// Files of the S3 driver that decide.
 const S3_PURE: [&str; 4] = ["/mount_options.rs", "/decide.rs", "/publication.rs", "/credentials.rs"];

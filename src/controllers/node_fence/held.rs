@@ -90,7 +90,7 @@ fn unapproved(seen: &Seen) -> Option<Held> {
     }
     let spec = &seen.fence.spec;
     let node = seen.fence.metadata.name.as_deref().unwrap_or_default();
-    let remedy = format!("to carry it out: kubectl bulkhead approve {node}");
+    let remedy = format!("to carry it out: kubectl bulkhead approve node {node}");
     match &spec.approval {
         Some(approval) if approval.plan_digest == spec.plan.digest => None,
         Some(approval) => {

@@ -137,6 +137,12 @@ fn policy() -> Vec<Case> {
         one("spec.limits.maxUnhealthy", SHARE, "/spec/limits/maxUnhealthy", json!(0)),
         one("spec.limits.window", "must be between 0s and 24h", "/spec/limits/window", json!("25h")),
         one("spec.recovery.warnAfter", "must be between 1m and 168h", "/spec/recovery/warnAfter", json!("59s")),
+        one(
+            "spec.triggers.crashLoop.window",
+            "must be between 1m and 168h",
+            "/spec/triggers/crashLoop/window",
+            json!("59s"),
+        ),
         one("spec.limits.cooldown", "must be between 0s and 24h", "/spec/limits/cooldown", json!("25h")),
     ]
 }

@@ -253,7 +253,7 @@ fn what_is_held_is_no_failure() {
     assert!(!conditions::is_true(&status.conditions, "Stalled"), "{:?}", status.conditions);
     let ready = conditions::find(&status.conditions, "Ready").unwrap();
     assert_eq!(
-        (ready.reason.as_str(), ready.message.contains("kubectl bulkhead approve n1")),
+        (ready.reason.as_str(), ready.message.contains("kubectl bulkhead approve node n1")),
         ("AwaitingApproval", true)
     );
 }
