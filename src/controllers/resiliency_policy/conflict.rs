@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::resiliency_policy::{
-    DetachMode, NodeFailureAction, ResiliencyPolicy, ResiliencyPolicySpec, TaintMatch,
+    AffinityGroups, BarePods, CheckSwitch, CrashLoopAction, CrashLoopWhen, DetachMode, DriverPluginDown,
+    NodeFailureAction, PodsWithoutVolumes, ResiliencyPolicy, ResiliencyPolicySpec, Sharers, StoragePathLossAction,
+    TaintMatch,
 };
 
 use super::decide::{Seen, effective, may_be_released};
@@ -13,11 +15,31 @@ use super::decide::{Seen, effective, may_be_released};
 type IsStricter = fn(&ResiliencyPolicySpec, &ResiliencyPolicySpec) -> bool;
 
 /// The fields of which the strictest value holds for a pod, as [`super::select::Effective`] combines them.
-const FIELDS: [(&str, IsStricter); 11] = [
+const FIELDS: [(&str, IsStricter); 21] = [
     ("mode", |mine, other| other.mode < mine.mode),
     ("triggers.nodeFailure", |mine, other| {
         mine.triggers.node_failure == NodeFailureAction::Release
             && other.triggers.node_failure == NodeFailureAction::Ignore
+    }),
+    ("triggers.storagePathLoss", |mine, other| {
+        mine.triggers.storage_path_loss == StoragePathLossAction::Release
+            && other.triggers.storage_path_loss == StoragePathLossAction::Ignore
+    }),
+    ("triggers.driverPluginDown", |mine, other| {
+        mine.triggers.driver_plugin_down == DriverPluginDown::TaintNode
+            && other.triggers.driver_plugin_down == DriverPluginDown::Ignore
+    }),
+    ("triggers.crashLoop.action", |mine, other| {
+        mine.triggers.crash_loop.action == CrashLoopAction::Reschedule
+            && other.triggers.crash_loop.action == CrashLoopAction::Ignore
+    }),
+    ("triggers.crashLoop.when", |mine, other| {
+        mine.triggers.crash_loop.when == CrashLoopWhen::Always
+            && other.triggers.crash_loop.when == CrashLoopWhen::AfterIncident
+    }),
+    ("triggers.crashLoop", |mine, other| {
+        other.triggers.crash_loop.max_deletes < mine.triggers.crash_loop.max_deletes
+            || other.triggers.crash_loop.window.get() > mine.triggers.crash_loop.window.get()
     }),
     ("triggers.volumeTaints", |mine, other| lacks(&other.triggers.volume_taints, &mine.triggers.volume_taints)),
     ("detection.requiredChannels", |mine, other| other.detection.required_channels > mine.detection.required_channels),
@@ -31,12 +53,28 @@ const FIELDS: [(&str, IsStricter); 11] = [
     ("detection.kubelet.decisiveAfter", |mine, other| {
         other.detection.kubelet.decisive_after.get() > mine.detection.kubelet.decisive_after.get()
     }),
+    ("detection.storage.connectivityCheck", |mine, other| {
+        mine.detection.storage.connectivity_check == CheckSwitch::Enabled
+            && other.detection.storage.connectivity_check == CheckSwitch::Disabled
+    }),
     ("fencing.minimumProof", |mine, other| {
         drivers(mine, other)
             .any(|driver| other.fencing.minimum_proof_for(driver) > mine.fencing.minimum_proof_for(driver))
     }),
     ("fencing.methods", |mine, other| {
         drivers(mine, other).any(|driver| lacks(other.fencing.methods_for(driver), mine.fencing.methods_for(driver)))
+    }),
+    ("sharers", |mine, other| mine.sharers == Sharers::CleanAll && other.sharers == Sharers::Hold),
+    ("release.barePods", |mine, other| {
+        mine.release.bare_pods == BarePods::Delete && other.release.bare_pods == BarePods::Keep
+    }),
+    ("release.podsWithoutVolumes", |mine, other| {
+        mine.release.pods_without_volumes == PodsWithoutVolumes::Release
+            && other.release.pods_without_volumes == PodsWithoutVolumes::Keep
+    }),
+    ("release.affinityGroups", |mine, other| {
+        mine.release.affinity_groups == AffinityGroups::Independent
+            && other.release.affinity_groups == AffinityGroups::Together
     }),
     ("release.detach", |mine, other| {
         mine.release.detach == DetachMode::Automatic && other.release.detach == DetachMode::VolumeAttachments
