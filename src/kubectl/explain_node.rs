@@ -150,7 +150,7 @@ fn seen(node: &Node, lease: Option<&Lease>) -> NodeSeen {
         ready_since: ready.and_then(|ready| ready.last_transition_time.as_ref()).map(time::from_k8s),
         taints: node.taints().iter().map(taint).collect(),
         lease_renewed_at: renewed_at(lease),
-        paused: node.annotations().get(names::PAUSED_ANNOTATION).cloned(),
+        paused: names::paused(&node.metadata).map(str::to_owned),
     }
 }
 

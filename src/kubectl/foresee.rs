@@ -111,7 +111,7 @@ impl<'a> Passes<'a> {
             last = Some((seen, decision));
         }
         let (seen, decision) = last.unwrap_or_default();
-        let silence = silence_of(&seen, self.name);
+        let silence = seen.silence(self.name);
         // A node that is gone cannot be read; its NodeFence outlives it.
         let is_there = self.found.nodes.iter().any(|node| node.name_any() == self.name);
         let live = if is_there { self.live(self.name, silence, &look).await? } else { None };
@@ -124,7 +124,7 @@ impl<'a> Passes<'a> {
         let mut decision = decide(&seen, now);
         if !decision.look_at.is_empty() {
             for name in &decision.look_at {
-                let live = self.live(name, silence_of(&seen, name), look).await?;
+                let live = self.live(name, seen.silence(name), look).await?;
                 seen.live.extend(live.map(|live| (name.clone(), live)));
             }
             decision = decide(&seen, now);
@@ -141,11 +141,6 @@ impl<'a> Passes<'a> {
         let read = self.read.get(name).cloned().flatten();
         Ok(read.map(|live| LiveNode { silence: silence.read_live(&live.node), ..live }))
     }
-}
-
-fn silence_of(seen: &Seen, name: &str) -> Silence {
-    let known = seen.nodes.iter().find(|(node, _)| node.name_any() == name);
-    known.map(|(_, silence)| *silence).unwrap_or_default()
 }
 
 /// What the controller would have written.

@@ -1,11 +1,11 @@
 //! `kubectl bulkhead pause` and `resume`: the annotation `bulkhead.dev/paused` on a policy or a node.
 
 use clap::{Args, Subcommand};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::api::names::PAUSED_ANNOTATION;
+use crate::api::names::{self, PAUSED_ANNOTATION};
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::Node;
 
@@ -88,7 +88,7 @@ where
 {
     let Reasoned { name, reason } = asked;
     let object: K = read(cluster, which, &name).await?;
-    if object.annotations().get(PAUSED_ANNOTATION) == Some(&reason) {
+    if names::paused(object.meta()) == Some(reason.as_str()) {
         return Ok(which.written(name.clone(), false, format!("{} {name} is paused already: {reason}", which.word)));
     }
     let annotations = json!({ PAUSED_ANNOTATION: reason });
@@ -106,11 +106,11 @@ where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
 {
     let object: K = read(cluster, which, name).await?;
-    if !object.annotations().contains_key(PAUSED_ANNOTATION) {
+    if names::paused(object.meta()).is_none() {
         return Ok(which.written(name.to_owned(), false, format!("{} {name} is not paused", which.word)));
     }
     let after = write::annotate(cluster, &object, json!({}), which.resource).await?;
-    if let Some(reason) = after.annotations().get(PAUSED_ANNOTATION) {
+    if let Some(reason) = names::paused(after.meta()) {
         return Err(Error::Refused(format!(
             "{0} {name} is still paused ({reason}): somebody else set the annotation. kubectl annotate {1} {name} \
              {PAUSED_ANNOTATION}- removes it, whoever set it",

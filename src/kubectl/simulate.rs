@@ -199,8 +199,7 @@ pub fn report(
 /// The plan that would come if the brake let go.
 fn drafted(name: &str, foreseen: &Foreseen, before: Option<&NodeFence>, now: Now) -> Option<Arc<NodeFence>> {
     let live = foreseen.live.as_ref()?;
-    let policies = foreseen.seen.policies.iter().map(Arc::as_ref);
-    let policies = policies.filter(|policy| policy.metadata.deletion_timestamp.is_none());
+    let policies = decide::live_policies(&foreseen.seen);
     let episode = before.map_or(1, |before| before.spec.episode + 1);
     let paths = Paths::unrestrained(&foreseen.seen);
     let draft = plan::draft(live, policies, &foreseen.seen.namespaces, &paths, episode, now)?;

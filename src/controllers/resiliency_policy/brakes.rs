@@ -101,20 +101,37 @@ pub fn array_restraint(
     exceeded_for: Option<std::time::Duration>,
     now: DateTime<Utc>,
 ) -> Option<Restraint> {
+    let is_out = troubled.is_some_and(|cluster| is_outage(&policy.spec.limits, cluster));
+    array_outage(policy, None, Some(is_out), exceeded_for, policy.spec.limits.cooldown.get(), now)
+}
+
+/// The brake of an array, or of all whose volumes are tainted: the outage while it lasts, then a calm. `is_out` is nothing
+/// while it is not known; `exceeded_for` is the time since this process last saw the outage, for the moment before its own
+/// status write is visible.
+pub fn array_outage(
+    policy: &ResiliencyPolicy,
+    name: Option<&str>,
+    is_out: Option<bool>,
+    exceeded_for: Option<std::time::Duration>,
+    calm: std::time::Duration,
+    now: DateTime<Utc>,
+) -> Option<Restraint> {
     let now = time::stamp(now);
     let restraints = policy.status.iter().flat_map(|status| &status.restraints);
-    let is_ours = |it: &&Restraint| it.type_ == RestraintType::ArrayOutage && it.name.is_none();
+    let is_ours = |it: &&Restraint| it.type_ == RestraintType::ArrayOutage && it.name.as_deref() == name;
     let recorded = restraints.into_iter().find(is_ours);
-    let restraint = |since, until| Restraint { type_: RestraintType::ArrayOutage, name: None, since, until };
-    if troubled.is_some_and(|cluster| is_outage(&policy.spec.limits, cluster)) {
+    let restraint =
+        |since, until| Restraint { type_: RestraintType::ArrayOutage, name: name.map(str::to_owned), since, until };
+    if is_out == Some(true) {
         return Some(restraint(recorded.map_or(now, |recorded| recorded.since), None));
     }
-    let cooldown = policy.spec.limits.cooldown.get();
-    let length = TimeDelta::from_std(cooldown).unwrap_or(TimeDelta::MAX);
+    let length = TimeDelta::from_std(calm).unwrap_or(TimeDelta::MAX);
     let until = now.checked_add_signed(length).unwrap_or(DateTime::<Utc>::MAX_UTC);
     match recorded {
         Some(Restraint { until: Some(until), .. }) => recorded.filter(|_| now < *until).cloned(),
-        Some(lasting) => (!cooldown.is_zero()).then(|| restraint(lasting.since, Some(until))),
-        None => exceeded_for.filter(|passed| *passed < cooldown).map(|_| restraint(now, Some(until))),
+        // As long as nobody says that it is over it is not.
+        Some(lasting) if is_out.is_none() => Some(lasting.clone()),
+        Some(lasting) => (!calm.is_zero()).then(|| restraint(lasting.since, Some(until))),
+        None => exceeded_for.filter(|passed| *passed < calm).map(|_| restraint(now, Some(until))),
     }
 }

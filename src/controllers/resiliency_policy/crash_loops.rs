@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::api::fencing::PolicyMode;
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, PodAction};
 use crate::api::resiliency_policy::{CRASH_LOOP_DELETES_MAX, CrashLoopDelete, ResiliencyPolicy};
@@ -191,7 +192,7 @@ fn is_full(seen: &Seen, policies: &Effective, this_pass: &CrashLoops, now: Now) 
 
 /// The brake of a policy that holds whatever is no failed node's.
 fn held_by(policies: &Effective, brakes: &BTreeMap<&str, PolicyBrakes>) -> Option<&'static str> {
-    if !policies.acts_by_itself() {
+    if policies.mode() != PolicyMode::Enforce {
         return Some("DryRun");
     }
     let names = policies.policies().iter().filter_map(|policy| policy.metadata.name.as_deref());

@@ -61,6 +61,14 @@ pub struct Seen {
     pub counts_due: bool,
 }
 
+impl Seen {
+    /// What is known of the kubelet of a node.
+    pub fn silence(&self, node: &str) -> Silence {
+        let known = self.nodes.iter().find(|(known, _)| known.metadata.name.as_deref() == Some(node));
+        known.map(|(_, silence)| *silence).unwrap_or_default()
+    }
+}
+
 /// What to do; each carries what makes it safe to do late or twice.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
@@ -291,7 +299,7 @@ pub fn effective<'a>(seen: &'a Seen, pod: &PodView) -> Option<Effective<'a>> {
 }
 
 /// Policies that may still act: not those that are being deleted.
-pub(super) fn live_policies(seen: &Seen) -> impl Iterator<Item = &ResiliencyPolicy> + Clone {
+pub fn live_policies(seen: &Seen) -> impl Iterator<Item = &ResiliencyPolicy> + Clone {
     seen.policies.iter().map(Arc::as_ref).filter(|policy| policy.metadata.deletion_timestamp.is_none())
 }
 

@@ -36,8 +36,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use kube::Api;
 use kube::api::ListParams;
-use kube::{Api, ResourceExt};
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -143,11 +143,7 @@ impl Controller {
         let mut failed = None;
         let mut decision = decide::decide(&seen, now);
         if !decision.look_at.is_empty() {
-            let silence = |name: &str| {
-                let known = seen.nodes.iter().find(|(node, _)| node.name_any() == name);
-                known.map(|(_, silence)| *silence).unwrap_or_default()
-            };
-            let looks = decision.look_at.iter().map(|name| observe::live(&self.cx, name, silence(name)));
+            let looks = decision.look_at.iter().map(|name| observe::live(&self.cx, name, seen.silence(name)));
             let found = join_all(looks).await;
             for (name, live) in decision.look_at.iter().zip(found) {
                 // One node that cannot be read holds up no other.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Taint;
 
 use crate::api::names;
-use crate::api::resiliency_policy::DriverPluginDown;
+use crate::api::resiliency_policy::{DriverPluginDown, ResiliencyPolicy};
 use crate::api::slim::{Node, Pod, VolumeSource};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
@@ -31,8 +31,7 @@ pub(super) fn taint(seen: &Seen, decision: &mut Decision, now: Now) {
     if drivers.is_empty() {
         return;
     }
-    let is_asked = decide::live_policies(seen)
-        .any(|policy| policy.spec.triggers.driver_plugin_down == DriverPluginDown::TaintNode);
+    let is_asked = asking(seen).next().is_some();
     for driver in drivers {
         let down = nodes_with_plugin_down(seen, driver);
         let too_many = is_outage(seen, down.len());
@@ -64,10 +63,7 @@ fn new_taint(driver: &str, now: Now) -> Taint {
 
 /// Drivers of protected pods whose policies, all of them, want their nodes tainted.
 fn asked(seen: &Seen) -> BTreeSet<String> {
-    let wants = |policy: &&crate::api::resiliency_policy::ResiliencyPolicy| {
-        policy.spec.triggers.driver_plugin_down == DriverPluginDown::TaintNode
-    };
-    if !decide::live_policies(seen).any(|policy| wants(&policy)) {
+    if asking(seen).next().is_none() {
         return BTreeSet::new();
     }
     let protected = seen.pods.values().flatten().filter(|pod| decide::may_be_released(pod));
@@ -105,7 +101,11 @@ pub fn is_plugin(pod: &Pod, driver: &str) -> bool {
 /// A plugin that is down nearly everywhere is a bad release, or the observer: to keep every pod off every node helps nobody.
 fn is_outage(seen: &Seen, down: usize) -> bool {
     let cluster = Cluster { nodes: seen.nodes.len(), suspected: down };
-    let asking = decide::live_policies(seen)
-        .filter(|policy| policy.spec.triggers.driver_plugin_down == DriverPluginDown::TaintNode);
-    asking.into_iter().any(|policy| brakes::is_outage(&policy.spec.limits, cluster))
+    asking(seen).any(|policy| brakes::is_outage(&policy.spec.limits, cluster))
+}
+
+/// Policies that want nodes tainted while a plugin is down.
+fn asking(seen: &Seen) -> impl Iterator<Item = &ResiliencyPolicy> {
+    let asks = |policy: &&ResiliencyPolicy| policy.spec.triggers.driver_plugin_down == DriverPluginDown::TaintNode;
+    decide::live_policies(seen).filter(asks)
 }

@@ -150,11 +150,6 @@ impl<'a> Effective<'a> {
             && self.specs().all(|spec| spec.triggers.driver_plugin_down == DriverPluginDown::TaintNode)
     }
 
-    /// Whether no policy of the pod waits for a person, or only looks on.
-    pub fn acts_by_itself(&self) -> bool {
-        self.specs().all(|spec| spec.mode == PolicyMode::Enforce)
-    }
-
     /// Whether a pod in CrashLoopBackOff is deleted at all.
     pub fn reschedules_crash_loops(&self) -> bool {
         self.specs().all(|spec| spec.triggers.crash_loop.action == CrashLoopAction::Reschedule)

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 
 use crate::api::driver_report::{DriverReport, PathState, UnreachablePair};
 use crate::api::node_fence::{Channel, Evidence, EvidenceState, NodeFence, STORAGE_PATH_LOSS};
-use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint, RestraintType, StorageEvidence};
+use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint, StorageEvidence};
 use crate::api::slim::Node;
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
@@ -86,7 +86,7 @@ pub fn restraints(policy: &ResiliencyPolicy, seen: &Seen, now: DateTime<Utc>) ->
         .filter_map(|(driver, report, backend)| {
             let is_out = is_believed(seen, driver, report).then(|| report.is_out(&backend));
             let outage_for = seen.backend_outage_seen.get(&backend).copied();
-            Some((driver, restraint(policy, &backend, is_out, outage_for, time::stamp(now))?))
+            Some((driver, brakes::array_outage(policy, Some(&backend), is_out, outage_for, calm(policy), now)?))
         })
         .collect();
     // Only where there is one its pods are looked at.
@@ -101,35 +101,6 @@ pub fn restraints(policy: &ResiliencyPolicy, seen: &Seen, now: DateTime<Utc>) ->
 fn backends(report: &DriverReport, driver: &str) -> BTreeSet<String> {
     let told = report.status.iter().flat_map(|status| &status.backends).map(|backend| backend.name.clone());
     told.chain([driver.to_owned()]).collect()
-}
-
-/// `is_out` is nothing while it is not known; `outage_for` is the time since this process last saw the outage, for the
-/// moment before its own status write is visible.
-fn restraint(
-    policy: &ResiliencyPolicy,
-    backend: &str,
-    is_out: Option<bool>,
-    outage_for: Option<Duration>,
-    now: DateTime<Utc>,
-) -> Option<Restraint> {
-    let restraints = policy.status.iter().flat_map(|status| &status.restraints);
-    let is_ours = |it: &&Restraint| it.type_ == RestraintType::ArrayOutage && it.name.as_deref() == Some(backend);
-    let recorded = restraints.into_iter().find(is_ours);
-    let restraint =
-        |since, until| Restraint { type_: RestraintType::ArrayOutage, name: Some(backend.to_owned()), since, until };
-    if is_out == Some(true) {
-        return Some(restraint(recorded.map_or(now, |recorded| recorded.since), None));
-    }
-    let calm = calm(policy);
-    let until = now.checked_add_signed(TimeDelta::from_std(calm).unwrap_or(TimeDelta::MAX));
-    let until = Some(until.unwrap_or(DateTime::<Utc>::MAX_UTC));
-    match recorded {
-        Some(Restraint { until: Some(until), .. }) => recorded.filter(|_| now < *until).cloned(),
-        // As long as nobody says that it is over it is not.
-        Some(lasting) if is_out.is_none() => Some(lasting.clone()),
-        Some(lasting) => Some(restraint(lasting.since, until)),
-        None => outage_for.filter(|passed| *passed < calm).map(|_| restraint(now, until)),
-    }
 }
 
 /// How long after an outage nothing rests on that backend: long enough for every node to be told of again.
