@@ -13,6 +13,7 @@ use bulkhead::error::{Error, Result};
 use bulkhead::runtime::apply::Writer;
 use bulkhead::runtime::client::Clients;
 use bulkhead::runtime::clock::Clock;
+use bulkhead::runtime::installation;
 use bulkhead::runtime::program::{self, Flags, Program};
 use clap::Parser;
 
@@ -20,6 +21,9 @@ const _: () = assert!(
     cfg!(debug_assertions) || !bulkhead::mutants::ARE_BUILT_IN,
     "the feature `mutants` is for tests: build the programs with `--package bulkhead`, not with the whole workspace"
 );
+
+/// How long `check` waits: longer than a rollout and the change of a leader take.
+const CHECK_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bulkhead's controllers: fence failed nodes, release their pods, clean up after them; know the health of volumes; mount S3
 /// volumes in pods of their own; give NFS servers an address that survives failover.
@@ -54,6 +58,9 @@ enum Command {
     /// Take our finalizer from all MountpointS3PodAttachments, before the Scality driver's own controller takes over again or
     /// for the end of an installation. No mount is interrupted. It waits until no controller runs.
     ReleaseS3,
+    /// Say whether this installation works: definitions are served, a controller leads, and its pod is ready. Waits a minute
+    /// for it. What `helm test` runs.
+    Check,
 }
 
 #[tokio::main]
@@ -73,6 +80,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
             };
             return alone(&cli.common, release).await;
         }
+        Some(Command::Check) => return check(&cli.common).await,
     }
     let namespace = cli.common.namespace.clone();
     let s3 = cli.s3.config().map_err(Error::Invalid)?;
@@ -168,6 +176,14 @@ async fn alone<T: Display + Send + 'static>(
         Err(_) => return Ok(ExitCode::FAILURE),
     }
     Ok(ended)
+}
+
+/// Needs no Lease: it writes nothing.
+async fn check(flags: &Flags) -> Result<ExitCode> {
+    let clients = Clients::load(flags.kubeconfig.as_deref(), "bulkhead-controller").await?;
+    installation::check(&clients.reads, &flags.namespace, CHECK_PATIENCE).await?;
+    println!("the definitions are served, a controller leads, and its pod is ready");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A period of zero would never end or never begin; the shortest useful one is a second.
