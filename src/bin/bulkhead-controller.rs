@@ -45,7 +45,7 @@ struct Cli {
     #[arg(long, env = "BULKHEAD_HEARTBEAT_ADDRESS")]
     heartbeat_address: Option<IpAddr>,
     /// UDP port of the heartbeats; 0 takes any that is free.
-    #[arg(long, env = "BULKHEAD_HEARTBEAT_PORT", default_value = "9810")]
+    #[arg(long, env = "BULKHEAD_HEARTBEAT_PORT", default_value = "9811")]
     heartbeat_port: u16,
     #[command(flatten)]
     s3: mountpoint_s3_pod_attachment::flags::S3Flags,

@@ -65,7 +65,7 @@ struct Cli {
     #[arg(long, env = "BULKHEAD_HEARTBEAT_ADDRESS")]
     heartbeat_address: Option<IpAddr>,
     /// UDP port of the heartbeats, on the host network.
-    #[arg(long, env = "BULKHEAD_HEARTBEAT_PORT", default_value = "9810", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, env = "BULKHEAD_HEARTBEAT_PORT", default_value = "9811", value_parser = clap::value_parser!(u16).range(1..))]
     heartbeat_port: u16,
     /// Socket of a CSI driver beside us, in addition to those that are registered with the kubelet.
     #[arg(long, env = "BULKHEAD_CSI_ADDRESS")]
