@@ -146,8 +146,7 @@ fn announced(
 ) -> impl Future<Output = ()> + use<> {
     let (clients, leadership) = (program.clients.clone(), program.writer.leadership().clone());
     let (telemetry, cancel) = (program.telemetry.clone(), program.cancel.clone());
-    let announcer =
-        heartbeats.replica().map(|replica| Announcer { clients, namespace, identity, replica, leadership });
+    let announcer = heartbeats.replica().map(|replica| Announcer { clients, namespace, identity, replica, leadership });
     async move {
         if let Some(announcer) = announcer {
             announcer.run(&telemetry, cancel).await;

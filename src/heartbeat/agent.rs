@@ -112,14 +112,7 @@ impl Agent {
         vec![(from, wire::seal(&known.pair, self.keys.public().id(), self.counter, &Message::Echo(nonce)))]
     }
 
-    fn ask(
-        &mut self,
-        datagram: &Datagram,
-        round: u64,
-        target: Errand,
-        witness: Errand,
-        now: Instant,
-    ) -> Vec<Outgoing> {
+    fn ask(&mut self, datagram: &Datagram, round: u64, target: Errand, witness: Errand, now: Instant) -> Vec<Outgoing> {
         let known = self.replicas.iter_mut().find(|known| known.id == datagram.sender);
         let Some(known) = known.filter(|known| datagram.is_of(&known.pair) && known.counter < datagram.counter) else {
             return Vec::new();

@@ -51,9 +51,17 @@ impl ReplicaMetrics {
         let (heard, silent) = (Gauge::default(), Gauge::default());
         Self {
             datagrams: telemetry.register("heartbeat_datagrams", "Datagrams received, by result", Family::default()),
-            verdicts: telemetry.register("heartbeat_verdicts", "Verdicts of the peers of silent nodes", Family::default()),
+            verdicts: telemetry.register(
+                "heartbeat_verdicts",
+                "Verdicts of the peers of silent nodes",
+                Family::default(),
+            ),
             heard: telemetry.register("heartbeat_nodes_heard", "Nodes whose agents are heard", heard),
-            silent: telemetry.register("heartbeat_nodes_silent", "Nodes whose agents were heard and are silent", silent),
+            silent: telemetry.register(
+                "heartbeat_nodes_silent",
+                "Nodes whose agents were heard and are silent",
+                silent,
+            ),
         }
     }
 

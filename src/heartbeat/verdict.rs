@@ -143,8 +143,7 @@ impl Round {
             let (target, nonce) = sealer.errand(target)?;
             let (witness, witness_nonce) = sealer.errand(next)?;
             out.push((peer.known.at, sealer.seal(&peer.pair, &Message::Ask { round, target, witness })));
-            let row =
-                Asked { nonce, witness: next.id, witness_pair: next.pair.clone(), witness_nonce, vote: None };
+            let row = Asked { nonce, witness: next.id, witness_pair: next.pair.clone(), witness_nonce, vote: None };
             asked.insert(peer.id, row);
         }
         let (node, pair) = (target.node.clone(), target.pair.clone());

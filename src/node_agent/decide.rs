@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::api::names;
 use crate::api::node_fence::NodeFence;
-use crate::api::node_volume_report::{Cleanup, CleanupState, HeartbeatEndpoint, NodeVolumeReport, Remnant, RemnantKind};
+use crate::api::node_volume_report::{
+    Cleanup, CleanupState, HeartbeatEndpoint, NodeVolumeReport, Remnant, RemnantKind,
+};
 
 use super::memory::{BETWEEN_PASSES, Memory};
 use super::mounts::inventory::{Elsewhere, Inventory, Place, Remains, Unknown};

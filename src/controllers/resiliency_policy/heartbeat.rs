@@ -80,7 +80,8 @@ impl Hearing {
         now: Instant,
     ) {
         let Some(after) = suspect_after(policies.iter().map(Arc::as_ref)) else { return };
-        let of = |node: &Node| node.metadata.name.as_ref().and_then(|name| heard.get(name)).copied().unwrap_or_default();
+        let of =
+            |node: &Node| node.metadata.name.as_ref().and_then(|name| heard.get(name)).copied().unwrap_or_default();
         let kubelet = policies.iter().map(|policy| policy.spec.detection.kubelet.suspect_after.get()).min();
         let kubelet = kubelet.unwrap_or(Duration::MAX);
         let lost = nodes.iter().filter(|(node, _)| of(node).is_lost(after)).count();

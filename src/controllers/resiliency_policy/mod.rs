@@ -153,7 +153,8 @@ impl Controller {
                 let known = seen.nodes.iter().find(|(node, _)| node.name_any() == name);
                 known.map(|(_, silence)| *silence).unwrap_or_default()
             };
-            let looks = decision.look_at.iter().map(|name| observe::live(&self.cx, &self.heartbeats, name, silence(name)));
+            let looks =
+                decision.look_at.iter().map(|name| observe::live(&self.cx, &self.heartbeats, name, silence(name)));
             let found = join_all(looks).await;
             for (name, live) in decision.look_at.iter().zip(found) {
                 // One node that cannot be read holds up no other.

@@ -239,12 +239,8 @@ fn a_peer_forges_neither_echo_nor_witness() {
         );
         network.monitor.receive(&sent, now).unwrap();
         // One word each.
-        let again = wire::seal(
-            &pair,
-            liar.public().id(),
-            1_000_001,
-            &Message::Answer { round, target: None, witness: None },
-        );
+        let again =
+            wire::seal(&pair, liar.public().id(), 1_000_001, &Message::Answer { round, target: None, witness: None });
         assert_eq!(network.monitor.receive(&again, now), Err(Refusal::Unexpected));
     }
     let look = network.monitor.look(Some(AFTER), now + Duration::from_millis(200), &mut fresh).unwrap();

@@ -64,7 +64,9 @@ fn a_key_that_everybody_would_share_is_none() {
 fn public_keys_are_read_as_they_are_written() {
     let key = KeyPair::generate().unwrap().public();
     assert_eq!(PublicKey::parse(&key.to_string()), Some(key));
-    for wrong in [String::new(), "0".repeat(63), "0".repeat(65), "G".repeat(64), "é".repeat(32), key.to_string().to_uppercase()] {
+    for wrong in
+        [String::new(), "0".repeat(63), "0".repeat(65), "G".repeat(64), "é".repeat(32), key.to_string().to_uppercase()]
+    {
         // A key without letters is the same in capitals.
         let is_key = PublicKey::parse(&wrong).is_some();
         assert_eq!(is_key, wrong == key.to_string(), "{wrong}");

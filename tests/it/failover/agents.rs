@@ -31,7 +31,8 @@ const AGENT: &str = "bulkhead-node-agent";
 async fn kubeconfig(cluster: &Cluster, node: &str) -> Result<PathBuf, Failed> {
     let uid = Api::<Node>::all(cluster.client.clone()).get(node).await?.uid();
     let bound = json!({ "kind": "Node", "apiVersion": "v1", "name": node, "uid": uid });
-    let request: TokenRequest = serde_json::from_value(json!({ "spec": { "audiences": [], "boundObjectRef": bound } }))?;
+    let request: TokenRequest =
+        serde_json::from_value(json!({ "spec": { "audiences": [], "boundObjectRef": bound } }))?;
     let admin = cluster.testbed.client(&Identity::Admin).await?;
     let accounts: Api<ServiceAccount> = Api::namespaced(admin, AGENT);
     let answer = accounts.create_token_request(AGENT, &PostParams::default(), &request).await?;
@@ -112,7 +113,8 @@ impl Mute {
         let heartbeat = json!({
             "publicKey": keys.public().to_string(), "address": "127.0.0.1", "port": socket.local_addr()?.port(),
         });
-        let status = json!({ "nodeUID": object.uid(), "bootID": cluster.node(node)?.boot_id(), "heartbeat": heartbeat });
+        let status =
+            json!({ "nodeUID": object.uid(), "bootID": cluster.node(node)?.boot_id(), "heartbeat": heartbeat });
         let client = client(&kubeconfig(cluster, node).await?).await?;
         let reports: Api<NodeVolumeReport> = Api::all(client);
         let patch = Patch::Merge(json!({ "status": status }));

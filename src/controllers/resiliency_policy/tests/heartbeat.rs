@@ -83,7 +83,8 @@ fn the_plan_says_what_was_seen() {
 fn heard(hearing: &mut Hearing, lost: usize, unready: usize, at: Instant) -> usize {
     let names: Vec<_> = (0..10).map(|number| format!("n{number}")).collect();
     let kind = |(number, name): (usize, &String)| {
-        let node = if (lost..lost + unready).contains(&number) { with_ready(node(name), "Unknown") } else { node(name) };
+        let node =
+            if (lost..lost + unready).contains(&number) { with_ready(node(name), "Unknown") } else { node(name) };
         (Arc::new(node), Silence::default())
     };
     let mut nodes: Vec<_> = names.iter().enumerate().map(kind).collect();
@@ -103,7 +104,9 @@ fn so_many_at_once_are_our_own_deafness() {
     }
     let mut hearing = Hearing::default();
     let at = |seconds| start + Duration::from_secs(seconds);
-    for (seconds, lost, believed) in [(0, 6, 0), (1, 1, 0), (59, 1, 0), (60, 1, 1), (61, 10, 0), (120, 1, 0), (121, 1, 1)] {
+    for (seconds, lost, believed) in
+        [(0, 6, 0), (1, 1, 0), (59, 1, 0), (60, 1, 1), (61, 10, 0), (120, 1, 0), (121, 1, 1)]
+    {
         assert_eq!(heard(&mut hearing, lost, 0, at(seconds)), believed, "after {seconds} s");
     }
 }
