@@ -1,5 +1,6 @@
 //! One binary for all tests that need a control plane.
 
+mod alerts;
 mod api;
 mod crash;
 mod deaths;
@@ -23,6 +24,7 @@ fn main() {
     let mut trials: Vec<_> = [
         crash::trials(),
         tree::trials(),
+        alerts::trials(),
         api::trials(),
         failover::trials(),
         volume_health::trials(),

@@ -33,6 +33,14 @@ use self::report::Measure;
 pub enum Benchmark {
     /// Nodes die with their pods: from the taint unreachable:NoSchedule to the running replacements
     Failover(Options),
+    /// The same of ten nodes at once, with a hundred pods on each
+    #[command(
+        mut_arg("nodes", |arg| arg.default_value("10")),
+        mut_arg("pods", |arg| arg.default_value("100")),
+        mut_arg("attacher_qps", |arg| arg.default_value("200")),
+        mut_arg("runs", |arg| arg.default_value("1"))
+    )]
+    Storm(Options),
     /// Volumes break, alone and by the thousand: how soon they are tainted, and what it costs when nothing happens
     Health(health::Options),
     /// Workloads with S3 volumes come and go by the thousand: how soon they are attached and let go, and what it costs
@@ -92,7 +100,7 @@ pub struct Options {
 /// Runs a benchmark.
 pub async fn run(root: &Path, benchmark: &Benchmark) -> Result<()> {
     match benchmark {
-        Benchmark::Failover(options) => fail_over(root, options).await,
+        Benchmark::Failover(options) | Benchmark::Storm(options) => fail_over(root, options).await,
         Benchmark::Health(options) => health::run(root, options).await,
         Benchmark::S3(options) => s3::run(root, options).await,
         Benchmark::SharedVolume(options) => shared_volume::run(root, options).await,

@@ -137,7 +137,13 @@ impl Controller {
         for effect in &decision.effects {
             match act::act(&observer.cx, &seen, effect).await {
                 Ok(()) => self.did(key, &seen, effect),
-                Err(error) => return self.failed(key, effect, error),
+                Err(error) => {
+                    let is_late = error.is_conflict();
+                    let next = self.failed(key, effect, error)?;
+                    // Until the store shows what was written meanwhile, the same would be refused again.
+                    store::settle(|| !is_late || self.observer.shows(&seen, effect)).await;
+                    return Ok(next);
+                }
             }
         }
         self.finish(key, &seen, &decision);

@@ -1,0 +1,136 @@
+//! Alert rules and the dashboard: each rests on metrics that are documented, and each alert has a page that says what to do.
+//! No control plane.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use libtest_mimic::{Failed, Trial};
+use serde_json::Value;
+
+use crate::api::objects::read;
+use crate::api::world::root;
+
+/// Where rules and dashboard are.
+const FOLDER: &str = "config/monitoring";
+/// The rules.
+const RULES: [&str; 2] = ["alert_rules.yaml", "volume_health_rules.yaml"];
+/// Where metrics are listed.
+const LISTS: [&str; 2] = ["docs/operations.md", "docs/node-agent.md"];
+/// What a page has.
+const PARTS: [&str; 3] = ["## Look", "## Do", "## Harmless"];
+
+/// All tests of this module.
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("alerts::rules_name_documented_metrics", rules_name_documented_metrics),
+        Trial::test("alerts::the_dashboard_names_documented_metrics", the_dashboard_names_documented_metrics),
+        Trial::test("alerts::each_alert_has_its_runbook", each_alert_has_its_runbook),
+    ]
+}
+
+fn rules_name_documented_metrics() -> Result<(), Failed> {
+    let documented = documented()?;
+    for rule in rules()? {
+        let alert = text(&rule, "/alert")?;
+        let named = metrics(text(&rule, "/expr")?);
+        if named.is_empty() {
+            return Err(format!("{alert} rests on no metric of ours").into());
+        }
+        all_documented(&named, &documented).map_err(|name| format!("{alert} names {name}"))?;
+    }
+    Ok(())
+}
+
+fn the_dashboard_names_documented_metrics() -> Result<(), Failed> {
+    let named = metrics(&fs::read_to_string(root().join(FOLDER).join("volume-health-dashboard.json"))?);
+    if named.is_empty() {
+        return Err("it shows no metric of ours".into());
+    }
+    Ok(all_documented(&named, &documented()?)?)
+}
+
+fn each_alert_has_its_runbook() -> Result<(), Failed> {
+    let list = fs::read_to_string(root().join("docs/operations.md"))?;
+    let mut pages = BTreeSet::new();
+    for rule in rules()? {
+        let alert = text(&rule, "/alert")?;
+        for annotation in ["/annotations/summary", "/annotations/description", "/labels/severity"] {
+            text(&rule, annotation)?;
+        }
+        let page = format!("docs/runbooks/{alert}.md");
+        if text(&rule, "/annotations/runbook_url")? != page {
+            return Err(format!("{alert}: runbook_url is not {page}").into());
+        }
+        let words = fs::read_to_string(root().join(&page)).map_err(|error| format!("{page}: {error}"))?;
+        let title = format!("# {alert}");
+        for line in [title.as_str()].into_iter().chain(PARTS) {
+            if !words.lines().any(|found| found == line) {
+                return Err(format!("{page} has no line {line:?}").into());
+            }
+        }
+        if !list.contains(&format!("(runbooks/{alert}.md)")) {
+            return Err(format!("docs/operations.md does not list {alert}").into());
+        }
+        pages.insert(format!("{alert}.md"));
+    }
+    for entry in fs::read_dir(root().join("docs/runbooks"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !pages.contains(&name) {
+            return Err(format!("docs/runbooks/{name} is of no alert").into());
+        }
+    }
+    Ok(())
+}
+
+/// All rules.
+fn rules() -> Result<Vec<Value>, Failed> {
+    let mut found = Vec::new();
+    for file in RULES {
+        let before = found.len();
+        for object in read(&root().join(FOLDER).join(file))? {
+            for group in object.pointer("/spec/groups").and_then(Value::as_array).into_iter().flatten() {
+                found.extend(group.pointer("/rules").and_then(Value::as_array).into_iter().flatten().cloned());
+            }
+        }
+        if found.len() == before {
+            return Err(format!("{file} has no rules").into());
+        }
+    }
+    Ok(found)
+}
+
+/// The text at a JSON pointer.
+fn text<'a>(rule: &'a Value, pointer: &str) -> Result<&'a str, Failed> {
+    let found = rule.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+    found.ok_or_else(|| format!("no {pointer} in {rule}").into())
+}
+
+/// Our metrics in a text.
+fn metrics(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|word| word.starts_with("bulkhead_")).map(str::to_owned).collect()
+}
+
+/// Our metrics in the first column of the lists.
+fn documented() -> Result<BTreeSet<String>, Failed> {
+    let mut found = BTreeSet::new();
+    for list in LISTS {
+        let words = fs::read_to_string(root().join(list)).map_err(|error| format!("{list}: {error}"))?;
+        let cells =
+            words.lines().filter(|line| line.starts_with("| `bulkhead_")).filter_map(|line| line.split('|').nth(1));
+        found.extend(cells.flat_map(metrics));
+    }
+    Ok(found)
+}
+
+/// Says which is not. Of a histogram the name is listed, without what its series add.
+fn all_documented(named: &BTreeSet<String>, documented: &BTreeSet<String>) -> Result<(), String> {
+    let is_listed = |name: &str| {
+        let of_histogram = ["_bucket", "_count", "_sum"].into_iter().find_map(|end| name.strip_suffix(end));
+        documented.contains(name) || of_histogram.is_some_and(|name| documented.contains(name))
+    };
+    match named.iter().find(|name| !is_listed(name)) {
+        Some(name) => Err(format!("{name}, which none of {LISTS:?} lists")),
+        None => Ok(()),
+    }
+}
