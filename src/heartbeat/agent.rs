@@ -76,15 +76,15 @@ impl Agent {
 
     /// One beat for every replica.
     pub fn beat(&mut self) -> Vec<Outgoing> {
-        self.to_all(&Message::Heartbeat)
+        self.for_all(&Message::Heartbeat)
     }
 
     /// The last words.
     pub fn leave(&mut self) -> Vec<Outgoing> {
-        self.to_all(&Message::Leaving)
+        self.for_all(&Message::Leaving)
     }
 
-    fn to_all(&mut self, message: &Message) -> Vec<Outgoing> {
+    fn for_all(&mut self, message: &Message) -> Vec<Outgoing> {
         self.counter += 1;
         let (sender, counter) = (self.keys.public().id(), self.counter);
         let sealed = |known: &Known| (known.replica.at, wire::seal(&known.pair, sender, counter, message));

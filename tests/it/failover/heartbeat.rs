@@ -56,8 +56,8 @@ async fn metric(cluster: &Cluster, name: &str) -> Result<Option<u64>, ClusterErr
     let failed = |source| ClusterError::File { path: "the controller's metrics".into(), source };
     let log = std::fs::read_to_string(&cluster.controllers[0].launch().log).map_err(failed)?;
     // Of the process that began last.
-    let addresses = log.lines().filter(|line| line.contains("bulkhead-controller started"));
-    let address = addresses.last().and_then(|line| line.split("address=").nth(1)?.split_whitespace().next());
+    let mut addresses = log.lines().filter(|line| line.contains("bulkhead-controller started"));
+    let address = addresses.next_back().and_then(|line| line.split("address=").nth(1)?.split_whitespace().next());
     let Ok(mut connection) = TcpStream::connect(address.unwrap_or("127.0.0.1:1")).await else { return Ok(None) };
     let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     connection.write_all(request).await.map_err(failed)?;
