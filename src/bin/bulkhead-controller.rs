@@ -1,6 +1,7 @@
 //! `bulkhead-controller`: the controllers, as a leader-elected Deployment.
 
 use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use bulkhead::controllers::{
     resiliency_policy, shared_volume, shared_volume_provider, volume_health, volume_health_policy,
 };
 use bulkhead::error::{Error, Result};
+use bulkhead::heartbeat::announce::Announcer;
+use bulkhead::heartbeat::listener::Heartbeats;
 use bulkhead::runtime::apply::Writer;
 use bulkhead::runtime::client::Clients;
 use bulkhead::runtime::clock::Clock;
@@ -41,6 +44,13 @@ struct Cli {
     /// Longest time that the out-of-service taint may stay on a node.
     #[arg(long, env = "BULKHEAD_OUT_OF_SERVICE_MAX", default_value = "60s")]
     out_of_service_max: time::Duration,
+    /// Address of this replica at which the node agents reach it with their heartbeats; in a pod, the pod's. Without it none
+    /// are heard, and channel Agent is unknown.
+    #[arg(long, env = "BULKHEAD_HEARTBEAT_ADDRESS")]
+    heartbeat_address: Option<IpAddr>,
+    /// UDP port of the heartbeats; 0 takes any that is free.
+    #[arg(long, env = "BULKHEAD_HEARTBEAT_PORT", default_value = "9811")]
+    heartbeat_port: u16,
     #[command(flatten)]
     s3: mountpoint_s3_pod_attachment::flags::S3Flags,
     #[command(flatten)]
@@ -84,7 +94,13 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     }
     let namespace = cli.common.namespace.clone();
     let s3 = cli.s3.config().map_err(Error::Invalid)?;
+    let identity = cli.common.identity.clone();
     let program = cli.common.serve("bulkhead-controller").await?.lead("bulkhead-controller".into());
+    let heartbeats = match cli.heartbeat_address {
+        Some(address) => Heartbeats::listen(SocketAddr::new(address, cli.heartbeat_port), &program.telemetry).await?,
+        None => Heartbeats::default(),
+    };
+    let announced = announced(&program, &heartbeats, namespace.clone(), identity);
     let cx = Context {
         stores: Stores::spawn(
             &program.clients.watches,
@@ -114,18 +130,36 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     let work = async move {
         tokio::join!(
             shared_volumes,
+            announced,
             async {
                 if let Some(s3) = s3 {
                     s3.await;
                 }
             },
-            resiliency_policy::run(cx.clone(), cancel.clone()),
+            resiliency_policy::run(cx.clone(), heartbeats, cancel.clone()),
             node_fence::run(cx.clone(), settings, cancel.clone()),
             volume_health::run(cx.clone(), cancel.clone()),
             volume_health_policy::run(cx, cancel),
         );
     };
     Ok(program.run(work).await)
+}
+
+/// Tells the agents where this replica listens, if it does.
+fn announced(
+    program: &Program,
+    heartbeats: &Heartbeats,
+    namespace: String,
+    identity: String,
+) -> impl Future<Output = ()> + use<> {
+    let (clients, leadership) = (program.clients.clone(), program.writer.leadership().clone());
+    let (telemetry, cancel) = (program.telemetry.clone(), program.cancel.clone());
+    let announcer = heartbeats.replica().map(|replica| Announcer { clients, namespace, identity, replica, leadership });
+    async move {
+        if let Some(announcer) = announcer {
+            announcer.run(&telemetry, cancel).await;
+        }
+    }
 }
 
 /// Shared volumes and their providers, which meet in what the providers report.

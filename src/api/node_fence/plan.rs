@@ -37,7 +37,16 @@ pub const NODE_FAILURE: &str = "NodeFailure";
 /// Reason of a pod that is released because its volume is tainted, on a node that is well.
 pub const VOLUME_TAINT: &str = "VolumeTaint";
 
+/// Why the kubelet's channel spoke before Kubernetes gave the node up.
+pub const LEASE_NOT_RENEWED: &str = "LeaseNotRenewed";
+
 impl Plan {
+    /// Whether it was decided on before Kubernetes gave the node up: then a Node that is Ready is none that is back.
+    pub fn is_ahead_of_kubernetes(&self) -> bool {
+        let says = |channel: Channel| self.evidence.iter().filter(move |it| it.channel == channel);
+        says(Channel::Agent).count() > 0 && says(Channel::Kubelet).all(|it| it.reason == LEASE_NOT_RENEWED)
+    }
+
     /// Whether it moves pods for the sake of their volumes, off a node that is well. A plan that has grown by the pods of
     /// the node, which failed meanwhile, is about the node.
     pub fn is_by_volume(&self) -> bool {
@@ -76,6 +85,8 @@ pub enum Channel {
     Kubelet,
     /// A taint that somebody else set.
     Taint,
+    /// Heartbeats of the node's agent, confirmed by its peers.
+    Agent,
     /// VolumeHealth taints. They move pods off a node that is well, and declare no node failed.
     Volume,
 }

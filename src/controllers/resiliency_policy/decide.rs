@@ -19,7 +19,7 @@ use super::evidence::{self, Silence};
 use super::plan::{self, LiveNode, NamespaceLabels};
 use super::select::Effective;
 use super::volumes::{self, Troubles, Unmoved};
-use super::{episodes, policies};
+use super::{episodes, heartbeat, policies};
 
 /// What a pass sees.
 #[derive(Default)]
@@ -83,7 +83,9 @@ pub struct Decision {
     pub look_at: Vec<String>,
     /// What to do, in order.
     pub effects: Vec<Effect>,
-    /// Suspected nodes.
+    /// Nodes whose heartbeat is lost. They do not count for `maxUnhealthy`.
+    pub lost: BTreeSet<String>,
+    /// Suspected nodes, with those.
     pub suspected: BTreeSet<String>,
     /// Policies for which more nodes are suspected than `maxUnhealthy`.
     pub outage: BTreeSet<String>,
@@ -122,6 +124,8 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     }
     policies::guard(seen, &mut decision);
     policies::record_all(seen, &brakes, &mut decision, now);
+    decision.lost = lost(seen);
+    decision.suspected.extend(decision.lost.iter().cloned());
     decision.look_again = look_again(seen, &decision, now);
     decision
 }
@@ -193,6 +197,12 @@ fn suspected(seen: &Seen) -> BTreeSet<String> {
         .iter()
         .filter(|(node, silence)| evidence::is_suspected(node, *silence, after) || is_tainted_for_a_pod(seen, node));
     nodes.filter_map(|(node, _)| node.metadata.name.clone()).collect()
+}
+
+fn lost(seen: &Seen) -> BTreeSet<String> {
+    let after = heartbeat::suspect_after(live_policies(seen)).unwrap_or(Duration::MAX);
+    let lost = seen.nodes.iter().filter(|(_, silence)| silence.heartbeat.is_lost(after));
+    lost.filter_map(|(node, _)| node.metadata.name.clone()).collect()
 }
 
 /// Channel Taint counts for `maxUnhealthy` too: a taint put on every node by mistake must not empty the cluster.

@@ -3,6 +3,7 @@
 mod brakes;
 mod episodes;
 mod evidence;
+mod heartbeat;
 mod plan;
 mod select;
 mod silence;
