@@ -211,3 +211,27 @@ AWS_REGION: {{ .Values.s3.region | quote }}
 {{ $name }}: {{ $value | quote }}
 {{- end }}
 {{- end }}
+
+{{/* Where heartbeats are sent from or arrive, as environment: (dict "root" $ "address" "status.podIP"). */}}
+{{- define "bulkhead.heartbeatEnvironment" -}}
+{{- with .root.Values.heartbeats }}
+{{- if .enabled }}
+- name: BULKHEAD_HEARTBEAT_ADDRESS
+  valueFrom: {fieldRef: {fieldPath: {{ $.address }}}}
+{{- if ne (int .port) 9811 }}
+- name: BULKHEAD_HEARTBEAT_PORT
+  value: {{ .port | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "bulkhead.heartbeatPort" -}}
+{{- with .Values.heartbeats }}
+{{- if .enabled }}
+- name: heartbeat
+  containerPort: {{ .port }}
+  protocol: UDP
+{{- end }}
+{{- end }}
+{{- end }}

@@ -17,13 +17,14 @@ const ALL: &str = "s3.enabled=true,s3.endpointUrl=https://s3.example.com,network
 const NOTHING: &str = "crds.install=false,rbac.create=false,admissionPolicies.enabled=false,flowControl.enabled=false,\
                        controller.enabled=false,nodeAgent.enabled=false,volumeHealth.defaultPolicy=false";
 /// What is on where nothing is said, and with S3.
-const SWITCHES: [&str; 17] = [
+const SWITCHES: [&str; 18] = [
     "crds.install",
     "crds.keep",
     "rbac.create",
     "admissionPolicies.enabled",
     "admissionPolicies.schedulingGate",
     "flowControl.enabled",
+    "heartbeats.enabled",
     "controller.enabled",
     "controller.podDisruptionBudget.enabled",
     "nodeAgent.enabled",
@@ -55,7 +56,7 @@ pub fn sets() -> Vec<(String, Vec<String>)> {
         set("all", &["--set", ALL]),
         set("full", &["-f", &full()]),
         set("decommission", &["--set", S3, "--set", "decommission=true"]),
-        set("kubelet", &["--set", S3, "--set", "kubeletRootDir=/data/kubelet,nodeAgent.port=19809"]),
+        set("kubelet", &["--set", S3, "--set", "kubeletRootDir=/data/kubelet,nodeAgent.port=19809,heartbeats.port=19811"]),
         set("telemetry", &["--set", "log.level=debug,log.format=json,tracing.otlpEndpoint=http://collector:4317"]),
     ];
     for example in ["control-plane", "s3", "before-1.36", "production"] {
