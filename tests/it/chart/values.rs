@@ -56,7 +56,10 @@ pub fn sets() -> Vec<(String, Vec<String>)> {
         set("all", &["--set", ALL]),
         set("full", &["-f", &full()]),
         set("decommission", &["--set", S3, "--set", "decommission=true"]),
-        set("kubelet", &["--set", S3, "--set", "kubeletRootDir=/data/kubelet,nodeAgent.port=19809,heartbeats.port=19811"]),
+        set(
+            "kubelet",
+            &["--set", S3, "--set", "kubeletRootDir=/data/kubelet,nodeAgent.port=19809,heartbeats.port=19811"],
+        ),
         set("telemetry", &["--set", "log.level=debug,log.format=json,tracing.otlpEndpoint=http://collector:4317"]),
     ];
     for example in ["control-plane", "s3", "before-1.36", "production"] {
