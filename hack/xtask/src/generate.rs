@@ -174,3 +174,17 @@ fn names(folder: &Path) -> Result<BTreeSet<String>> {
 fn read(file: &Path) -> Result<Option<Vec<u8>>> {
     if file.exists() { Ok(Some(std::fs::read(file)?)) } else { Ok(None) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_chart_has_templates_for_is_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for file in TEMPLATES {
+            let folder = file.rsplit_once('/').unwrap().0;
+            assert!(root.join(file).is_file() && CHART.iter().any(|(from, _)| *from == folder), "{file}");
+        }
+    }
+}

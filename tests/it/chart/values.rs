@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use bulkhead_testbed::binaries::Program;
 use libtest_mimic::Failed;
 use serde_json::Value;
 
@@ -119,7 +120,7 @@ pub fn images_are_named_by_values() -> Result<(), Failed> {
         "registry.example.com/bulkhead/bulkhead-controller:v9 Always".to_owned(),
         format!("registry.example.com/bulkhead/bulkhead-node-agent@{DIGEST} Always"),
         "registry.example.com/bulkhead/bulkhead-s3-mounter:v9 Always".to_owned(),
-        "registry.k8s.io/sig-storage/csi-provisioner:v6.3.0 Always".to_owned(),
+        format!("registry.k8s.io/sig-storage/csi-provisioner:{} Always", Program::CsiProvisioner.version()),
     ];
     if found == BTreeSet::from(expected) { Ok(()) } else { Err(format!("{found:?}").into()) }
 }
@@ -146,8 +147,28 @@ fn images(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
+pub fn has_the_versions_that_are_built() -> Result<(), Failed> {
+    let (about, values) = (read("Chart.yaml")?, read("values.yaml")?);
+    for (file, pointer, built) in [
+        (&about, "/version", env!("CARGO_PKG_VERSION")),
+        (&about, "/appVersion", env!("CARGO_PKG_VERSION")),
+        (&values, "/s3/controller/provisioner/image/tag", Program::CsiProvisioner.version()),
+    ] {
+        let said = file.pointer(pointer).and_then(Value::as_str);
+        if said != Some(built) {
+            return Err(format!("{pointer} of the chart is {said:?}, and {built} is built").into());
+        }
+    }
+    Ok(())
+}
+
+/// A file of the chart.
+fn read(name: &str) -> Result<Value, Failed> {
+    Ok(serde_saphyr::from_str(&std::fs::read_to_string(chart().join(name))?)?)
+}
+
 pub fn the_readme_names_every_value() -> Result<(), Failed> {
-    let values: Value = serde_saphyr::from_str(&std::fs::read_to_string(chart().join("values.yaml"))?)?;
+    let values = read("values.yaml")?;
     let readme = std::fs::read_to_string(chart().join("README.md"))?;
     let mut paths = Vec::new();
     leaves("", &values, &mut paths);
