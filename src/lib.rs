@@ -6,6 +6,7 @@ pub mod controllers;
 pub mod csi;
 pub mod csi_sidecar;
 pub mod error;
+pub mod heartbeat;
 pub mod kubectl;
 pub mod mutants;
 pub mod nfs;

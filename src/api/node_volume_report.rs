@@ -56,6 +56,10 @@ pub struct NodeVolumeReportStatus {
     #[schemars(length(max = 16), inner(length(min = 2, max = 45)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub addresses: Vec<String>,
+    /// By what the controller and the agents of other nodes know the heartbeats of this agent; absent where they are off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "HeartbeatEndpoint")]
+    pub heartbeat: Option<HeartbeatEndpoint>,
     /// Version of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -78,6 +82,21 @@ pub struct NodeVolumeReportStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Cleanup")]
     pub cleanup: Option<Cleanup>,
+}
+
+/// By what an agent's heartbeats are known: made anew at each of its starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HeartbeatEndpoint {
+    /// Public X25519 key of the agent's process, as 64 hexadecimal digits.
+    #[schemars(length(min = 64, max = 64), regex(pattern = r"^[0-9a-f]{64}$"))]
+    pub public_key: String,
+    /// Address at which the agents of other nodes reach it.
+    #[schemars(length(min = 2, max = 45))]
+    pub address: String,
+    /// UDP port.
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: u16,
 }
 
 /// One volume.

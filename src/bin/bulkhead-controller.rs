@@ -1,6 +1,7 @@
 //! `bulkhead-controller`: the controllers, as a leader-elected Deployment.
 
 use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,9 +11,12 @@ use bulkhead::controllers::{
     resiliency_policy, shared_volume, shared_volume_provider, volume_health, volume_health_policy,
 };
 use bulkhead::error::{Error, Result};
+use bulkhead::heartbeat::announce::Announcer;
+use bulkhead::heartbeat::listener::Heartbeats;
 use bulkhead::runtime::apply::Writer;
 use bulkhead::runtime::client::Clients;
 use bulkhead::runtime::clock::Clock;
+use bulkhead::runtime::installation;
 use bulkhead::runtime::program::{self, Flags, Program};
 use clap::Parser;
 
@@ -20,6 +24,9 @@ const _: () = assert!(
     cfg!(debug_assertions) || !bulkhead::mutants::ARE_BUILT_IN,
     "the feature `mutants` is for tests: build the programs with `--package bulkhead`, not with the whole workspace"
 );
+
+/// How long `check` waits: longer than a rollout and the change of a leader take.
+const CHECK_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bulkhead's controllers: fence failed nodes, release their pods, clean up after them; know the health of volumes; mount S3
 /// volumes in pods of their own; give NFS servers an address that survives failover.
@@ -37,6 +44,13 @@ struct Cli {
     /// Longest time that the out-of-service taint may stay on a node.
     #[arg(long, env = "BULKHEAD_OUT_OF_SERVICE_MAX", default_value = "60s")]
     out_of_service_max: time::Duration,
+    /// Address of this replica at which the node agents reach it with their heartbeats; in a pod, the pod's. Without it none
+    /// are heard, and channel Agent is unknown.
+    #[arg(long, env = "BULKHEAD_HEARTBEAT_ADDRESS")]
+    heartbeat_address: Option<IpAddr>,
+    /// UDP port of the heartbeats; 0 takes any that is free.
+    #[arg(long, env = "BULKHEAD_HEARTBEAT_PORT", default_value = "9811")]
+    heartbeat_port: u16,
     #[command(flatten)]
     s3: mountpoint_s3_pod_attachment::flags::S3Flags,
     #[command(flatten)]
@@ -54,6 +68,9 @@ enum Command {
     /// Take our finalizer from all MountpointS3PodAttachments, before the Scality driver's own controller takes over again or
     /// for the end of an installation. No mount is interrupted. It waits until no controller runs.
     ReleaseS3,
+    /// Say whether this installation works: definitions are served, a controller leads, and its pod is ready. Waits a minute
+    /// for it. What `helm test` runs.
+    Check,
 }
 
 #[tokio::main]
@@ -73,10 +90,17 @@ async fn run(cli: Cli) -> Result<ExitCode> {
             };
             return alone(&cli.common, release).await;
         }
+        Some(Command::Check) => return check(&cli.common).await,
     }
     let namespace = cli.common.namespace.clone();
     let s3 = cli.s3.config().map_err(Error::Invalid)?;
+    let identity = cli.common.identity.clone();
     let program = cli.common.serve("bulkhead-controller").await?.lead("bulkhead-controller".into());
+    let heartbeats = match cli.heartbeat_address {
+        Some(address) => Heartbeats::listen(SocketAddr::new(address, cli.heartbeat_port), &program.telemetry).await?,
+        None => Heartbeats::default(),
+    };
+    let announced = announced(&program, &heartbeats, namespace.clone(), identity);
     let cx = Context {
         stores: Stores::spawn(
             &program.clients.watches,
@@ -106,18 +130,36 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     let work = async move {
         tokio::join!(
             shared_volumes,
+            announced,
             async {
                 if let Some(s3) = s3 {
                     s3.await;
                 }
             },
-            resiliency_policy::run(cx.clone(), cancel.clone()),
+            resiliency_policy::run(cx.clone(), heartbeats, cancel.clone()),
             node_fence::run(cx.clone(), settings, cancel.clone()),
             volume_health::run(cx.clone(), cancel.clone()),
             volume_health_policy::run(cx, cancel),
         );
     };
     Ok(program.run(work).await)
+}
+
+/// Tells the agents where this replica listens, if it does.
+fn announced(
+    program: &Program,
+    heartbeats: &Heartbeats,
+    namespace: String,
+    identity: String,
+) -> impl Future<Output = ()> + use<> {
+    let (clients, leadership) = (program.clients.clone(), program.writer.leadership().clone());
+    let (telemetry, cancel) = (program.telemetry.clone(), program.cancel.clone());
+    let announcer = heartbeats.replica().map(|replica| Announcer { clients, namespace, identity, replica, leadership });
+    async move {
+        if let Some(announcer) = announcer {
+            announcer.run(&telemetry, cancel).await;
+        }
+    }
 }
 
 /// Shared volumes and their providers, which meet in what the providers report.
@@ -168,6 +210,14 @@ async fn alone<T: Display + Send + 'static>(
         Err(_) => return Ok(ExitCode::FAILURE),
     }
     Ok(ended)
+}
+
+/// Needs no Lease: it writes nothing.
+async fn check(flags: &Flags) -> Result<ExitCode> {
+    let clients = Clients::load(flags.kubeconfig.as_deref(), "bulkhead-controller").await?;
+    installation::check(&clients.reads, &flags.namespace, CHECK_PATIENCE).await?;
+    println!("the definitions are served, a controller leads, and its pod is ready");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A period of zero would never end or never begin; the shortest useful one is a second.

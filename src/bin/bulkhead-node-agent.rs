@@ -1,13 +1,17 @@
 //! `bulkhead-node-agent`: removes from its node what fenced pods left behind, and looks after its volumes.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead::api::node_volume_report::HeartbeatEndpoint;
 use bulkhead::error::{Error, Result};
+use bulkhead::heartbeat::metrics::AgentMetrics;
+use bulkhead::heartbeat::{announce, sender};
 use bulkhead::node_agent::children::Children;
 use bulkhead::node_agent::driver::Plugins;
 use bulkhead::node_agent::metrics::Metrics;
@@ -15,8 +19,11 @@ use bulkhead::node_agent::{self, Context, Settings, VOLUMES_AT_ONCE, child, lock
 use bulkhead::runtime::clock::Clock;
 use bulkhead::runtime::program::{self, Flags};
 use bulkhead::runtime::random_unit;
+use bulkhead::runtime::telemetry::Telemetry;
 use clap::Parser;
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 const _: () = assert!(
     cfg!(debug_assertions) || !bulkhead::mutants::ARE_BUILT_IN,
@@ -53,6 +60,13 @@ struct Cli {
     /// Deadline of a look at what is left on the node.
     #[arg(long, env = "BULKHEAD_INVENTORY_TIMEOUT", default_value = "15s", value_parser = duration)]
     inventory_timeout: Duration,
+    /// Address of this node at which the agents of other nodes reach it; from it heartbeats are sent to the controller.
+    /// Without it there are none.
+    #[arg(long, env = "BULKHEAD_HEARTBEAT_ADDRESS")]
+    heartbeat_address: Option<IpAddr>,
+    /// UDP port of the heartbeats, on the host network.
+    #[arg(long, env = "BULKHEAD_HEARTBEAT_PORT", default_value = "9811", value_parser = clap::value_parser!(u16).range(1..))]
+    heartbeat_port: u16,
     /// Socket of a CSI driver beside us, in addition to those that are registered with the kubelet.
     #[arg(long, env = "BULKHEAD_CSI_ADDRESS")]
     csi_address: Option<String>,
@@ -107,18 +121,49 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         clock: Clock::system(),
         turns: Arc::new(Semaphore::new(VOLUMES_AT_ONCE)),
         found: Arc::default(),
+        heartbeat: None,
         health: Arc::default(),
     };
     let (telemetry, health, cancel) = (program.telemetry.clone(), program.health.clone(), program.cancel.clone());
+    let heartbeat = cli.heartbeat_address.map(|address| SocketAddr::new(address, cli.heartbeat_port));
+    let namespace = cli.common.namespace.clone();
     let work = async move {
         // A follower is ready: it would take over at once.
         let waiting = lock::hold(cx.settings.host.clone(), cx.settings.kubelet_root.clone(), health.gate("lock"));
         let Some(_held) = cancel.run_until_cancelled(waiting).await else { return };
         metrics.holds();
         tracing::info!(node = cx.settings.node_name, "this agent acts for the node");
+        let (heartbeat, beats) = match heartbeat {
+            Some(at) => beat(at, &cx, namespace, &telemetry, &cancel).await,
+            None => (None, None),
+        };
+        let cx = Context { heartbeat, ..cx };
         node_agent::run(cx, &telemetry, &health, cancel).await;
+        // Its last datagrams say good-bye.
+        if let Some(beats) = beats {
+            let _ = beats.await;
+        }
     };
     Ok(program.run(work).await)
+}
+
+/// Begins to send heartbeats. A node whose agent cannot is as one without: nothing else waits for them.
+async fn beat(
+    at: SocketAddr,
+    cx: &Context,
+    namespace: String,
+    telemetry: &Telemetry,
+    cancel: &CancellationToken,
+) -> (Option<HeartbeatEndpoint>, Option<JoinHandle<()>>) {
+    let config_maps = announce::informer(&cx.clients, &namespace).eager().spawn(cancel.clone(), telemetry);
+    let source = sender::Source { config_maps, namespace };
+    match sender::start(at, source, AgentMetrics::register(telemetry), cancel.clone()).await {
+        Ok((endpoint, beats)) => (Some(endpoint), Some(tokio::spawn(beats))),
+        Err(error) => {
+            tracing::warn!(%error, "no heartbeats are sent");
+            (None, None)
+        }
+    }
 }
 
 /// LOOP_CLR_FD of `linux/loop.h`: takes the file away from a loop device.

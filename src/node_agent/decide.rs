@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::api::names;
 use crate::api::node_fence::NodeFence;
-use crate::api::node_volume_report::{Cleanup, CleanupState, NodeVolumeReport, Remnant, RemnantKind};
+use crate::api::node_volume_report::{
+    Cleanup, CleanupState, HeartbeatEndpoint, NodeVolumeReport, Remnant, RemnantKind,
+};
 
 use super::memory::{BETWEEN_PASSES, Memory};
 use super::mounts::inventory::{Elsewhere, Inventory, Place, Remains, Unknown};
@@ -112,6 +114,8 @@ pub struct Seen {
     pub node_boot_id: String,
     /// Addresses of the host.
     pub addresses: Vec<String>,
+    /// By what our heartbeats are known.
+    pub heartbeat: Option<HeartbeatEndpoint>,
     /// Our report, as it is.
     pub report: Arc<NodeVolumeReport>,
     /// The incident, if there is one to clean up after.

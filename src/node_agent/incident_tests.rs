@@ -69,6 +69,7 @@ fn reported(report: &NodeVolumeReport, incident: Incident, found: Result<Invento
         boot_id: incident.key.boot_id.clone(),
         node_boot_id: String::new(),
         addresses: Vec::new(),
+        heartbeat: None,
         report: Arc::new(report.clone()),
         fence: Some(incident),
         has_fence: true,

@@ -35,7 +35,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::node_fence::NodeFence;
-use crate::api::node_volume_report::NodeVolumeReport;
+use crate::api::node_volume_report::{HeartbeatEndpoint, NodeVolumeReport};
 use crate::api::slim::{Node, PersistentVolume, Pod};
 use crate::api::volume_health_policy::VolumeHealthPolicy;
 use crate::error::Result;
@@ -109,6 +109,8 @@ pub struct Context {
     pub turns: Arc<Semaphore>,
     /// Node plugins as they were found last.
     pub found: Arc<tokio::sync::Mutex<Option<Found>>>,
+    /// By what its heartbeats are known, if it sends any.
+    pub heartbeat: Option<HeartbeatEndpoint>,
     /// What is known of the health of the volumes; nothing before all of them were looked at once.
     pub health: Arc<watch::Sender<Option<Arc<NodeHealth>>>>,
 }

@@ -44,6 +44,7 @@ pub async fn observe(cx: &Context, stores: &Stores) -> Result<Option<Seen>> {
         boot_id,
         node_boot_id: node.status.node_info.boot_id.clone(),
         addresses: addresses(cx, &report).await,
+        heartbeat: cx.heartbeat.clone(),
         report,
         has_fence: fence.is_some(),
         fenced: fence.iter().flat_map(|fence| fenced(fence)).collect(),

@@ -52,6 +52,7 @@ pub fn compute(seen: &Seen, stand: Option<&Stand>, now: Now) -> NodeVolumeReport
         node_uid: Some(seen.node_uid.clone()),
         boot_id: Some(seen.boot_id.clone()),
         addresses: seen.addresses.clone(),
+        heartbeat: seen.heartbeat.clone(),
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         checked: Some(health.checked).filter(|checked| *checked > 0),
         unhealthy: Some(health.unhealthy).filter(|_| health.checked > 0),

@@ -49,6 +49,7 @@ fn seen(before: NodeVolumeReportStatus) -> Seen {
         boot_id: "boot-1".into(),
         node_boot_id: "boot-1".into(),
         addresses: Vec::new(),
+        heartbeat: None,
         report: Arc::new(report),
         fence: Some(Incident { key, wanted: Vec::new(), unusable: Vec::new() }),
         has_fence: true,

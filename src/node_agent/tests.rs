@@ -64,6 +64,7 @@ impl Case {
             boot_id: "boot-1".into(),
             node_boot_id: "boot-1".into(),
             addresses: Vec::new(),
+            heartbeat: None,
             report: Arc::new(NodeVolumeReport::new("n", NodeVolumeReportSpec {})),
             fence: Some(incident),
             has_fence: true,

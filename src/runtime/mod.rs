@@ -10,6 +10,7 @@ pub mod events;
 mod guarded;
 pub mod health;
 pub mod informer;
+pub mod installation;
 pub mod leader;
 pub mod patch;
 pub mod program;

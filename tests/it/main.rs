@@ -2,6 +2,7 @@
 
 mod alerts;
 mod api;
+mod chart;
 mod crash;
 mod deaths;
 mod failover;
@@ -27,6 +28,7 @@ fn main() {
         crash::trials(),
         tree::trials(),
         alerts::trials(),
+        chart::trials(),
         api::trials(),
         failover::trials(),
         storage_path::trials(),

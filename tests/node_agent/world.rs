@@ -215,6 +215,7 @@ impl World {
             clock: Clock::system(),
             turns: Arc::new(Semaphore::new(VOLUMES_AT_ONCE)),
             found: Arc::default(),
+            heartbeat: None,
             health: Arc::default(),
         };
         let (stores, token) = (self.stores.clone(), cancel.clone());

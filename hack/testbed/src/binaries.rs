@@ -38,6 +38,7 @@ pub enum Program {
     Containerd,
     ContainerdShim,
     Ctr,
+    Helm,
 }
 
 impl Program {
@@ -72,6 +73,7 @@ impl Program {
             Self::Containerd => "containerd",
             Self::ContainerdShim => "containerd-shim-runc-v2",
             Self::Ctr => "ctr",
+            Self::Helm => "helm",
         }
     }
 
@@ -99,6 +101,7 @@ impl Program {
             Self::CsiProvisioner => &EXTERNAL_PROVISIONER,
             Self::CsiSanity => &CSI_TEST,
             Self::Containerd | Self::ContainerdShim | Self::Ctr => &CONTAINERD,
+            Self::Helm => &HELM,
         }
     }
 
@@ -184,6 +187,14 @@ const CONTAINERD: Module = Module {
     tags: "no_btrfs,no_devmapper,no_zfs",
     linker_flags: "-X github.com/containerd/containerd/v2/version.Version=v2.4.2",
     usual_time: "one minute",
+};
+const HELM: Module = Module {
+    folder: "helm",
+    path: "helm.sh/helm/v4",
+    version: "v4.3.1",
+    tags: "",
+    linker_flags: "-X helm.sh/helm/v4/internal/version.version=v4.3.1",
+    usual_time: "three minutes",
 };
 
 /// Why a program is not there.
@@ -301,6 +312,7 @@ fn find_given(program: Program, folders: &[PathBuf]) -> Option<PathBuf> {
 fn version_fits(program: Program, path: &Path) -> bool {
     let arguments: &[&str] = match program {
         Program::Kubectl => &["version", "--client"],
+        Program::Helm => &["version", "--short"],
         Program::ContainerdShim => &["-v"],
         _ => &["--version"],
     };

@@ -42,7 +42,9 @@ fn all(steps: &mut Steps, wide: bool) -> Result<()> {
         unit.env("PROPTEST_CASES", WIDE_CASES);
     }
     steps.tests("unit and property tests", &mut unit, "a unit test failed: see above")?;
-    steps.step("upstream programs", |_| Ok(Binaries::ensure(None).map(drop)?))?;
+    steps.step("upstream programs", |_| {
+        Ok(Binaries::ensure_all(None, &[&Program::BASE[..], &[Program::Helm]].concat()).map(drop)?)
+    })?;
     // Where the tests on real nodes say themselves what is lacking, nothing is built for them.
     if real_nodes::check().is_ok() {
         steps.step("upstream programs of real nodes", |_| {

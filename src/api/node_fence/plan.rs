@@ -41,7 +41,16 @@ pub const DRY_RUN: &str = "DryRun";
 /// Reason of a pod that is released because its node has lost the path to the backend of its volumes.
 pub const STORAGE_PATH_LOSS: &str = "StoragePathLoss";
 
+/// Why the kubelet's channel spoke before Kubernetes gave the node up.
+pub const LEASE_NOT_RENEWED: &str = "LeaseNotRenewed";
+
 impl Plan {
+    /// Whether it was decided on before Kubernetes gave the node up: then a Node that is Ready is none that is back.
+    pub fn is_ahead_of_kubernetes(&self) -> bool {
+        let says = |channel: Channel| self.evidence.iter().filter(move |it| it.channel == channel);
+        says(Channel::Agent).count() > 0 && says(Channel::Kubelet).all(|it| it.reason == LEASE_NOT_RENEWED)
+    }
+
     /// Whether it moves pods for the sake of their volumes, off a node that is well. A plan that has grown by the pods of
     /// the node, which failed meanwhile, is about the node.
     pub fn is_by_volume(&self) -> bool {
@@ -97,6 +106,8 @@ pub enum Channel {
     Taint,
     /// What the array says about the node: whether it reaches a storage backend.
     Storage,
+    /// Heartbeats of the node's agent, confirmed by its peers.
+    Agent,
     /// VolumeHealth taints. They move pods off a node that is well, and declare no node failed.
     Volume,
 }

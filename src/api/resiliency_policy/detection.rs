@@ -15,8 +15,8 @@ use super::StorageDetection;
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.decisiveChannels) || !has(self.taints) || 'Kubelet' in self.decisiveChannels || ('Taint' in self.decisiveChannels ? size(self.taints) > 0 : self.taints.exists(t, !(t.key in ['node.kubernetes.io/unreachable', 'node.kubernetes.io/not-ready'])))").message("no node could ever be declared failed: add Kubelet to decisiveChannels, or list a taint that somebody other than the node lifecycle controller sets").field_path(".decisiveChannels"))]
 pub struct Detection {
-    /// Independent evidence channels that must agree before a node is declared failed; there are three: Kubelet, Taint and
-    /// Storage.
+    /// Independent evidence channels that must agree before a node is declared failed; there are four: Kubelet, Taint, Storage
+    /// and Agent.
     #[serde(default = "Detection::default_required_channels")]
     #[schemars(range(min = 2, max = 3))]
     pub required_channels: i32,
@@ -39,6 +39,11 @@ pub struct Detection {
     #[serde(default)]
     #[schemars(transform = empty_default)]
     pub storage: StorageDetection,
+    /// Channel Agent: heartbeats of the node agent over the host network, confirmed by its peers. It counts only beside the
+    /// taint unreachable or two missed renewals of the Lease, and never alone. Where agents send no heartbeats it is unknown.
+    #[serde(default)]
+    #[schemars(transform = empty_default)]
+    pub agent: AgentDetection,
 }
 
 impl Detection {
@@ -65,6 +70,7 @@ impl Default for Detection {
             taints: Self::default_taints(),
             kubelet: KubeletDetection::default(),
             storage: StorageDetection::default(),
+            agent: AgentDetection::default(),
         }
     }
 }
@@ -131,6 +137,28 @@ impl KubeletDetection {
 impl Default for KubeletDetection {
     fn default() -> Self {
         Self { suspect_after: Self::default_suspect_after(), decisive_after: Self::default_decisive_after() }
+    }
+}
+
+/// Channel Agent: heartbeats of the node agent, confirmed by its peers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentDetection {
+    /// Silence that makes the node suspected, as a duration from 2s to 10m.
+    #[serde(default = "AgentDetection::default_suspect_after")]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('2s') && duration(self) <= duration('10m')").message("must be between 2s and 10m"))]
+    pub suspect_after: Duration,
+}
+
+impl AgentDetection {
+    fn default_suspect_after() -> Duration {
+        Duration::seconds(3)
+    }
+}
+
+impl Default for AgentDetection {
+    fn default() -> Self {
+        Self { suspect_after: Self::default_suspect_after() }
     }
 }
 

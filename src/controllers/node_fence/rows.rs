@@ -323,6 +323,10 @@ pub fn node_state(seen: &Seen) -> NodeState {
             .taints()
             .iter()
             .any(|taint| seen.policies.iter().any(|policy| policy.spec.detection.counts_taint(taint)));
+    // Kubernetes takes a node for Ready long after it died: until then only its Lease tells that it is back.
+    if seen.fence.spec.plan.is_ahead_of_kubernetes() && seen.lease_is_still {
+        return NodeState::Away;
+    }
     // Of a node that was never away its incident says when it is over.
     let wanted = tainted
         || volumes::is_by_volume(seen) && !volumes::is_over(seen)

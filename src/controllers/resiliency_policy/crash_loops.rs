@@ -17,7 +17,8 @@ use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 
 use super::brakes;
-use super::decide::{self, Cause, Decision, Effect, PolicyBrakes, Seen};
+use super::decide::{self, Cause, Decision, Effect, Seen};
+use super::policy_brakes::PolicyBrakes;
 use super::select::Effective;
 use super::volumes::{self, Unmoved};
 

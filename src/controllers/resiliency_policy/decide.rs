@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Taint;
 use crate::api::driver_report::DriverReport;
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, Phase};
-use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint};
+use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::Node;
 use crate::api::text::printable;
 use crate::api::time::Now;
@@ -22,11 +22,11 @@ use super::brakes::{self, Cluster};
 use super::crash_loops::{self, CrashLoops};
 use super::evidence::{self, Silence};
 use super::plan::{self, LiveNode, NamespaceLabels};
+use super::policy_brakes::PolicyBrakes;
 use super::select::Effective;
 use super::storage::{self, Paths};
-use super::topology::Budgets;
 use super::volumes::{self, Mover, Troubles, Unmoved};
-use super::{episodes, modes, pauses, plugins, policies, status, volumeless};
+use super::{episodes, heartbeat, modes, plugins, policies, volumeless};
 
 /// What a pass sees.
 #[derive(Default)]
@@ -127,7 +127,9 @@ pub struct Decision {
     pub looked_for_volumeless: Vec<String>,
     /// What to do, in order.
     pub effects: Vec<Effect>,
-    /// Suspected nodes.
+    /// Nodes whose heartbeat is lost. They do not count for `maxUnhealthy`.
+    pub lost: BTreeSet<String>,
+    /// Suspected nodes, with those.
     pub suspected: BTreeSet<String>,
     /// Policies for which more nodes are suspected than `maxUnhealthy`.
     pub outage: BTreeSet<String>,
@@ -187,6 +189,8 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     crash_loops::reschedule(seen, &busy, &brakes, &mut decision, now);
     policies::guard(seen, &mut decision);
     policies::record_all(seen, &brakes, &mut decision, now);
+    decision.lost = lost(seen);
+    decision.suspected.extend(decision.lost.iter().cloned());
     decision.look_again = look_again(seen, &decision, now);
     decision
 }
@@ -204,75 +208,6 @@ fn troubled(
     (!troubled.is_empty()).then_some(Cluster { nodes: seen.nodes.len(), suspected: counted })
 }
 
-/// The brakes of a policy in a pass.
-pub(super) struct PolicyBrakes<'a> {
-    /// A pause, and maintenance windows.
-    pub(super) people: Vec<Restraint>,
-    /// Too many nodes are suspected, or were lately.
-    pub(super) outage: Option<Restraint>,
-    /// Volumes of too many nodes are tainted, or were lately.
-    pub(super) array: Option<Restraint>,
-    /// Storage backends that are out for everyone, or were lately.
-    pub(super) backends: Vec<Restraint>,
-    /// Nodes that count.
-    pub(super) acted_on: usize,
-    /// How many may.
-    pub(super) limit: usize,
-    /// The same for topology domains.
-    topology: Budgets<'a>,
-    /// The budgets that have held a node back: the policy's own, or those of domains.
-    pub(super) exhausted: BTreeSet<Option<String>>,
-}
-
-/// A brake, and what it is about.
-type Holding = (&'static str, Option<String>);
-
-impl<'a> PolicyBrakes<'a> {
-    fn new(
-        policy: &'a ResiliencyPolicy,
-        seen: &'a Seen,
-        (outage, array): (Option<Restraint>, Option<Restraint>),
-        now: Now,
-    ) -> Self {
-        let nodes = seen.nodes.iter().map(|(node, _)| node.as_ref());
-        Self {
-            people: pauses::restraints(policy, now.wall),
-            topology: Budgets::new(policy, nodes, seen.fences.iter().map(Arc::as_ref), now.wall),
-            outage,
-            array,
-            backends: storage::restraints(policy, seen, now.wall),
-            acted_on: if mutants::is_on(Mutant::BrakeCountedPerPass) {
-                0
-            } else {
-                brakes::acted_on(policy, &seen.fences, now.wall)
-            },
-            limit: brakes::limit(&policy.spec.limits, seen.nodes.len()),
-            exhausted: BTreeSet::new(),
-        }
-    }
-
-    /// The brake that holds whatever is begun for that cause.
-    pub(super) fn restrains(&self, cause: Cause) -> Option<Holding> {
-        let array = self.array.as_ref().filter(|_| cause == Cause::VolumeTaint);
-        let restraint = self.people.iter().chain(&self.outage).chain(array).next()?;
-        Some((status::reason_of(restraint.type_), restraint.name.clone()))
-    }
-
-    /// The brake that holds a node; one that counts already needs no further budget.
-    fn held_by(&self, candidate: &Candidate, is_counted: bool) -> Option<Holding> {
-        let restraint = self.restrains(candidate.cause);
-        if restraint.is_some() {
-            return restraint;
-        }
-        if is_counted {
-            return None;
-        }
-        let whole = (self.acted_on >= self.limit).then_some(None);
-        let domain = || self.topology.exhausted(candidate.node).map(Some);
-        whole.or_else(domain).map(|domain| ("BudgetExhausted", domain))
-    }
-}
-
 fn suspected(seen: &Seen) -> BTreeSet<String> {
     let after = seen.policies.iter().map(|policy| policy.spec.detection.kubelet.suspect_after.get()).min();
     let after = after.unwrap_or(Duration::MAX);
@@ -281,6 +216,12 @@ fn suspected(seen: &Seen) -> BTreeSet<String> {
         .iter()
         .filter(|(node, silence)| evidence::is_suspected(node, *silence, after) || is_tainted_for_a_pod(seen, node));
     nodes.filter_map(|(node, _)| node.metadata.name.clone()).collect()
+}
+
+fn lost(seen: &Seen) -> BTreeSet<String> {
+    let after = heartbeat::suspect_after(live_policies(seen)).unwrap_or(Duration::MAX);
+    let lost = seen.nodes.iter().filter(|(_, silence)| silence.heartbeat.is_lost(after));
+    lost.filter_map(|(node, _)| node.metadata.name.clone()).collect()
 }
 
 /// Channel Taint counts for `maxUnhealthy` too: a taint put on every node by mistake must not empty the cluster.
@@ -495,7 +436,7 @@ fn held(
         let Some(brake) = brakes.get_mut(policy_name) else { continue };
         let is_counted = fence.is_some_and(|fence| brakes::counts(policy, fence, now.wall));
         let by_node = candidate.paused.clone().map(|reason| ("Paused", Some(reason)));
-        if let Some((held_by, about)) = by_node.or_else(|| brake.held_by(candidate, is_counted)) {
+        if let Some((held_by, about)) = by_node.or_else(|| brake.held_by(candidate.node, candidate.cause, is_counted)) {
             if held_by == "BudgetExhausted" {
                 brake.exhausted.insert(about.clone());
             }

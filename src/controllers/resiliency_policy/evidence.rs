@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use crate::api::names;
-use crate::api::node_fence::{Channel, Evidence, EvidenceState};
+use crate::api::node_fence::{Channel, Evidence, EvidenceState, LEASE_NOT_RENEWED};
 use crate::api::resiliency_policy::DecisiveChannel;
 use crate::api::slim::{Node, Pod};
 use crate::api::time;
 
+use super::heartbeat::{self, Heartbeat};
 use super::select::Effective;
 
 /// What is known of a node's kubelet beyond the Node object.
@@ -21,6 +22,8 @@ pub struct Silence {
     pub still_for: Option<Duration>,
     /// Time since it was first seen unreachable without interruption.
     pub unreachable_for: Option<Duration>,
+    /// What is heard of its agent.
+    pub heartbeat: Heartbeat,
 }
 
 impl Silence {
@@ -61,13 +64,26 @@ pub fn declares(
     let tainted = taints.iter().any(|taint| taint.key != names::UNREACHABLE_TAINT || long_enough);
     let decisive = kubelet && long_enough && policies.is_decisive(DecisiveChannel::Kubelet)
         || tainted && policies.is_decisive(DecisiveChannel::Taint);
-    let agreeing = usize::from(kubelet) + usize::from(independent.is_some()) + usize::from(storage.is_some());
+    let missed = silence.lease_age.is_some_and(|age| age >= heartbeat::TWO_RENEWALS);
+    // Heartbeats share the way of the kubelet's word, so they count beside another sign only: the taint, what the array
+    // says, or two renewals of the Lease that are missed, which by themselves say nothing yet.
+    let lost = silence.heartbeat.is_confirmed(policies.agent_suspect_after());
+    let agent = lost && (kubelet || missed || storage.is_some());
+    let lease = agent && missed && !kubelet;
+    let agreeing = [kubelet || lease, independent.is_some(), agent, storage.is_some()];
+    let agreeing = agreeing.into_iter().filter(|says| *says).count();
     if !decisive && agreeing < policies.required_channels() {
         return None;
     }
     let mut evidence = Vec::new();
     if kubelet {
         evidence.push(kubelet_evidence(node, silence, now));
+    }
+    if lease {
+        evidence.push(lease_evidence(silence, now));
+    }
+    if agent {
+        evidence.push(silence.heartbeat.evidence(now));
     }
     if let Some(taint) = independent.or_else(|| taints.first().filter(|_| !kubelet)) {
         evidence.push(Evidence {
@@ -97,6 +113,19 @@ fn kubelet_evidence(node: &Node, silence: Silence, now: time::Now) -> Evidence {
         since: time::stamp(since.unwrap_or(now.wall)),
         reason: "NodeUnreachable".into(),
         message: Some(format!("Ready=Unknown, taint unreachable:NoSchedule, {lease}")),
+    }
+}
+
+/// What the kubelet's channel says before Kubernetes itself does.
+fn lease_evidence(silence: Silence, now: time::Now) -> Evidence {
+    let age = silence.lease_age.unwrap_or_default();
+    Evidence {
+        channel: Channel::Kubelet,
+        state: EvidenceState::Failed,
+        backend: None,
+        since: time::stamp(now.wall - chrono::TimeDelta::from_std(age).unwrap_or_default()),
+        reason: LEASE_NOT_RENEWED.into(),
+        message: Some(format!("Lease {} s old: two renewals are missed", age.as_secs())),
     }
 }
 

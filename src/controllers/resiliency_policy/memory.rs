@@ -17,6 +17,7 @@ use crate::api::usage::PodView;
 use crate::api::volume_health::VolumeHealth;
 
 use super::decide::{Decision, Restrained, Seen};
+use super::heartbeat::{Hearing, Heartbeat};
 use super::silence::{FencerTracker, SilenceTracker};
 use super::volumes::Unmoved;
 
@@ -31,6 +32,7 @@ const VOLUMELESS_PACE: Duration = Duration::from_secs(10);
 pub struct Memory {
     silence: SilenceTracker,
     fencers: FencerTracker,
+    hearing: Hearing,
     outage_seen: BTreeMap<String, Instant>,
     array_outage_seen: BTreeMap<String, Instant>,
     backend_outage_seen: BTreeMap<String, Instant>,
@@ -59,6 +61,8 @@ pub struct Found {
     pub nodes: Vec<Arc<Node>>,
     /// Leases of the kubelets.
     pub leases: Vec<Arc<Lease>>,
+    /// What is heard of the agents, by node name.
+    pub heartbeats: BTreeMap<String, Heartbeat>,
     /// Leases of the sidecars.
     pub fencer_leases: Vec<Arc<Lease>>,
     /// Pods that use volumes.
@@ -98,9 +102,12 @@ impl Memory {
         if counts_due {
             self.counted_at = Some(now.mono);
         }
+        let mut nodes: Vec<_> =
+            found.nodes.into_iter().map(|node| (node.clone(), self.silence.of(&node, now.mono))).collect();
+        self.hearing.take(&mut nodes, &found.heartbeats, &found.policies, now.mono);
         Seen {
             policies: found.policies,
-            nodes: found.nodes.into_iter().map(|node| (node.clone(), self.silence.of(&node, now.mono))).collect(),
+            nodes,
             pods,
             namespaces: found.namespaces.into_iter().map(labels).collect(),
             fences: found.fences,
@@ -119,6 +126,11 @@ impl Memory {
             backend_outage_seen: self.backend_outage_seen.iter().map(|(it, at)| (it.clone(), passed(at))).collect(),
             counts_due,
         }
+    }
+
+    /// Whether what is heard of the agents is believed.
+    pub fn hears(&self, now: Now) -> bool {
+        !self.hearing.is_deaf(now.mono)
     }
 
     /// Whether NodeFences must be listed before this term decides anything: those that the last leader opened while our

@@ -9,6 +9,7 @@ pub mod cron;
 pub mod decide;
 pub mod episodes;
 pub mod evidence;
+pub mod heartbeat;
 pub mod kubevirt;
 pub mod memory;
 pub(crate) mod metrics;
@@ -18,6 +19,7 @@ pub mod pauses;
 pub mod plan;
 pub mod plugins;
 pub mod policies;
+mod policy_brakes;
 pub mod select;
 mod sharers;
 pub mod silence;
@@ -46,6 +48,7 @@ use crate::api::node_fence::NodeFence;
 use crate::api::slim::Node;
 use crate::controllers::{Context, reference};
 use crate::error::Result;
+use crate::heartbeat::listener::{Heartbeats, Sources};
 use crate::runtime::clock::Now;
 use crate::runtime::events::EventType;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
@@ -65,18 +68,20 @@ const UNSEEN_PACE: Duration = Duration::from_millis(100);
 
 struct Controller {
     cx: Context,
+    heartbeats: Heartbeats,
     memory: Mutex<Memory>,
     metrics: Metrics,
 }
 
 /// Runs the controller until `cancel`.
-pub async fn run(cx: Context, cancel: CancellationToken) {
+pub async fn run(cx: Context, heartbeats: Heartbeats, cancel: CancellationToken) {
     let (queue, receiver) = queue::queue();
     feed(&cx, &queue);
+    hear(&cx, &heartbeats, &queue, &cancel);
     let metrics = Metrics::register(&cx.telemetry);
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
-    let controller = Arc::new(Controller { cx, memory: Mutex::default(), metrics });
+    let controller = Arc::new(Controller { cx, heartbeats, memory: Mutex::default(), metrics });
     let config = QueueConfig { name: "resiliency_policy", concurrency: 1, deadline: Duration::from_secs(60) };
     let reconcile = move |_: &'static str| {
         let controller = controller.clone();
@@ -95,6 +100,24 @@ fn feed(cx: &Context, queue: &Queue<&'static str>) {
     on_change(stores.namespaces.subscribe(), queue, Some(POD_PACE));
     on_change(stores.pods.subscribe(), queue, Some(POD_PACE));
     queue.add(CLUSTER);
+}
+
+/// While it leads, peers are asked about nodes that are silent; what they say is worth a pass.
+fn hear(cx: &Context, heartbeats: &Heartbeats, queue: &Queue<&'static str>, cancel: &CancellationToken) {
+    let Some(mut changes) = heartbeats.changes() else { return };
+    let sources = Sources { nodes: cx.stores.nodes.clone(), reports: cx.stores.node_reports.clone() };
+    let (policies, leadership) = (cx.stores.policies.clone(), cx.writer.leadership().clone());
+    let ask = move || {
+        leadership.remaining()?;
+        heartbeat::suspect_after(policies.list().iter().map(Arc::as_ref))
+    };
+    tokio::spawn(heartbeats.clone().run(sources, ask, cancel.clone()));
+    let queue = queue.clone();
+    tokio::spawn(async move {
+        while changes.changed().await.is_ok() {
+            queue.add(CLUSTER);
+        }
+    });
 }
 
 fn on_change<K: Send + Sync + 'static>(
@@ -139,11 +162,12 @@ impl Controller {
             return Ok(Next::After(UNSEEN_PACE));
         }
         let now = self.cx.clock.now();
-        let mut seen = observe::cluster(&self.cx, &mut memory, now);
+        let mut seen = observe::cluster(&self.cx, &self.heartbeats, &mut memory, now);
         let mut failed = None;
         let mut decision = decide::decide(&seen, now);
         if !decision.look_at.is_empty() {
-            let looks = decision.look_at.iter().map(|name| observe::live(&self.cx, name, seen.silence(name)));
+            let looks = decision.look_at.iter();
+            let looks = looks.map(|name| observe::live(&self.cx, &self.heartbeats, name, seen.silence(name)));
             let found = join_all(looks).await;
             for (name, live) in decision.look_at.iter().zip(found) {
                 // One node that cannot be read holds up no other.
@@ -199,12 +223,7 @@ impl Controller {
         self.metrics.pass(decision, &self.cx.stores.fences.list());
         let (before, after) = (&memory.suspected, &decision.suspected);
         for node in after.difference(before) {
-            self.tell_node(
-                node,
-                EventType::Normal,
-                "NodeSuspected",
-                "its kubelet is silent or reports it not ready, or a taint that counts is on it".into(),
-            );
+            self.tell_node(node, EventType::Normal, "NodeSuspected", why_suspected(decision, node).into());
         }
         for node in before.difference(after) {
             self.tell_node(node, EventType::Normal, "SuspicionCleared", "the node is heard of again".into());
@@ -255,5 +274,12 @@ impl Controller {
         if let Some(node) = self.cx.stores.nodes.get(&ObjectKey::cluster(name)) {
             self.cx.events.publish(reference(node.as_ref()), kind, reason, "Watch", note);
         }
+    }
+}
+
+fn why_suspected(decision: &Decision, node: &str) -> &'static str {
+    match decision.lost.contains(node) {
+        true => "no heartbeat of its agent is heard any more; its peers are asked, and nothing is done on this alone",
+        false => "its kubelet is silent or reports it not ready, or a taint that counts is on it",
     }
 }

@@ -1,6 +1,6 @@
 //! What one pass over the cluster sees: the stores; and, for a node that is about to be acted on, the API itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
@@ -11,11 +11,14 @@ use crate::api::slim::{Lease, Node, Pod};
 use crate::api::usage::PodView;
 use crate::controllers::{BY_NODE, Context, NODE_LEASES, Stores};
 use crate::error::{Error, ErrorClass, Result};
+use crate::heartbeat::listener::Heartbeats;
+use crate::heartbeat::verdict::Verdict;
 use crate::runtime::clock::Now;
 use crate::runtime::store::ObjectKey;
 
 use super::decide::Seen;
 use super::evidence::Silence;
+use super::heartbeat::Heartbeat;
 use super::kubevirt;
 use super::memory::{Found, Memory};
 use super::plan::{self, LiveNode};
@@ -23,18 +26,21 @@ use super::silence::is_still;
 use super::storage::Reports;
 
 /// What the stores show.
-pub fn cluster(cx: &Context, memory: &mut Memory, now: Now) -> Seen {
+pub fn cluster(cx: &Context, heartbeats: &Heartbeats, memory: &mut Memory, now: Now) -> Seen {
     let stores = &cx.stores;
+    let mut found = found(stores);
+    found.heartbeats = found.nodes.iter().map(|node| (node.name_any(), heard(heartbeats, &node.name_any()))).collect();
     let epoch = (stores.leases.relists() + stores.nodes.relists(), cx.writer.leadership().term());
-    memory.look(found(stores), epoch, now)
+    memory.look(found, epoch, now)
 }
 
-/// All of it, as the stores have it. `kubectl bulkhead` looks with the same eyes.
+/// All of it, as the stores have it, and no heartbeat. `kubectl bulkhead` looks with the same eyes.
 pub fn found(stores: &Stores) -> Found {
     Found {
         policies: stores.policies.list(),
         nodes: stores.nodes.list(),
         leases: stores.leases.list(),
+        heartbeats: BTreeMap::new(),
         fencer_leases: stores.fencer_leases.list(),
         pods: stores.pods.list().into_iter().map(|pod| PodView::new(pod, stores)).collect(),
         namespaces: stores.namespaces.list(),
@@ -44,9 +50,24 @@ pub fn found(stores: &Stores) -> Found {
     }
 }
 
+/// What is heard of a node's agent now.
+fn heard(heartbeats: &Heartbeats, node: &str) -> Heartbeat {
+    let sight = heartbeats.of(node);
+    let against = match sight.verdict {
+        Some(Verdict::Unreachable { against, asked }) => Some((against, asked)),
+        Some(Verdict::Reachable | Verdict::Inconclusive | Verdict::TooFewPeers) | None => None,
+    };
+    Heartbeat { silent_for: sight.silent_for, against }
+}
+
 /// One node as the API has it now; `None` when it is gone.
-pub async fn live(cx: &Context, name: &str, silence: Silence) -> Result<Option<LiveNode>> {
-    read(&cx.clients.reads, &cx.stores, name, silence).await
+pub async fn live(cx: &Context, heartbeats: &Heartbeats, name: &str, silence: Silence) -> Result<Option<LiveNode>> {
+    let mut found = read(&cx.clients.reads, &cx.stores, name, silence).await?;
+    // Meanwhile it may have been heard. What was not believed is not believed now.
+    if let Some(live) = found.as_mut().filter(|_| silence.heartbeat != Heartbeat::default()) {
+        live.silence.heartbeat = heard(heartbeats, name);
+    }
+    Ok(found)
 }
 
 /// The same for who has stores and a client, and does not lead.

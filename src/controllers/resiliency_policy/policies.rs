@@ -9,7 +9,8 @@ use crate::api::resiliency_policy::{
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 
-use super::decide::{self, Decision, Effect, PolicyBrakes, Seen};
+use super::decide::{self, Decision, Effect, Seen};
+use super::policy_brakes::PolicyBrakes;
 use super::{conflict, crash_loops, select, status};
 
 /// Puts our finalizer on policies, and takes it off those that are deleted and have nothing left to do.

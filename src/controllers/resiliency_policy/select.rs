@@ -89,6 +89,11 @@ impl<'a> Effective<'a> {
         self.specs().map(|spec| spec.detection.kubelet.decisive_after.get()).max().unwrap_or(Duration::MAX)
     }
 
+    /// After which silence of its agent a node is suspected.
+    pub fn agent_suspect_after(&self) -> Duration {
+        self.specs().map(|spec| spec.detection.agent.suspect_after.get()).max().unwrap_or(Duration::MAX)
+    }
+
     /// Whether every policy counts this taint. Cordons and our own taints never count.
     pub fn counts_taint(&self, taint: &k8s_openapi::api::core::v1::Taint) -> bool {
         self.specs().all(|spec| spec.detection.counts_taint(taint))

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use crate::api::slim::{Lease, Node};
 
 use super::evidence::Silence;
+use super::heartbeat::Heartbeat;
 
 /// Time within which half of the other Leases must have moved for the watch to be proved live; kubelets renew every
 /// 10 s.
@@ -140,6 +141,7 @@ impl SilenceTracker {
         Silence {
             still_for: seen.map(|seen| now.saturating_duration_since(seen.stood_since)),
             lease_age: lease.map(|seen| now.saturating_duration_since(seen.moved)),
+            heartbeat: Heartbeat::default(),
             unreachable_for: self.unreachable.get(uid).map(|since| now.saturating_duration_since(*since)),
         }
     }

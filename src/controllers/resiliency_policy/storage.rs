@@ -15,8 +15,9 @@ use crate::api::slim::Node;
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 
-use super::decide::{PolicyBrakes, Seen, effective};
+use super::decide::{Seen, effective};
 use super::plan::{Draft, Drafting, LiveNode, PodDecision};
+use super::policy_brakes::PolicyBrakes;
 use super::select::Effective;
 use super::volumes::{Mover, OnNode, holding_sharers, obstacle};
 use super::{brakes, policies};

@@ -7,7 +7,8 @@ use crate::api::resiliency_policy::PodsWithoutVolumes;
 use crate::api::usage::PodView;
 
 use super::brakes;
-use super::decide::{self, Decision, PolicyBrakes, Seen};
+use super::decide::{self, Decision, Seen};
+use super::policy_brakes::PolicyBrakes;
 
 /// Nodes that the kubelet channel gives up and that may hold nothing but such pods.
 pub(super) fn look_for(seen: &Seen, brakes: &BTreeMap<&str, PolicyBrakes>, decision: &mut Decision) {

@@ -5,6 +5,7 @@
 mod admission;
 pub mod agent;
 mod approval;
+mod chart;
 pub mod objects;
 pub mod rbac;
 mod rule_cases;
@@ -99,6 +100,8 @@ pub fn trials() -> Vec<Trial> {
             "the_s3_node_service_takes_its_taint_off_its_node_and_no_more",
             s3_manifests::the_node_service_takes_its_taint_off_its_node_and_no_more,
         ),
+        trial(&shared, "what_the_chart_makes_is_taken", chart::what_the_chart_makes_is_taken),
+        trial(&shared, "an_installation_is_checked", chart::an_installation_is_checked),
         trial(&shared, "identities_have_the_rights_they_need_and_no_more", rbac::rights),
         Trial::test("api::without_our_definitions_nodes_get_attachments", move || {
             alone.block_on(admission::without_our_definitions_nodes_get_attachments())

@@ -56,6 +56,8 @@ const CONTROLLER_MAY: &[Right] = &[
     (&["get", "list", "watch", "create", "patch", "delete"], "/services", "", ""),
     (&["get", "list", "watch", "create", "update", "delete"], "/endpoints", "", ""),
     (&["get", "list", "watch", "create", "update", "delete"], "discovery.k8s.io/endpointslices", "", ""),
+    // Where the agents learn of its replicas.
+    (&["get", "list", "watch", "patch"], "/configmaps", "bulkhead-system", "bulkhead-heartbeat"),
     // Credentials of storage control planes.
     (&["get", "list", "watch"], "/secrets", "bulkhead-system", "stos-api"),
 ];
@@ -88,6 +90,8 @@ const CONTROLLER_MAY_NOT: &[Right] = &[
     (&["update", "patch"], "bulkhead.dev/fencerequests/status", "", ""),
     (&["update", "patch"], "bulkhead.dev/driverreports/status", "", ""),
     (&["update", "patch"], "bulkhead.dev/nodevolumereports/status", "", ""),
+    (&["create", "update", "delete"], "/configmaps", "bulkhead-system", "bulkhead-heartbeat"),
+    (&["get", "list", "patch"], "/configmaps", "bulkhead-system", ""),
     (&["attest"], "bulkhead.dev/fencers", "", DRIVER),
     (&["create", "update", "patch"], "rbac.authorization.k8s.io/clusterroles", "", ""),
 ];
@@ -138,6 +142,7 @@ const AGENT_MAY: &[Right] = &[
     (&["get", "list", "watch"], "bulkhead.dev/nodefences", "", ""),
     (&["get", "list", "watch"], "bulkhead.dev/nodevolumereports", "", ""),
     (&["update", "patch"], "bulkhead.dev/nodevolumereports/status", "", ""),
+    (&["get", "list", "watch"], "/configmaps", "bulkhead-system", "bulkhead-heartbeat"),
     (&["create", "patch"], "events.k8s.io/events", "", ""),
 ];
 
@@ -166,6 +171,9 @@ const AGENT_MAY_NOT: &[Right] = &[
     (&["delete"], "storage.k8s.io/volumeattachments", "", ""),
     (&["get"], "/secrets", "", ""),
     (&["get"], "/secrets", "bulkhead-node-agent", ""),
+    // Who writes it says where heartbeats go.
+    (&["create", "update", "patch", "delete"], "/configmaps", "bulkhead-system", "bulkhead-heartbeat"),
+    (&["get", "list"], "/configmaps", "bulkhead-system", ""),
     (&["update"], "coordination.k8s.io/leases", "kube-node-lease", ""),
     (&["create", "update"], "coordination.k8s.io/leases", "bulkhead-system", ""),
 ];

@@ -75,6 +75,12 @@ fn policy() -> Vec<Case> {
             json!("10s"),
         ),
         one(
+            "spec.detection.agent.suspectAfter",
+            "must be between 2s and 10m",
+            "/spec/detection/agent/suspectAfter",
+            json!("1s"),
+        ),
+        one(
             "spec.detection.kubelet.decisiveAfter",
             "must be between 0s and 24h",
             "/spec/detection/kubelet/decisiveAfter",

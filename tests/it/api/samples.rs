@@ -38,6 +38,7 @@ pub async fn the_first_policy_gets_every_default(world: &World) -> Outcome {
     let stored = api_of(&world.admin, &first)?.create(&PostParams::default(), &dynamic(&first)?).await?;
     let spec = &stored.data["spec"];
     assert_eq!(spec["detection"]["kubelet"], json!({"suspectAfter": "20s", "decisiveAfter": "0s"}));
+    assert_eq!(spec["detection"]["agent"], json!({"suspectAfter": "3s"}));
     assert_eq!(spec["limits"]["maxNodes"], json!("10%"));
     let typed = Api::<ResiliencyPolicy>::all(world.admin.clone()).get("all-defaults").await?.spec;
     assert_eq!(typed.triggers, Triggers::default());

@@ -1,11 +1,13 @@
 //! One node dies: what happens then, on the real control plane, with our real programs. Each test ends with the oracle.
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test says what it expects by panicking")]
 
+mod agents;
 pub mod brakes;
 mod closed;
 mod crash_loops;
 mod finalizers;
 pub mod fleet;
+mod heartbeat;
 mod identity;
 pub mod kept;
 mod kinds;
@@ -55,6 +57,7 @@ pub fn trials() -> Vec<Trial> {
         alone("every_trouble_of_every_call_at_every_stage", closed::every_trouble_of_every_call_at_every_stage),
         alone("what_was_begun_is_carried_through_by_others", restarts::what_was_begun_is_carried_through_by_others),
         alone("what_people_wrote_outlives_the_controller", people::what_people_wrote_outlives_the_controller),
+        heartbeat::trial(),
         alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
         alone(
             "a_storm_of_taints_moves_nobody_and_a_killed_controller_is_replaced",

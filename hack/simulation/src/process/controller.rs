@@ -212,6 +212,7 @@ impl Views {
             policies: self.policies.list(),
             nodes: self.nodes.list(),
             leases: self.leases.list(),
+            heartbeats: BTreeMap::new(),
             fencer_leases: self.leader_leases.objects.values().map(|it| Arc::new(it.lease.clone())).collect(),
             pods: self.with_volumes().map(|pod| PodView::new(pod.clone(), shape)).collect(),
             namespaces: shape.namespaces(),

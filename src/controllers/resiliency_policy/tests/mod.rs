@@ -4,6 +4,7 @@ mod brakes;
 mod crash_loops;
 mod episodes;
 mod evidence;
+mod heartbeat;
 mod kubevirt;
 mod modes;
 mod people;

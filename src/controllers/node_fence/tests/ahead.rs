@@ -1,0 +1,57 @@
+//! A node that was declared failed by heartbeats, before Kubernetes gave it up: for Kubernetes it is Ready still.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::api::node_fence::{Channel, LEASE_NOT_RENEWED, Phase};
+use crate::controllers::testing::*;
+
+use super::super::decide::NodeState;
+use super::super::rows::node_state;
+use super::build::node_using;
+use super::world::{Fencer, World};
+
+fn world() -> World {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    let plan = world.plan();
+    let mut agent = plan.evidence[0].clone();
+    (agent.channel, agent.reason) = (Channel::Agent, "HeartbeatLost".into());
+    plan.evidence[0].reason = LEASE_NOT_RENEWED.into();
+    plan.evidence.push(agent);
+    world.seen.node = Some(Arc::new(node_using(node("n1"), &world.seen.fence)));
+    world
+}
+
+#[test]
+fn it_is_not_back_because_kubernetes_calls_it_ready() {
+    let mut world = world();
+    world.run();
+    world.assert_order(&["Started v1", "delete pg grace 0"]);
+    assert!(!world.did("out-of-service"), "the guard of the key waits for Kubernetes: {:#?}", world.log);
+    assert_ne!(world.seen.phase(), Some(Phase::Recovered));
+}
+
+#[test]
+fn it_is_back_when_its_lease_moves() {
+    let mut world = world();
+    world.fencers.insert(DRIVER.into(), Fencer::Silent);
+    world.run();
+    world.node_returns();
+    world.run_controller();
+    world.assert_order(&["ask Fenced v1 round 1", "ask Unfenced", "untaint fenced", "phase Recovered"]);
+    assert!(!world.did("delete"), "{:#?}", world.log);
+}
+
+#[test]
+fn heartbeats_beside_what_kubernetes_says_change_nothing() {
+    let mut world = world();
+    world.plan().evidence[0].reason = "NodeUnreachable".into();
+    assert!(!world.seen.fence.spec.plan.is_ahead_of_kubernetes());
+    world.seen.node = Some(Arc::new(node_using(unreachable("n1"), &world.seen.fence)));
+    world.run();
+    assert!(world.did("delete"));
+    world.node_returns();
+    world.seen.lease_is_still = true;
+    assert_eq!(node_state(&world.seen), NodeState::Back);
+}

@@ -1,0 +1,107 @@
+//! What the heartbeats of the agents say: channel Agent. They make us faster and never slower: what they say is believed
+//! only beside another sign, and what they do not say takes nothing away.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::api::node_fence::{Channel, Evidence, EvidenceState};
+use crate::api::resiliency_policy::ResiliencyPolicy;
+use crate::api::slim::Node;
+use crate::api::time;
+
+use super::brakes::{self, Cluster};
+use super::evidence::{self, Silence};
+
+/// A kubelet renews its Lease every 10 s: after this time two renewals are missed.
+pub const TWO_RENEWALS: Duration = Duration::from_secs(21);
+/// After so many nodes were silent at once that it must have been us who did not hear, nothing is believed for this time.
+const DEAF_FOR: Duration = Duration::from_secs(60);
+
+/// What is known of the heartbeats of a node's agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// Time since it was heard; none for one that was never heard by this process: it is unknown.
+    pub silent_for: Option<Duration>,
+    /// How many of how many peers that were asked do not reach it; none while they do not agree that it is out of reach.
+    pub against: Option<(usize, usize)>,
+}
+
+impl Heartbeat {
+    /// Whether it was heard, and is silent for that long.
+    pub fn is_lost(&self, suspect_after: Duration) -> bool {
+        self.silent_for.is_some_and(|silent| silent >= suspect_after)
+    }
+
+    /// Whether the peers say so too.
+    pub fn is_confirmed(&self, suspect_after: Duration) -> bool {
+        self.is_lost(suspect_after) && self.against.is_some()
+    }
+
+    /// The row of the plan.
+    pub fn evidence(&self, now: time::Now) -> Evidence {
+        let silent = self.silent_for.unwrap_or_default();
+        let (against, asked) = self.against.unwrap_or_default();
+        let since = now.wall - chrono::TimeDelta::from_std(silent).unwrap_or_default();
+        Evidence {
+            channel: Channel::Agent,
+            state: EvidenceState::Failed,
+            backend: None,
+            since: time::stamp(since),
+            reason: "HeartbeatLost".into(),
+            message: Some(format!(
+                "no heartbeat for {} s, and {against} of {asked} nodes that were asked do not reach it",
+                silent.as_secs()
+            )),
+        }
+    }
+}
+
+/// After which silence a node is suspected: the shortest time of all policies.
+pub fn suspect_after<'a>(policies: impl IntoIterator<Item = &'a ResiliencyPolicy>) -> Option<Duration> {
+    policies.into_iter().map(|policy| policy.spec.detection.agent.suspect_after.get()).min()
+}
+
+/// Whether we can hear at all.
+#[derive(Clone, Debug, Default)]
+pub struct Hearing {
+    deaf_at: Option<Instant>,
+}
+
+impl Hearing {
+    /// Gives each node what is heard of it; nothing, while as many nodes are lost as would be an outage for any policy, and
+    /// for a time after that: then it is our own network. The outage brake itself does not count heartbeats: it holds back
+    /// what the kubelets' silence declares as well, and for long.
+    pub fn take(
+        &mut self,
+        nodes: &mut [(Arc<Node>, Silence)],
+        heard: &BTreeMap<String, Heartbeat>,
+        policies: &[Arc<ResiliencyPolicy>],
+        now: Instant,
+    ) {
+        let Some(after) = suspect_after(policies.iter().map(Arc::as_ref)) else { return };
+        let of =
+            |node: &Node| node.metadata.name.as_ref().and_then(|name| heard.get(name)).copied().unwrap_or_default();
+        let kubelet = policies.iter().map(|policy| policy.spec.detection.kubelet.suspect_after.get()).min();
+        let kubelet = kubelet.unwrap_or(Duration::MAX);
+        let lost = nodes.iter().filter(|(node, _)| of(node).is_lost(after)).count();
+        let is_counted = |(node, silence): &&(Arc<Node>, Silence)| {
+            of(node).is_lost(after) || evidence::is_suspected(node, *silence, kubelet)
+        };
+        let cluster = Cluster { nodes: nodes.len(), suspected: nodes.iter().filter(is_counted).count() };
+        if lost > 0 && policies.iter().any(|policy| brakes::is_outage(&policy.spec.limits, cluster)) {
+            self.deaf_at = Some(now);
+        }
+        if self.is_deaf(now) {
+            return;
+        }
+        for (node, silence) in nodes {
+            silence.heartbeat = of(node);
+        }
+    }
+
+    /// Whether nothing is believed now.
+    pub fn is_deaf(&self, now: Instant) -> bool {
+        self.deaf_at.is_some_and(|at| now.saturating_duration_since(at) < DEAF_FOR)
+    }
+}

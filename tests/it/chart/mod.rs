@@ -1,0 +1,22 @@
+//! The Helm chart: the same objects as kustomize makes of `config/`, over a matrix of values, and what it refuses. The real
+//! helm and kubectl, no control plane; `api::what_the_chart_makes_is_taken` shows its objects to a server.
+
+mod refused;
+pub mod render;
+mod same;
+pub mod values;
+
+use libtest_mimic::Trial;
+
+/// All tests of this module.
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("chart::makes_the_same_objects_as_kustomize", same::objects_of_kustomize),
+        Trial::test("chart::makes_the_same_monitoring", same::monitoring),
+        Trial::test("chart::every_set_of_values_renders", values::every_set_renders),
+        Trial::test("chart::images_are_named_by_values", values::images_are_named_by_values),
+        Trial::test("chart::has_the_versions_that_are_built", values::has_the_versions_that_are_built),
+        Trial::test("chart::its_readme_names_every_value", values::the_readme_names_every_value),
+        Trial::test("chart::what_cannot_work_is_refused", refused::what_cannot_work_is_refused),
+    ]
+}
