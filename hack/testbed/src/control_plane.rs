@@ -159,6 +159,11 @@ impl Testbed {
         &self.binaries
     }
 
+    /// The address of etcd, for objects by the hundred thousand.
+    pub fn etcd(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports.etcd)
+    }
+
     /// The audit log.
     pub fn audit(&self) -> Audit {
         Audit::new(self.folder().join("audit.log"))

@@ -9,6 +9,7 @@ mod objects;
 mod repeated;
 mod report;
 mod s3;
+mod scale;
 mod shared_volume;
 mod simulate;
 mod timeline;
@@ -47,6 +48,8 @@ pub enum Benchmark {
     S3(s3::Options),
     /// NFS servers are switched, alone and all at once: how soon clients are led to the other one, and what it costs
     SharedVolume(shared_volume::Options),
+    /// A large cluster: what the controller costs while nothing fails, how soon it is armed, how long it decides about a node
+    Scale(scale::Options),
     /// Many schedules of the simulated cluster, each with its faults; every invariant is judged
     Simulate(simulate::Options),
     /// Every schedule of a small simulated cluster, within bounds; then every mutant, and what notices it
@@ -104,6 +107,7 @@ pub async fn run(root: &Path, benchmark: &Benchmark) -> Result<()> {
         Benchmark::Health(options) => health::run(root, options).await,
         Benchmark::S3(options) => s3::run(root, options).await,
         Benchmark::SharedVolume(options) => shared_volume::run(root, options).await,
+        Benchmark::Scale(options) => scale::run(root, options).await,
         Benchmark::Simulate(options) => {
             let (root, options) = (root.to_owned(), *options);
             tokio::task::spawn_blocking(move || simulate::run(&root, options).map_err(|error| error.to_string()))

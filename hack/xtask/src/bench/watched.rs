@@ -86,6 +86,11 @@ impl Spell {
         Ok(Self { began: Instant::now(), before: usage::of(process)? })
     }
 
+    /// From now on, of a program that has just been started.
+    pub fn of_start() -> Self {
+        Self { began: Instant::now(), before: Usage::default() }
+    }
+
     /// Until now.
     pub fn end(&self, process: &Process) -> Result<Spent> {
         let now = usage::of(process).map_err(|error| format!("{error}:\n{}", process.log_tail()))?;
@@ -121,7 +126,7 @@ pub async fn ready(process: &mut Process, limit: Duration) -> Result<()> {
     let deadline = Instant::now() + limit;
     loop {
         process.ensure_running()?;
-        let last = match is_ready(process).await {
+        let last = match get(process, "/readyz").await {
             Ok(answer) if answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200") => return Ok(()),
             Ok(answer) => answer,
             Err(error) => error.to_string(),
@@ -133,11 +138,24 @@ pub async fn ready(process: &mut Process, limit: Duration) -> Result<()> {
     }
 }
 
-async fn is_ready(process: &Process) -> Result<String> {
+/// The sum of a program's metrics of that name that carry these labels.
+pub async fn metric(process: &Process, name: &str, labels: &str) -> Result<f64> {
+    let text = get(process, "/metrics").await?;
+    Ok(sum(&text, name, labels))
+}
+
+fn sum(text: &str, name: &str, labels: &str) -> f64 {
+    let of_name =
+        |line: &&str| line.split(['{', ' ']).next().is_some_and(|it| it.trim_start_matches("bulkhead_") == name);
+    let named = text.lines().filter(of_name).filter(|line| line.contains(labels));
+    named.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+async fn get(process: &Process, path: &str) -> Result<String> {
     let log = std::fs::read_to_string(&process.launch().log)?;
     let address = address(&log).ok_or("it has not said where it listens")?;
     let mut stream = TcpStream::connect(address).await?;
-    stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     Ok(answer)
@@ -161,6 +179,13 @@ mod tests {
         let log = "x started address=127.0.0.1:1\nlater\n bulkhead started \u{1b}[3maddress\u{1b}[0m=127.0.0.1:4242 version=1\n";
         assert_eq!(address(log), Some("127.0.0.1:4242"));
         assert_eq!(address("nothing"), None);
+    }
+
+    #[test]
+    fn a_metric_is_the_sum_of_those_with_its_labels() {
+        let text = "HTTP/1.0 200 OK\r\n\r\n# TYPE bulkhead_a counter\nbulkhead_a{q=\"x\",r=\"1\"} 2\nbulkhead_a{q=\"x\",r=\"2\"} \
+                    0.5\nbulkhead_a{q=\"y\"} 7\nbulkhead_a_total{q=\"x\"} 9\n";
+        assert_eq!((sum(text, "a", "q=\"x\""), sum(text, "b", "")), (2.5, 0.0));
     }
 
     #[test]
