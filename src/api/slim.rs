@@ -10,12 +10,21 @@ use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::json;
 
 use super::selector::LabelSelector;
 
+/// What `kubectl apply` sent last: a second copy of the object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// Field ownership is most of an object's metadata and of no use to us.
 pub(super) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    ObjectMeta::deserialize(deserializer).map(|metadata| ObjectMeta { managed_fields: None, ..metadata })
+    let mut metadata = ObjectMeta::deserialize(deserializer)?;
+    metadata.managed_fields = None;
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.remove(LAST_APPLIED);
+    }
+    Ok(metadata)
 }
 
 /// Kubernetes writes an empty list or map without `omitempty` as null, such as `drivers` of a CSINode without drivers.
@@ -180,7 +189,7 @@ part! {
 
 /// A volume of a pod and where it comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "RawVolume")]
+#[serde(from = "RawVolume", into = "RawVolume")]
 pub struct Volume {
     /// Name inside the pod.
     pub name: String,
@@ -205,7 +214,7 @@ pub enum VolumeSource {
     Other(String),
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct RawVolume {
     name: String,
     #[serde(flatten)]
@@ -229,6 +238,20 @@ impl From<RawVolume> for Volume {
             },
         };
         Self { name: raw.name, source }
+    }
+}
+
+impl From<Volume> for RawVolume {
+    fn from(volume: Volume) -> Self {
+        let (kind, value) = match volume.source {
+            VolumeSource::Claim(name) => ("persistentVolumeClaim".to_owned(), json!({ "claimName": name })),
+            VolumeSource::Ephemeral => ("ephemeral".to_owned(), json!({})),
+            VolumeSource::InlineCsi(driver) => ("csi".to_owned(), json!({ "driver": driver })),
+            VolumeSource::HostPath(path) => ("hostPath".to_owned(), json!({ "path": path })),
+            VolumeSource::PodLocal => ("emptyDir".to_owned(), json!({})),
+            VolumeSource::Other(kind) => (kind, json!({})),
+        };
+        Self { name: volume.name, sources: [(kind, value)].into() }
     }
 }
 
@@ -619,6 +642,12 @@ mod tests {
             { "name": "f", "nfs": { "server": "x" } },
         ]))
         .unwrap();
+        let written = serde_json::to_value(&volumes).unwrap();
+        assert_eq!(
+            serde_json::from_value::<Vec<Volume>>(written).unwrap(),
+            volumes,
+            "they are written as they are read"
+        );
         let sources: Vec<_> = volumes.into_iter().map(|volume| volume.source).collect();
         assert_eq!(
             sources,

@@ -28,6 +28,10 @@ pub const BY_DRIVER: &str = "driver";
 /// Volumes by [`handle`].
 pub const BY_HANDLE: &str = "handle";
 
+/// Pods by what is wrong with them.
+pub const BY_TROUBLE: &str = "trouble";
+/// A container fails again and again.
+pub const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// Pods by uid.
 pub const BY_UID: &str = "uid";
 /// Pods by [`place`].
@@ -66,6 +70,10 @@ pub(super) fn places_of_pod(pod: &Pod) -> Vec<String> {
 
 pub(super) fn uid_of_pod(pod: &Pod) -> Vec<String> {
     pod.metadata.uid.iter().cloned().collect()
+}
+
+pub(super) fn trouble_of_pod(pod: &Pod) -> Vec<String> {
+    pod.crash_looping().map(|_| CRASH_LOOP.to_owned()).into_iter().collect()
 }
 
 pub(super) fn mount_of_attachment(attachment: &MountpointS3PodAttachment) -> Vec<String> {

@@ -49,6 +49,7 @@ pub mod volume_health_policy;
 pub use indexes::{ANY_HOST, BY_CLAIM, BY_DRIVER, BY_HANDLE, BY_HOST, BY_NODE, BY_VOLUME};
 pub use indexes::{BY_MOUNT, BY_MOUNTPOINT_POD, BY_PLACE, BY_UID, BY_WORKLOAD};
 pub use indexes::{BY_PROVIDER_VOLUME, BY_SERVICE, BY_SHARED_VOLUME};
+pub use indexes::{BY_TROUBLE, CRASH_LOOP};
 pub use stores::{ProviderStores, SharedVolumeStores, Unread};
 
 /// Where kubelets keep their Leases.
@@ -133,17 +134,21 @@ impl Stores {
                     .index(BY_CLAIM, indexes::claims_of_pod)
                     .index(BY_PLACE, indexes::places_of_pod)
                     .index(BY_UID, indexes::uid_of_pod)
+                    .index(BY_TROUBLE, indexes::trouble_of_pod)
                     .keep(uses_volumes)
+                    .packed()
             }),
-            claims: all("persistentvolumeclaims").informer(|i| i.index(BY_VOLUME, indexes::volume_of_claim)),
+            claims: all("persistentvolumeclaims").informer(|i| i.index(BY_VOLUME, indexes::volume_of_claim).packed()),
             volumes: all("persistentvolumes").informer(|i| {
                 i.index(BY_HOST, indexes::hosts_of_volume)
                     .index(BY_DRIVER, indexes::driver_of_volume)
                     .index(BY_HANDLE, indexes::handle_of_volume)
+                    .packed()
             }),
             attachments: all("volumeattachments").informer(|i| {
                 i.index(BY_NODE, |attachment: &VolumeAttachment| vec![attachment.spec.node_name.clone()])
                     .index(BY_VOLUME, |attachment: &VolumeAttachment| vec![attachment.volume().to_owned()])
+                    .packed()
             }),
             csi_nodes: all("csinodes").informer(|i| i),
             csi_drivers: all("csidrivers").informer(|i| i),

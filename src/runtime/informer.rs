@@ -6,12 +6,13 @@ use std::{fmt, time::Duration};
 use futures::{StreamExt as _, pin_mut};
 use kube::{Api, Client, Resource, client::Body};
 use kube_runtime::watcher::{self, DefaultBackoff, Event};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     clock::monotonic,
     guarded::Guarded,
+    packing::Packer,
     store::{IndexFn, Indexer, Store},
     telemetry::{InformerLabel, RuntimeMetrics, Telemetry},
 };
@@ -36,6 +37,7 @@ pub struct Informer<K> {
     name: &'static str,
     config: watcher::Config,
     indexers: Vec<Indexer<K>>,
+    packer: Packer<K>,
     keep: Box<dyn Fn(&K) -> bool + Send + Sync>,
     eager: bool,
     fields_are_optional: bool,
@@ -52,14 +54,35 @@ where
         let jitter = name.bytes().fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
         let timeout = WATCH_TIMEOUT + jitter % (TIMEOUT_JITTER + 1);
         let config = watcher::Config::default().streaming_lists().timeout(timeout);
-        let (indexers, keep) = (Vec::new(), Box::new(|_: &K| true));
-        Self { api, name, config, indexers, keep, eager: false, fields_are_optional: false, is_one_of_many: false }
+        let (indexers, packer, keep) = (Vec::new(), Packer::none(), Box::new(|_: &K| true));
+        Self {
+            api,
+            name,
+            config,
+            indexers,
+            packer,
+            keep,
+            eager: false,
+            fields_are_optional: false,
+            is_one_of_many: false,
+        }
     }
 
     /// Adds an index: `values` gives the values under which [`Store::by_index`] finds an object.
     #[must_use]
     pub fn index(mut self, name: &'static str, values: IndexFn<K>) -> Self {
         self.indexers.push((name, values));
+        self
+    }
+
+    /// Keeps the objects compressed: for a kind of which there are many, and few are looked at. Each look costs some
+    /// microseconds. It must be read as it is written.
+    #[must_use]
+    pub fn packed(mut self) -> Self
+    where
+        K: Serialize,
+    {
+        self.packer = Packer::json();
         self
     }
 
@@ -111,7 +134,7 @@ where
 
     /// Starts watching in a task that ends with `cancel`.
     pub fn spawn(self, cancel: CancellationToken, telemetry: &Telemetry) -> Store<K> {
-        let store = Store::new_detached(self.indexers.clone());
+        let store = Store::with(self.indexers, self.packer);
         let label = InformerLabel { informer: self.name };
         let metrics = telemetry.runtime.clone();
         if !self.is_one_of_many {

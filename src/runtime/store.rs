@@ -3,7 +3,6 @@
 //! hand in tests and simulators.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
     fmt,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::{Duration, Instant},
@@ -12,7 +11,11 @@ use std::{
 use kube::Resource;
 use tokio::sync::{mpsc, watch};
 
-use super::clock::monotonic;
+use super::{
+    clock::monotonic,
+    packing::{Packed, Packer},
+    places::Places,
+};
 
 /// Names an object of a known kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,51 +92,57 @@ impl<K> Clone for Store<K> {
 
 struct State<K> {
     indexers: Vec<Indexer<K>>,
-    objects: HashMap<ObjectKey, Arc<K>>,
-    /// Index name → value → keys.
-    indexes: HashMap<&'static str, HashMap<String, BTreeSet<ObjectKey>>>,
+    packer: Packer<K>,
+    slots: Vec<Option<Slot<K>>>,
+    /// Slots that nothing is in.
+    free: Vec<u32>,
+    /// Key → slot.
+    keys: Places,
+    /// In the order of the indexers: value → slots.
+    indexes: Vec<Places>,
     subscribers: Vec<mpsc::UnboundedSender<Change<K>>>,
-    /// Keys seen since the running list began.
-    listing: Option<HashSet<ObjectKey>>,
     relists: u64,
+    changes: u64,
     progress: Instant,
+}
+
+struct Slot<K> {
+    object: Packed<K>,
+    /// It came since the last list began.
+    listed: bool,
 }
 
 impl<K> Store<K> {
     /// An empty store with the given indexes, not yet synced.
     pub fn new_detached(indexers: Vec<(&'static str, IndexFn<K>)>) -> Self {
+        Self::with(indexers, Packer::none())
+    }
+
+    pub(crate) fn with(indexers: Vec<Indexer<K>>, packer: Packer<K>) -> Self {
         let state = State {
-            indexes: indexers.iter().map(|(name, _)| (*name, HashMap::new())).collect(),
+            indexes: indexers.iter().map(|_| Places::default()).collect(),
             indexers,
-            objects: HashMap::new(),
+            packer,
+            slots: Vec::new(),
+            free: Vec::new(),
+            keys: Places::default(),
             subscribers: Vec::new(),
-            listing: None,
             relists: 0,
+            changes: 0,
             progress: monotonic(),
         };
         Self { state: Arc::new(RwLock::new(state)), synced: Arc::new(watch::Sender::new(false)) }
     }
 
-    /// The object with this key.
-    pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
-        self.read().objects.get(key).cloned()
-    }
-
     /// All objects, in no order.
     pub fn list(&self) -> Vec<Arc<K>> {
-        self.read().objects.values().cloned().collect()
-    }
-
-    /// The objects under `value` in `index`, ordered by key. An index that was not declared is empty.
-    pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
-        let state = self.read();
-        let keys = state.indexes.get(index).and_then(|values| values.get(value));
-        keys.into_iter().flatten().filter_map(|key| state.objects.get(key).cloned()).collect()
+        self.read().all().collect()
     }
 
     /// How many objects are kept.
     pub fn len(&self) -> usize {
-        self.read().objects.len()
+        let state = self.read();
+        state.slots.len() - state.free.len()
     }
 
     /// Whether nothing is kept.
@@ -162,19 +171,9 @@ impl<K> Store<K> {
         self.read().progress
     }
 
-    /// All changes from now on, in order, after one "new" change for each object that is present.
-    /// Deletes and objects that a relist no longer holds come with `new: None`. The channel is
-    /// unbounded, so a slow reader costs memory but can never stop the cache.
-    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Change<K>> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let mut state = self.write();
-        for (key, object) in &state.objects {
-            let change = Change { key: key.clone(), old: None, new: Some(object.clone()) };
-            // Cannot fail: the receiver is in our hands.
-            let _ = sender.send(change);
-        }
-        state.subscribers.push(sender);
-        receiver
+    /// How many changes there were. While it stays, so does everything.
+    pub fn changes(&self) -> u64 {
+        self.read().changes
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<K>> {
@@ -186,43 +185,83 @@ impl<K> Store<K> {
     }
 }
 
+/// Looking into a store.
+impl<K: Resource> Store<K> {
+    /// The object with this key.
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.read().find(key).map(|(_, object)| object)
+    }
+
+    /// The objects under `value` in `index`, ordered by key. An index that was not declared is empty.
+    pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
+        let state = self.read();
+        let indexed = state.indexers.iter().zip(&state.indexes).find(|((name, _), _)| *name == index);
+        let Some(((_, values_of), places)) = indexed else { return Vec::new() };
+        let found = places.of(value).iter().filter_map(|slot| state.at(*slot));
+        // Two values may have one hash.
+        let mut found: Vec<_> = found.filter(|object| values_of(object).iter().any(|it| it == value)).collect();
+        found.sort_by(|one, other| name_of(&**one).cmp(&name_of(&**other)));
+        found
+    }
+
+    /// All changes from now on, in order, after one "new" change for each object that is present.
+    /// Deletes and objects that a relist no longer holds come with `new: None`. The channel is
+    /// unbounded, so a slow reader costs memory but can never stop the cache.
+    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Change<K>> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut state = self.write();
+        for object in state.all() {
+            let change = Change { key: ObjectKey::from(&*object), old: None, new: Some(object) };
+            // Cannot fail: the receiver is in our hands.
+            let _ = sender.send(change);
+        }
+        state.subscribers.push(sender);
+        receiver
+    }
+}
+
 /// Feeding a store.
 impl<K: Resource> Store<K> {
     /// Puts an object in place of what is known under its key.
     pub fn insert(&self, object: K) {
         let mut state = self.write();
-        let key = ObjectKey::from(&object);
-        state.seen(&key);
-        state.put(key, object);
+        state.progress = monotonic();
+        state.put(object);
     }
 
     /// Forgets an object.
     pub fn remove(&self, key: &ObjectKey) {
         let mut state = self.write();
         state.progress = monotonic();
-        state.drop_key(key);
+        if let Some((slot, old)) = state.find(key) {
+            state.clear(slot, old);
+        }
     }
 
     /// Notes that an object exists although it cannot be read; what is known of it stays.
     pub(crate) fn keep(&self, key: &ObjectKey) {
-        self.write().seen(key);
+        let mut state = self.write();
+        state.progress = monotonic();
+        if let Some((slot, _)) = state.find(key) {
+            state.listed(slot);
+        }
     }
 
     /// A list begins: what it does not bring until [`Store::list_done`] is gone.
     pub fn list_begins(&self) {
         let mut state = self.write();
         state.progress = monotonic();
-        state.listing = Some(HashSet::new());
+        state.slots.iter_mut().flatten().for_each(|slot| slot.listed = false);
     }
 
     /// A list is complete: forgets, with a change each, what it did not hold.
     pub fn list_done(&self) {
         let mut state = self.write();
         state.progress = monotonic();
-        let listed = state.listing.take().unwrap_or_default();
-        let vanished: Vec<_> = state.objects.keys().filter(|key| !listed.contains(key)).cloned().collect();
-        for key in vanished {
-            state.drop_key(&key);
+        for slot in state.unlisted() {
+            if let Some(old) = state.at(slot) {
+                state.clear(slot, old);
+            }
         }
         state.relists += 1;
         drop(state);
@@ -230,65 +269,102 @@ impl<K: Resource> Store<K> {
     }
 }
 
-impl<K: Resource> State<K> {
-    fn seen(&mut self, key: &ObjectKey) {
-        self.progress = monotonic();
-        if let Some(listing) = &mut self.listing {
-            listing.insert(key.clone());
+impl<K> State<K> {
+    fn all(&self) -> impl Iterator<Item = Arc<K>> {
+        self.slots.iter().flatten().filter_map(|slot| self.packer.unpack(&slot.object))
+    }
+
+    fn at(&self, slot: u32) -> Option<Arc<K>> {
+        self.packer.unpack(&self.slot(slot)?.object)
+    }
+
+    fn slot(&self, slot: u32) -> Option<&Slot<K>> {
+        self.slots.get(usize::try_from(slot).ok()?)?.as_ref()
+    }
+
+    fn listed(&mut self, slot: u32) {
+        let slot = usize::try_from(slot).ok().and_then(|slot| self.slots.get_mut(slot)?.as_mut());
+        if let Some(slot) = slot {
+            slot.listed = true;
         }
     }
 
-    fn put(&mut self, key: ObjectKey, object: K) {
-        let old = self.objects.get(&key).cloned();
-        if old.as_ref().is_some_and(|old| same_version(&**old, &object)) {
-            return;
-        }
-        let new = Arc::new(object);
-        if let Some(old) = &old {
-            self.unindex(&key, old);
-        }
-        self.index(&key, &new);
-        self.objects.insert(key.clone(), new.clone());
-        self.tell(Change { key, old, new: Some(new) });
+    fn unlisted(&self) -> Vec<u32> {
+        let slots = (0..).zip(&self.slots);
+        slots.filter(|(_, slot)| slot.as_ref().is_some_and(|slot| !slot.listed)).map(|(number, _)| number).collect()
     }
 
-    fn drop_key(&mut self, key: &ObjectKey) {
-        if let Some(old) = self.objects.remove(key) {
-            self.unindex(key, &old);
-            self.tell(Change { key: key.clone(), old: Some(old), new: None });
+    fn fill(&mut self, number: u32, slot: Option<Slot<K>>) {
+        match usize::try_from(number).ok().and_then(|number| self.slots.get_mut(number)) {
+            Some(place) => *place = slot,
+            None => self.slots.push(slot),
         }
     }
 
-    fn index(&mut self, key: &ObjectKey, object: &K) {
-        for (name, values_of) in &self.indexers {
-            let index = self.indexes.entry(name).or_default();
-            for value in values_of(object) {
-                index.entry(value).or_default().insert(key.clone());
+    /// Brings the indexes from what was there to what is.
+    fn index(&mut self, slot: u32, old: Option<&K>, new: Option<&K>) {
+        for ((_, values_of), places) in self.indexers.iter().zip(&mut self.indexes) {
+            let (old, new) = (old.map(values_of).unwrap_or_default(), new.map(values_of).unwrap_or_default());
+            for gone in old.iter().filter(|value| !new.contains(value)) {
+                places.remove(gone.as_str(), slot);
             }
-        }
-    }
-
-    fn unindex(&mut self, key: &ObjectKey, object: &K) {
-        for (name, values_of) in &self.indexers {
-            let Some(index) = self.indexes.get_mut(name) else {
-                continue;
-            };
-            for value in values_of(object) {
-                let Some(keys) = index.get_mut(&value) else {
-                    continue;
-                };
-                keys.remove(key);
-                if keys.is_empty() {
-                    index.remove(&value);
-                }
+            for come in new.iter().filter(|value| !old.contains(value)) {
+                places.add(come.as_str(), slot);
             }
         }
     }
 
     /// Hands a change to all who listen; those who stopped are forgotten.
     fn tell(&mut self, change: Change<K>) {
+        self.changes += 1;
         self.subscribers.retain(|subscriber| subscriber.send(change.clone()).is_ok());
     }
+}
+
+impl<K: Resource> State<K> {
+    fn find(&self, key: &ObjectKey) -> Option<(u32, Arc<K>)> {
+        let slots = self.keys.of(key).iter().filter_map(|slot| Some((*slot, self.at(*slot)?)));
+        let wanted = (key.namespace.as_deref(), key.name.as_str());
+        slots.into_iter().find(|(_, object)| name_of(&**object) == wanted)
+    }
+
+    fn put(&mut self, object: K) {
+        let key = ObjectKey::from(&object);
+        let known = self.find(&key);
+        if let Some((slot, old)) = &known
+            && same_version(&**old, &object)
+        {
+            self.listed(*slot);
+            return;
+        }
+        let new = Arc::new(object);
+        let (slot, old) = match known {
+            Some((slot, old)) => (slot, Some(old)),
+            None => (self.free.pop().unwrap_or(u32::try_from(self.slots.len()).unwrap_or(u32::MAX)), None),
+        };
+        if old.is_none() {
+            self.keys.add(&key, slot);
+        }
+        self.index(slot, old.as_deref(), Some(&*new));
+        let object = self.packer.pack(&new);
+        self.fill(slot, Some(Slot { object, listed: true }));
+        self.tell(Change { key, old, new: Some(new) });
+    }
+
+    fn clear(&mut self, slot: u32, old: Arc<K>) {
+        let key = ObjectKey::from(&*old);
+        self.keys.remove(&key, slot);
+        self.index(slot, Some(&*old), None);
+        self.fill(slot, None);
+        self.free.push(slot);
+        self.tell(Change { key, old: Some(old), new: None });
+    }
+}
+
+/// Namespace and name.
+fn name_of<K: Resource>(object: &K) -> (Option<&str>, &str) {
+    let meta = object.meta();
+    (meta.namespace.as_deref(), meta.name.as_deref().unwrap_or_default())
 }
 
 /// Whether both are the same version of the same object, so that nothing changed.

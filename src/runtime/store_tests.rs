@@ -46,7 +46,46 @@ fn an_index_follows_an_object_that_moves_and_goes() {
     assert_eq!(store.by_index("node", "n2").len(), 1);
     store.remove(&key("a"));
     assert!(store.by_index("node", "n2").is_empty() && store.is_empty());
-    assert!(store.read().indexes["node"].is_empty(), "empty values must not pile up");
+    assert!(store.read().indexes.iter().all(Places::is_empty), "empty values must not pile up");
+}
+
+#[test]
+fn a_packed_object_is_found_changed_and_forgotten_like_any_other() {
+    let store = Store::with(
+        vec![("node", |object: &ConfigMap| {
+            object.metadata.labels.iter().flatten().map(|(_, node)| node.clone()).collect()
+        })],
+        Packer::json(),
+    );
+    // More than what is left as it is.
+    for number in 0..200 {
+        store.insert(object(&format!("o{number:03}"), "1", "n1"));
+    }
+    let mut changes = store.subscribe();
+    assert_eq!(drain(&mut changes).len(), 200);
+    store.insert(object("o150", "1", "n1"));
+    store.insert(object("o150", "2", "n2"));
+    store.remove(&key("o151"));
+    assert_eq!(drain(&mut changes), ["ns/o150 1>2", "ns/o151 1>-"]);
+    assert_eq!(store.get(&key("o150")).as_deref(), Some(&object("o150", "2", "n2")));
+    assert_eq!((store.get(&key("o151")), store.len()), (None, 199));
+    let names: Vec<_> = store.by_index("node", "n1").iter().map(|it| it.metadata.name.clone().unwrap()).collect();
+    assert_eq!((names.len(), names.is_sorted()), (198, true));
+    store.list_begins();
+    store.list_done();
+    assert!(store.is_empty() && store.list().is_empty() && store.read().keys.is_empty());
+}
+
+#[test]
+fn the_count_of_changes_stays_while_nothing_changes() {
+    let store = store();
+    store.insert(object("a", "1", "n1"));
+    let before = store.changes();
+    store.insert(object("a", "1", "n1"));
+    store.remove(&key("b"));
+    assert_eq!(store.changes(), before);
+    store.insert(object("a", "2", "n1"));
+    assert_eq!(store.changes(), before + 1);
 }
 
 #[test]

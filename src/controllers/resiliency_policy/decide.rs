@@ -23,6 +23,7 @@ use super::crash_loops::{self, CrashLoops};
 use super::evidence::{self, Silence};
 use super::plan::{self, LiveNode, NamespaceLabels};
 use super::policy_brakes::PolicyBrakes;
+use super::scope::{Counts, Scope};
 use super::select::Effective;
 use super::storage::{self, Paths};
 use super::volumes::{self, Mover, Troubles, Unmoved};
@@ -35,8 +36,12 @@ pub struct Seen {
     pub policies: Vec<Arc<ResiliencyPolicy>>,
     /// All nodes, with what is known of their kubelets.
     pub nodes: Vec<(Arc<Node>, Silence)>,
-    /// Pods that use volumes, by node name.
+    /// Whose pods are looked at.
+    pub scope: Scope,
+    /// Pods in scope that use volumes, by node name.
     pub pods: BTreeMap<String, Vec<PodView>>,
+    /// What was counted of the policies when all pods were looked at last.
+    pub counts: Counts,
     /// Labels of the namespaces.
     pub namespaces: NamespaceLabels,
     /// All NodeFences.
@@ -125,6 +130,8 @@ pub struct Decision {
     pub look_at: Vec<String>,
     /// Those of them that are looked at for pods without volumes only.
     pub looked_for_volumeless: Vec<String>,
+    /// What is counted of the policies.
+    pub counts: Counts,
     /// What to do, in order.
     pub effects: Vec<Effect>,
     /// Nodes whose heartbeat is lost. They do not count for `maxUnhealthy`.

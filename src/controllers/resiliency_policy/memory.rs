@@ -18,6 +18,7 @@ use crate::api::volume_health::VolumeHealth;
 
 use super::decide::{Decision, Restrained, Seen};
 use super::heartbeat::{Hearing, Heartbeat};
+use super::scope::{self, Counts, Scope};
 use super::silence::{FencerTracker, SilenceTracker};
 use super::volumes::Unmoved;
 
@@ -49,7 +50,10 @@ pub struct Memory {
     unseen: BTreeMap<String, i64>,
     /// The leadership term that `unseen` was begun in.
     term: Option<u64>,
+    counts: Counts,
     counted_at: Option<Instant>,
+    /// [`Found::changes`] at that time.
+    counted_changes: Option<u64>,
 }
 
 /// What the stores show.
@@ -65,8 +69,12 @@ pub struct Found {
     pub heartbeats: BTreeMap<String, Heartbeat>,
     /// Leases of the sidecars.
     pub fencer_leases: Vec<Arc<Lease>>,
-    /// Pods that use volumes.
+    /// Whose pods are looked at.
+    pub scope: Scope,
+    /// Pods in scope that use volumes.
     pub pods: Vec<PodView>,
+    /// A number that stays while nothing changes that is counted; where there is none, it may have.
+    pub changes: Option<u64>,
     /// All namespaces.
     pub namespaces: Vec<Arc<Namespace>>,
     /// All NodeFences.
@@ -78,16 +86,25 @@ pub struct Found {
 }
 
 impl Memory {
+    /// Whose pods the next look needs, by what the stores show but for the pods.
+    pub fn scope(&mut self, found: &Found, epoch: (u64, u64), now: Now) -> Scope {
+        self.silence.update(named(&found.leases), found.nodes.iter().map(Arc::as_ref), epoch, now.mono);
+        if self.is_counting_due(found, now) || scope::is_whole(found, &self.counts) {
+            return Scope::All;
+        }
+        let nodes = found.nodes.iter().map(|node| (node.as_ref(), self.silence.of(node, now.mono)));
+        Scope::Nodes(scope::nodes(found, nodes))
+    }
+
+    fn is_counting_due(&self, found: &Found, now: Now) -> bool {
+        let is_time = self.counted_at.is_none_or(|at| now.mono.saturating_duration_since(at) >= COUNTS_PACE);
+        is_time && (found.changes.is_none() || found.changes != self.counted_changes)
+    }
+
     /// Takes in what the stores show. `epoch` is relists and leadership term.
     pub fn look(&mut self, found: Found, epoch: (u64, u64), now: Now) -> Seen {
-        let named = |leases: &[Arc<Lease>]| -> Vec<_> {
-            leases.iter().filter_map(|lease| Some((lease.metadata.name.clone()?, lease.clone()))).collect()
-        };
-        let leases = named(&found.leases);
-        let leases = leases.iter().map(|(name, lease)| (name.as_str(), lease.as_ref()));
-        self.silence.update(leases, found.nodes.iter().map(Arc::as_ref), epoch, now.mono);
-        let held = named(&found.fencer_leases);
-        self.fencers.update(held.iter().map(|(name, lease)| (name.as_str(), lease.as_ref())), now.mono);
+        self.silence.update(named(&found.leases), found.nodes.iter().map(Arc::as_ref), epoch, now.mono);
+        self.fencers.update(named(&found.fencer_leases), now.mono);
         let mut pods: BTreeMap<String, Vec<PodView>> = BTreeMap::new();
         for pod in found.pods {
             if let Some(node) = pod.pod.spec.node_name.clone() {
@@ -98,9 +115,10 @@ impl Memory {
         let silent = reports.keys().filter(|driver| self.fencers.is_silent(&names::fencer_lease(driver), now.mono));
         let labels = |ns: Arc<Namespace>| (ns.name_any(), ns.metadata.labels.clone().unwrap_or_default());
         let passed = |at: &Instant| now.mono.saturating_duration_since(*at);
-        let counts_due = self.counted_at.is_none_or(|at| passed(&at) >= COUNTS_PACE);
+        let counts_due = self.is_counting_due(&found, now);
         if counts_due {
             self.counted_at = Some(now.mono);
+            self.counted_changes = found.changes;
         }
         let mut nodes: Vec<_> =
             found.nodes.into_iter().map(|node| (node.clone(), self.silence.of(&node, now.mono))).collect();
@@ -108,7 +126,9 @@ impl Memory {
         Seen {
             policies: found.policies,
             nodes,
+            scope: found.scope,
             pods,
+            counts: self.counts.clone(),
             namespaces: found.namespaces.into_iter().map(labels).collect(),
             fences: found.fences,
             silent_fencers: silent.cloned().collect(),
@@ -182,9 +202,14 @@ impl Memory {
         for backend in &decision.backend_outage {
             self.backend_outage_seen.insert(backend.clone(), now.mono);
         }
+        self.counts.clone_from(&decision.counts);
         self.suspected.clone_from(&decision.suspected);
         self.unmoved = decision.unmoved.iter().cloned().collect();
         self.crash_loops_held = decision.crash_loops.held.iter().cloned().collect();
         self.restrained = decision.restrained.iter().cloned().collect();
     }
+}
+
+fn named(leases: &[Arc<Lease>]) -> impl Iterator<Item = (&str, &Lease)> {
+    leases.iter().filter_map(|lease| Some((lease.metadata.name.as_deref()?, lease.as_ref())))
 }

@@ -20,6 +20,7 @@ pub mod plan;
 pub mod plugins;
 pub mod policies;
 mod policy_brakes;
+pub mod scope;
 pub mod select;
 mod sharers;
 pub mod silence;

@@ -9,7 +9,7 @@ use kube::{Api, Client, ResourceExt};
 use crate::api::driver_report::DriverReport;
 use crate::api::slim::{Lease, Node, Pod};
 use crate::api::usage::PodView;
-use crate::controllers::{BY_NODE, Context, NODE_LEASES, Stores};
+use crate::controllers::{BY_NODE, BY_TROUBLE, CRASH_LOOP, Context, NODE_LEASES, Stores};
 use crate::error::{Error, ErrorClass, Result};
 use crate::heartbeat::listener::Heartbeats;
 use crate::heartbeat::verdict::Verdict;
@@ -22,27 +22,58 @@ use super::heartbeat::Heartbeat;
 use super::kubevirt;
 use super::memory::{Found, Memory};
 use super::plan::{self, LiveNode};
+use super::scope::Scope;
 use super::silence::is_still;
 use super::storage::Reports;
 
 /// What the stores show.
 pub fn cluster(cx: &Context, heartbeats: &Heartbeats, memory: &mut Memory, now: Now) -> Seen {
     let stores = &cx.stores;
-    let mut found = found(stores);
+    let mut found = found_but_pods(stores);
     found.heartbeats = found.nodes.iter().map(|node| (node.name_any(), heard(heartbeats, &node.name_any()))).collect();
     let epoch = (stores.leases.relists() + stores.nodes.relists(), cx.writer.leadership().term());
+    found.changes = Some(changes(stores));
+    found.scope = memory.scope(&found, epoch, now);
+    found.pods = pods(stores, &found.scope);
     memory.look(found, epoch, now)
 }
 
 /// All of it, as the stores have it, and no heartbeat. `kubectl bulkhead` looks with the same eyes.
 pub fn found(stores: &Stores) -> Found {
+    Found { pods: pods(stores, &Scope::All), ..found_but_pods(stores) }
+}
+
+fn pods(stores: &Stores, scope: &Scope) -> Vec<PodView> {
+    let pods = match scope {
+        Scope::All => stores.pods.list(),
+        Scope::Nodes(nodes) => {
+            let looping = stores.pods.by_index(BY_TROUBLE, CRASH_LOOP);
+            let mut nodes = nodes.clone();
+            nodes.extend(looping.iter().filter_map(|pod| pod.spec.node_name.clone()));
+            nodes.iter().flat_map(|node| stores.pods.by_index(BY_NODE, node)).collect()
+        }
+    };
+    pods.into_iter().map(|pod| PodView::new(pod, stores)).collect()
+}
+
+/// A number that grows with whatever the counts of policies, and what is told with them, may rest on.
+fn changes(stores: &Stores) -> u64 {
+    let of_pods =
+        stores.pods.changes() + stores.claims.changes() + stores.volumes.changes() + stores.csi_drivers.changes();
+    let of_ours = stores.policies.changes() + stores.fences.changes() + stores.reports.changes();
+    of_pods + of_ours + stores.namespaces.changes()
+}
+
+fn found_but_pods(stores: &Stores) -> Found {
     Found {
         policies: stores.policies.list(),
         nodes: stores.nodes.list(),
         leases: stores.leases.list(),
         heartbeats: BTreeMap::new(),
         fencer_leases: stores.fencer_leases.list(),
-        pods: stores.pods.list().into_iter().map(|pod| PodView::new(pod, stores)).collect(),
+        scope: Scope::All,
+        pods: Vec::new(),
+        changes: None,
         namespaces: stores.namespaces.list(),
         fences: stores.fences.list(),
         reports: stores.reports.list(),

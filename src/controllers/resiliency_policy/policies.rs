@@ -1,17 +1,17 @@
 //! What a pass writes to the policies themselves: our finalizer, and their status.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::api::names;
 use crate::api::resiliency_policy::{
     CheckSwitch, CrashLoopDelete, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType,
 };
 use crate::api::time::{self, Now};
-use crate::api::usage::PodView;
 
-use super::decide::{self, Decision, Effect, Seen};
+use super::decide::{Decision, Effect, Seen};
 use super::policy_brakes::PolicyBrakes;
-use super::{conflict, crash_loops, select, status};
+use super::scope::{self, Scope};
+use super::{conflict, crash_loops, status};
 
 /// Puts our finalizer on policies, and takes it off those that are deleted and have nothing left to do.
 pub(super) fn guard(seen: &Seen, decision: &mut Decision) {
@@ -32,19 +32,20 @@ fn is_guarded(policy: &ResiliencyPolicy) -> bool {
 
 /// Writes the status of every policy that has another than it should.
 pub(super) fn record_all(seen: &Seen, brakes: &BTreeMap<&str, PolicyBrakes>, decision: &mut Decision, now: Now) {
-    let conflicts = conflicts(seen);
+    let (conflicts, counts) = (conflicts(seen), scope::counts(seen));
     // A policy that gets its finalizer in this pass is another version afterwards: its status comes with the next.
     for policy in seen.policies.iter().filter(|policy| is_guarded(policy)) {
         let Some(brake) = policy.metadata.name.as_deref().and_then(|name| brakes.get(name)) else { continue };
+        let counted = policy.metadata.name.as_ref().and_then(|name| counts.get(name)).cloned().unwrap_or_default();
         let facts = status::Facts {
-            protected: protected(seen, policy),
+            protected: counted.protected,
             max_nodes: brake.limit,
             acted_on: brake.acted_on,
             restraints: restraints(policy, brake, now),
             fences: &seen.fences,
             reports: &seen.reports,
             silent_fencers: &seen.silent_fencers,
-            drivers: drivers(seen, policy),
+            drivers: counted.drivers,
             unmoved: &decision.unmoved,
             crash_loop_deletes: crash_loop_deletes(seen, policy, decision, now),
             conflicts: conflicts.as_ref(),
@@ -55,6 +56,7 @@ pub(super) fn record_all(seen: &Seen, brakes: &BTreeMap<&str, PolicyBrakes>, dec
             decision.effects.push(record(policy, wanted));
         }
     }
+    decision.counts = counts;
 }
 
 fn crash_loop_deletes(seen: &Seen, policy: &ResiliencyPolicy, decision: &Decision, now: Now) -> Vec<CrashLoopDelete> {
@@ -69,7 +71,7 @@ fn conflicts(seen: &Seen) -> Option<BTreeMap<String, String>> {
         observed != policy.metadata.generation || policy.metadata.deletion_timestamp.is_some()
     };
     let due = seen.counts_due || seen.policies.iter().any(|policy| is_new(policy));
-    due.then(|| conflict::of(seen))
+    (due && seen.scope == Scope::All).then(|| conflict::of(seen))
 }
 
 fn record(policy: &ResiliencyPolicy, status: ResiliencyPolicyStatus) -> Effect {
@@ -95,30 +97,8 @@ fn restraints(policy: &ResiliencyPolicy, brake: &PolicyBrakes, now: Now) -> Vec<
     restraints
 }
 
-fn protected<'a>(seen: &'a Seen, policy: &'a ResiliencyPolicy) -> usize {
-    selected(seen, policy).count()
-}
-
-fn drivers(seen: &Seen, policy: &ResiliencyPolicy) -> BTreeMap<String, usize> {
-    let mut drivers = BTreeMap::new();
-    for pod in selected(seen, policy) {
-        for driver in pod.drivers().collect::<BTreeSet<_>>() {
-            *drivers.entry(driver.to_owned()).or_default() += 1;
-        }
-    }
-    drivers
-}
-
 /// Drivers that the policy's pods use, where it lets what their arrays say count.
 pub(super) fn drivers_in_use(seen: &Seen, policy: &ResiliencyPolicy) -> BTreeMap<String, usize> {
     let asks = policy.spec.detection.storage.connectivity_check == CheckSwitch::Enabled;
-    if asks { drivers(seen, policy) } else { BTreeMap::new() }
-}
-
-fn selected<'a>(seen: &'a Seen, policy: &'a ResiliencyPolicy) -> impl Iterator<Item = &'a PodView> {
-    seen.pods.values().flatten().filter(|pod| decide::may_be_released(pod)).filter(move |pod| {
-        let none = BTreeMap::new();
-        let labels = seen.namespaces.get(pod.namespace()).unwrap_or(&none);
-        select::is_releasable(policy, pod) && select::selects(policy, pod, labels)
-    })
+    if asks { scope::counted(seen, policy).drivers } else { BTreeMap::new() }
 }

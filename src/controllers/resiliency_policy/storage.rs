@@ -40,9 +40,13 @@ pub struct Paths<'a> {
 
 /// The nodes whose path to some backend is lost by what the stores show: only these need a look.
 pub fn nodes(seen: &Seen) -> BTreeSet<&str> {
-    let reports = seen.reports.values().filter_map(|report| report.status.as_ref());
-    let pairs = reports.flat_map(|status| &status.unreachable);
-    pairs.filter(|pair| pair.state == PathState::Disconnected).map(|pair| pair.node.as_str()).collect()
+    seen.reports.values().flat_map(|report| disconnected(report)).collect()
+}
+
+/// The nodes whose path to some backend is lost by that report.
+pub(super) fn disconnected(report: &DriverReport) -> impl Iterator<Item = &str> {
+    let pairs = report.status.iter().flat_map(|status| &status.unreachable);
+    pairs.filter(|pair| pair.state == PathState::Disconnected).map(|pair| pair.node.as_str())
 }
 
 /// Backends that are out for everyone.

@@ -219,6 +219,7 @@ impl Views {
             fences: self.fences.list(),
             reports: self.reports.list(),
             healths: self.healths.list(),
+            ..ClusterFound::default()
         }
     }
 
@@ -275,7 +276,10 @@ impl World {
         let shape = self.shape.clone();
         let controller = &mut self.controllers[pid];
         let epoch = (controller.views.leases.relists + controller.views.nodes.relists, term);
-        let mut seen = controller.memory.look(controller.views.cluster(&shape), epoch, now);
+        let mut found = controller.views.cluster(&shape);
+        found.scope = controller.memory.scope(&found, epoch, now);
+        found.narrow();
+        let mut seen = controller.memory.look(found, epoch, now);
         let mut decision = protecting::decide(&seen, now);
         let mut failed = None;
         if !decision.look_at.is_empty() {

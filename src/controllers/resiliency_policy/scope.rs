@@ -1,0 +1,112 @@
+//! Whose pods a pass looks at. A large cluster has pods by the ten thousand, and nearly all of them run on nodes of which
+//! there is nothing to say: a pass looks at those of the others, and once in a while at all. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::api::resiliency_policy::{DriverPluginDown, ResiliencyPolicy};
+use crate::api::slim::Node;
+
+use super::decide::{self, Seen};
+use super::evidence::{self, Silence};
+use super::heartbeat::{self, Heartbeat};
+use super::memory::Found;
+use super::{select, storage};
+
+/// The pods that a pass looks at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// All.
+    #[default]
+    All,
+    /// Those of these nodes, and of nodes with pods that fail again and again.
+    Nodes(BTreeSet<String>),
+}
+
+/// What was counted of a policy when all pods were looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Of which generation.
+    pub generation: Option<i64>,
+    /// Pods that it protects.
+    pub protected: usize,
+    /// Those of each driver.
+    pub drivers: BTreeMap<String, usize>,
+}
+
+/// What was counted of all policies, by name.
+pub type Counts = BTreeMap<String, Counted>;
+
+impl Found {
+    /// Leaves the pods that are in scope.
+    pub fn narrow(&mut self) {
+        let Scope::Nodes(nodes) = &self.scope else { return };
+        let node_of = |pod: &crate::api::usage::PodView| pod.pod.spec.node_name.clone();
+        let looping = self.pods.iter().filter(|pod| pod.pod.crash_looping().is_some()).filter_map(node_of);
+        let nodes: BTreeSet<_> = nodes.iter().cloned().chain(looping).collect();
+        self.pods.retain(|pod| node_of(pod).is_some_and(|node| nodes.contains(&node)));
+    }
+}
+
+/// Whether something asks for all pods: what is known of a policy is not of now, or what it wants is about the whole cluster.
+pub(super) fn is_whole(found: &Found, counts: &Counts) -> bool {
+    let asked: Vec<_> = found.policies.iter().flat_map(|policy| &policy.spec.triggers.volume_taints).collect();
+    let is_tainted = || found.healths.iter().any(|it| it.taints().iter().any(|taint| asked.contains(&&taint.key)));
+    found.policies.iter().any(|policy| {
+        let status = policy.status.as_ref();
+        let known = counts.get(policy.metadata.name.as_deref().unwrap_or_default());
+        known.is_none_or(|known| known.generation != policy.metadata.generation)
+            || status.and_then(|status| status.observed_generation) != policy.metadata.generation
+            || policy.metadata.deletion_timestamp.is_some()
+            || policy.spec.triggers.driver_plugin_down != DriverPluginDown::Ignore
+    }) || !asked.is_empty() && is_tainted()
+}
+
+/// The nodes of which there may be something to say.
+pub(super) fn nodes<'a>(found: &Found, nodes: impl Iterator<Item = (&'a Node, Silence)>) -> BTreeSet<String> {
+    let policies = || found.policies.iter().map(|policy| &policy.spec.detection);
+    let kubelet = policies().map(|it| it.kubelet.suspect_after.get()).min().unwrap_or(Duration::MAX);
+    let kubelet = kubelet.min(heartbeat::TWO_RENEWALS);
+    let agent = policies().map(|it| it.agent.suspect_after.get()).min().unwrap_or(Duration::MAX);
+    let heard = |name: &str| found.heartbeats.get(name).copied().unwrap_or_default();
+    let named = nodes.filter_map(|(node, silence)| Some((node.metadata.name.as_deref()?, node, silence)));
+    let talked_of = named.filter(|(name, node, silence)| {
+        let is_lost = |it: Heartbeat| it.is_lost(agent) || it.against.is_some();
+        let is_marked = !node.taints().is_empty() || node.metadata.deletion_timestamp.is_some();
+        is_marked || is_lost(heard(name)) || evidence::is_suspected(node, *silence, kubelet)
+    });
+    let fenced = found.fences.iter().filter_map(|fence| fence.metadata.name.as_deref());
+    let pathless = found.reports.iter().flat_map(|report| storage::disconnected(report));
+    talked_of.map(|(name, ..)| name).chain(fenced).chain(pathless).map(str::to_owned).collect()
+}
+
+/// What is counted of each policy: now, where all pods are looked at.
+pub(super) fn counts(seen: &Seen) -> Counts {
+    match seen.scope {
+        Scope::Nodes(_) => seen.counts.clone(),
+        Scope::All => {
+            let count = |policy: &ResiliencyPolicy| Some((policy.metadata.name.clone()?, counted(seen, policy)));
+            seen.policies.iter().filter_map(|policy| count(policy)).collect()
+        }
+    }
+}
+
+/// What is counted of a policy.
+pub(super) fn counted(seen: &Seen, policy: &ResiliencyPolicy) -> Counted {
+    if let Scope::Nodes(_) = seen.scope {
+        let name = policy.metadata.name.as_deref().unwrap_or_default();
+        return seen.counts.get(name).cloned().unwrap_or_default();
+    }
+    let mut counted = Counted { generation: policy.metadata.generation, ..Counted::default() };
+    for pod in seen.pods.values().flatten().filter(|pod| decide::may_be_released(pod)) {
+        let none = BTreeMap::new();
+        let labels = seen.namespaces.get(pod.namespace()).unwrap_or(&none);
+        if select::is_releasable(policy, pod) && select::selects(policy, pod, labels) {
+            counted.protected += 1;
+            for driver in pod.drivers().collect::<BTreeSet<_>>() {
+                *counted.drivers.entry(driver.to_owned()).or_default() += 1;
+            }
+        }
+    }
+    counted
+}
