@@ -30,7 +30,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kube::Api;
+use kube::{Api, Resource};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -242,7 +242,7 @@ impl fmt::Display for Turn {
     }
 }
 
-fn for_each_change<K: Send + Sync + 'static>(store: &Store<K>, queue: &Queue<Turn>, after: Duration) {
+fn for_each_change<K: Resource + Send + Sync + 'static>(store: &Store<K>, queue: &Queue<Turn>, after: Duration) {
     let (mut changes, queue) = (store.subscribe(), queue.clone());
     tokio::spawn(async move {
         while changes.recv().await.is_some() {

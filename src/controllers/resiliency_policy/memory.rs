@@ -105,6 +105,11 @@ impl Memory {
     pub fn look(&mut self, found: Found, epoch: (u64, u64), now: Now) -> Seen {
         self.silence.update(named(&found.leases), found.nodes.iter().map(Arc::as_ref), epoch, now.mono);
         self.fencers.update(named(&found.fencer_leases), now.mono);
+        let counts_due = self.is_counting_due(&found, now);
+        if counts_due {
+            self.counted_at = Some(now.mono);
+            self.counted_changes = found.changes;
+        }
         let mut pods: BTreeMap<String, Vec<PodView>> = BTreeMap::new();
         for pod in found.pods {
             if let Some(node) = pod.pod.spec.node_name.clone() {
@@ -115,11 +120,6 @@ impl Memory {
         let silent = reports.keys().filter(|driver| self.fencers.is_silent(&names::fencer_lease(driver), now.mono));
         let labels = |ns: Arc<Namespace>| (ns.name_any(), ns.metadata.labels.clone().unwrap_or_default());
         let passed = |at: &Instant| now.mono.saturating_duration_since(*at);
-        let counts_due = self.is_counting_due(&found, now);
-        if counts_due {
-            self.counted_at = Some(now.mono);
-            self.counted_changes = found.changes;
-        }
         let mut nodes: Vec<_> =
             found.nodes.into_iter().map(|node| (node.clone(), self.silence.of(&node, now.mono))).collect();
         self.hearing.take(&mut nodes, &found.heartbeats, &found.policies, now.mono);
