@@ -36,7 +36,8 @@ pub fn trial<F: Future<Output = ()> + 'static>(name: &str, test: fn() -> F) -> T
     })
 }
 
-fn able() -> Behaviour {
+/// A plugin that stages and unmounts.
+pub fn able() -> Behaviour {
     Behaviour { stages: true, unmounts: true, ..Behaviour::default() }
 }
 

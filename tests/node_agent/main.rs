@@ -17,6 +17,7 @@ mod probes;
 mod probes_blocking;
 mod probes_hung;
 mod refusing;
+mod timed;
 mod volumes;
 mod world;
 
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         probes_blocking::trials(),
         probes_hung::trials(),
         volumes::trials(),
+        timed::trials(),
     ];
     let mut trials: Vec<_> = groups.into_iter().flatten().collect();
     if !root {

@@ -1,6 +1,7 @@
 //! `xtask bench`: measurements. Each prints a table and, with `--json`, writes a list of `{name, params, value, unit, n,
 //! target, ok}`. A missed target is no failure; a broken promise or an unfinished run is.
 
+mod cleanup;
 mod exhaustive;
 mod failover;
 mod health;
@@ -50,6 +51,8 @@ pub enum Benchmark {
     SharedVolume(shared_volume::Options),
     /// A large cluster: what the controller costs while nothing fails, how soon it is armed, how long it decides about a node
     Scale(scale::Options),
+    /// A node with what an incident left on it: how long its agent takes to clean it
+    Cleanup(cleanup::Options),
     /// Many schedules of the simulated cluster, each with its faults; every invariant is judged
     Simulate(simulate::Options),
     /// Every schedule of a small simulated cluster, within bounds; then every mutant, and what notices it
@@ -108,6 +111,12 @@ pub async fn run(root: &Path, benchmark: &Benchmark) -> Result<()> {
         Benchmark::S3(options) => s3::run(root, options).await,
         Benchmark::SharedVolume(options) => shared_volume::run(root, options).await,
         Benchmark::Scale(options) => scale::run(root, options).await,
+        Benchmark::Cleanup(options) => {
+            let (root, options) = (root.to_owned(), options.clone());
+            tokio::task::spawn_blocking(move || cleanup::run(&root, &options).map_err(|error| error.to_string()))
+                .await??;
+            Ok(())
+        }
         Benchmark::Simulate(options) => {
             let (root, options) = (root.to_owned(), *options);
             tokio::task::spawn_blocking(move || simulate::run(&root, options).map_err(|error| error.to_string()))
