@@ -11,6 +11,7 @@ mod people;
 mod plan;
 mod plugins;
 mod release;
+mod scope;
 mod select;
 mod sharers;
 mod silence;

@@ -1,0 +1,169 @@
+//! Whose pods are looked at: of all nodes where there is something to say, and what is decided is what would be decided on all.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::api::node_fence::NodeFence;
+use crate::api::resiliency_policy::ResiliencyPolicyStatus;
+use crate::api::slim::Node;
+use crate::api::time::Now;
+use crate::controllers::testing::*;
+
+use super::super::decide::{Decision, decide};
+use super::super::heartbeat::Heartbeat;
+use super::super::memory::{Found, Memory};
+use super::super::scope::Scope;
+
+const EPOCH: (u64, u64) = (1, 1);
+
+/// Six nodes with a protected pod each, and a policy that was counted.
+fn found(spec: &serde_json::Value) -> Found {
+    let mut policy = policy("db", spec);
+    policy.status = Some(ResiliencyPolicyStatus { observed_generation: Some(1), ..Default::default() });
+    Found {
+        policies: vec![Arc::new(policy)],
+        nodes: (0..6).map(|i| Arc::new(node(&format!("n{i}")))).collect(),
+        pods: (0..6).map(|i| pod(&format!("p{i}"), &format!("n{i}"), &[csi(&format!("v{i}"))])).collect(),
+        reports: vec![Arc::new(able(DRIVER))],
+        changes: Some(1),
+        ..Found::default()
+    }
+}
+
+fn step(memory: &mut Memory, found: &Found, now: Now) -> (Scope, Decision) {
+    let mut found = found.clone();
+    found.scope = memory.scope(&found, EPOCH, now);
+    found.narrow();
+    let scope = found.scope.clone();
+    let seen = memory.look(found, EPOCH, now);
+    let decision = decide(&seen, now);
+    memory.note(&decision, now);
+    (scope, decision)
+}
+
+fn scope(memory: &Memory, found: &Found, now: Now) -> Scope {
+    step(&mut memory.clone(), found, now).0
+}
+
+fn names(names: &[&str]) -> Scope {
+    Scope::Nodes(names.iter().map(|name| (*name).to_owned()).collect())
+}
+
+/// After the first pass.
+fn counted(found: &Found) -> Memory {
+    let mut memory = Memory::default();
+    assert_eq!(step(&mut memory, found, now()).0, Scope::All);
+    memory
+}
+
+fn become_node(found: &mut Found, changed: Node) {
+    let place = found.nodes.iter_mut().find(|node| node.metadata.name == changed.metadata.name).unwrap();
+    *place = Arc::new(changed);
+}
+
+#[test]
+fn while_nothing_changes_no_pod_is_looked_at_again() {
+    let mut found = found(&json!({}));
+    let mut memory = counted(&found);
+    for seconds in [5.0, 30.0, 61.0, 600.0] {
+        let (scope, decision) = step(&mut memory, &found, later(now(), seconds));
+        assert_eq!((scope, decision.counts["db"].protected), (names(&[]), 6), "after {seconds} s");
+        assert_eq!(decision.counts["db"].drivers, [(DRIVER.to_owned(), 6)].into());
+    }
+    found.changes = Some(2);
+    found.pods.pop();
+    let (scope, decision) = step(&mut memory, &found, later(now(), 601.0));
+    assert_eq!((scope, decision.counts["db"].protected), (Scope::All, 5));
+    found.changes = Some(3);
+    assert_eq!(step(&mut memory, &found, later(now(), 630.0)).0, names(&[]), "not so soon again");
+}
+
+#[test]
+fn a_policy_that_is_new_or_asks_for_the_whole_cluster_gets_it() {
+    let whole = |spec: &serde_json::Value, change: fn(&mut Found)| {
+        let mut found = found(spec);
+        let memory = counted(&found);
+        change(&mut found);
+        scope(&memory, &found, later(now(), 1.0)) == Scope::All
+    };
+    assert!(!whole(&json!({}), |_| ()));
+    assert!(whole(&json!({}), |found| Arc::make_mut(&mut found.policies[0]).metadata.generation = Some(2)));
+    assert!(whole(&json!({}), |found| found.policies.push(Arc::new(policy("other", &json!({}))))));
+    assert!(whole(&json!({ "triggers": { "driverPluginDown": "TaintNode" } }), |_| ()));
+    let taints = json!({ "triggers": { "volumeTaints": ["VolumeNotUsable"] } });
+    assert!(!whole(&taints, |_| ()));
+    assert!(whole(&taints, |found| found.healths.push(Arc::new(tainted("v1", "VolumeNotUsable", &[])))));
+}
+
+#[test]
+fn every_sign_puts_a_node_in_scope() {
+    let signs: [(&str, fn(&mut Found)); 7] = [
+        ("unreachable", |found| become_node(found, unreachable("n1"))),
+        ("not ready", |found| become_node(found, with_ready(node("n1"), "False"))),
+        ("any taint", |found| become_node(found, with_taint(node("n1"), "a", "", "NoSchedule"))),
+        ("a NodeFence", |found| {
+            let mut fence = NodeFence::new("n1", Default::default());
+            fence.metadata.uid = Some("u".into());
+            found.fences.push(Arc::new(fence));
+        }),
+        ("a lost path", |found| {
+            let report = Arc::make_mut(&mut found.reports[0]).status.as_mut().unwrap();
+            let pair = json!([{ "node": "n1", "backend": "b", "state": "Disconnected", "since": at(0) }]);
+            report.unreachable = serde_json::from_value(pair).unwrap();
+        }),
+        ("a lost heartbeat", |found| {
+            let silent_for = Some(Duration::from_secs(60));
+            found.heartbeats.insert("n1".into(), Heartbeat { silent_for, against: None });
+        }),
+        ("a node that is being deleted", |found| {
+            let mut node = node("n1");
+            node.metadata.deletion_timestamp = Some(crate::api::time::to_k8s(at(1)));
+            become_node(found, node);
+        }),
+    ];
+    for (sign, give) in signs {
+        let mut found = found(&json!({}));
+        let memory = counted(&found);
+        give(&mut found);
+        assert_eq!(scope(&memory, &found, later(now(), 1.0)), names(&["n1"]), "{sign}");
+    }
+}
+
+#[test]
+fn a_crash_loop_brings_the_pods_of_its_node() {
+    let mut found = found(&json!({}));
+    found.pods[2] = but(found.pods[2].clone(), |pod| {
+        let status = json!([{ "name": "main", "state": { "waiting": { "reason": "CrashLoopBackOff" } } }]);
+        pod.status.container_statuses = serde_json::from_value(status).unwrap();
+    });
+    found.scope = Scope::Nodes(BTreeSet::new());
+    found.narrow();
+    assert_eq!(found.pods.iter().map(|pod| pod.name()).collect::<Vec<_>>(), ["p2"]);
+}
+
+#[test]
+fn what_is_decided_is_what_would_be_decided_on_all_pods() {
+    for state in 0..4096_u32 {
+        let mut found = found(&json!({ "limits": { "maxNodes": "100%", "maxUnhealthy": "100%" } }));
+        let memory = counted(&found);
+        for index in 0..6 {
+            let name = format!("n{index}");
+            match state >> (2 * index) & 3 {
+                0 => {}
+                1 => become_node(&mut found, unreachable(&name)),
+                2 => become_node(&mut found, with_ready(node(&name), "Unknown")),
+                _ => become_node(&mut found, with_taint(node(&name), "example.com/broken", "", "NoSchedule")),
+            }
+        }
+        let later = later(now(), 5.0);
+        let (scope, narrow) = step(&mut memory.clone(), &found, later);
+        let seen = memory.clone().look(found, EPOCH, later);
+        let whole = decide(&seen, later);
+        assert_ne!(scope, Scope::All);
+        assert_eq!((narrow.look_at, narrow.effects), (whole.look_at, whole.effects), "state {state}");
+        assert_eq!((narrow.suspected, narrow.counts), (whole.suspected, whole.counts), "state {state}");
+    }
+}
