@@ -72,9 +72,11 @@ fn measure(root: &Path, volumes: usize) -> Result<Measured> {
     let mut measured = Measured::default();
     measured.note("cleanup/mounts", "", told.mounts as f64);
     measured.note("cleanup/unmounted", "s", told.unmounted);
-    match FIFTY {
-        (fifty, target) if volumes == fifty => measured.hold("cleanup/clean", "s", told.clean, target),
-        _ => measured.note("cleanup/clean", "s", told.clean),
+    let (fifty, target) = FIFTY;
+    if volumes == fifty {
+        measured.hold("cleanup/clean", "s", told.clean, target);
+    } else {
+        measured.note("cleanup/clean", "s", told.clean);
     }
     Ok(measured)
 }

@@ -16,6 +16,7 @@ use super::super::decide::{Decision, decide};
 use super::super::heartbeat::Heartbeat;
 use super::super::memory::{Found, Memory};
 use super::super::scope::Scope;
+use super::World;
 
 const EPOCH: (u64, u64) = (1, 1);
 
@@ -105,8 +106,10 @@ fn every_sign_puts_a_node_in_scope() {
         ("not ready", |found| become_node(found, with_ready(node("n1"), "False"))),
         ("any taint", |found| become_node(found, with_taint(node("n1"), "a", "", "NoSchedule"))),
         ("a NodeFence", |found| {
-            let mut fence = NodeFence::new("n1", Default::default());
-            fence.metadata.uid = Some("u".into());
+            let mut world = World::with_failed(6, 1, &json!({}));
+            world.rest();
+            let mut fence = NodeFence::clone(&world.seen.fences[0]);
+            fence.metadata.name = Some("n1".into());
             found.fences.push(Arc::new(fence));
         }),
         ("a lost path", |found| {
@@ -146,10 +149,10 @@ fn a_crash_loop_brings_the_pods_of_its_node() {
 
 #[test]
 fn what_is_decided_is_what_would_be_decided_on_all_pods() {
-    for state in 0..4096_u32 {
+    for state in 0..256_u32 {
         let mut found = found(&json!({ "limits": { "maxNodes": "100%", "maxUnhealthy": "100%" } }));
         let memory = counted(&found);
-        for index in 0..6 {
+        for index in 0..4 {
             let name = format!("n{index}");
             match state >> (2 * index) & 3 {
                 0 => {}

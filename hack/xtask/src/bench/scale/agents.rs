@@ -49,18 +49,17 @@ impl Agents {
         let mut pace = tokio::time::interval(Duration::from_secs(1) / u32::try_from(PARTS)?);
         pace.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let until = tokio::time::Instant::now() + length;
-        let part = self.agents.len().div_ceil(PARTS);
         let mut sent = 0;
-        loop {
-            for agents in self.agents.chunks_mut(part) {
-                if pace.tick().await >= until {
-                    return Ok(sent);
-                }
-                for (to, datagram) in agents.iter_mut().flat_map(Agent::beat) {
-                    socket.send_to(&datagram, to)?;
-                    sent += 1;
-                }
+        for part in (0..PARTS).cycle() {
+            if pace.tick().await >= until {
+                break;
+            }
+            let agents = self.agents.iter_mut().skip(part).step_by(PARTS);
+            for (to, datagram) in agents.flat_map(Agent::beat) {
+                socket.send_to(&datagram, to)?;
+                sent += 1;
             }
         }
+        Ok(sent)
     }
 }

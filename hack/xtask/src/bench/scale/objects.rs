@@ -78,7 +78,7 @@ fn attachment(number: usize) -> String {
 }
 
 fn pod(number: usize) -> String {
-    if number % 3 == 0 { format!("database-{number}") } else { format!("web-7d9f8b6c5d-{number:06x}") }
+    if number.is_multiple_of(3) { format!("database-{number}") } else { format!("web-7d9f8b6c5d-{number:06x}") }
 }
 
 /// Who owns which field: about as long as the rest of an object.

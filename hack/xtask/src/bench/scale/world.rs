@@ -99,13 +99,11 @@ async fn install(testbed: &Testbed, root: &Path) -> Result<()> {
     // Health of the volumes would be an object more for each volume: `bench health` measures that.
     let is_left_out = |kind: &str| MAKES_PODS.contains(&kind) || kind == "VolumeHealthPolicy";
     objects.retain(|object| !object.types.as_ref().is_some_and(|types| is_left_out(&types.kind)));
-    for number in 0..NAMESPACES {
-        let namespace =
-            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": Layout::namespace(number) } });
-        objects.push(serde_json::from_value(namespace)?);
-    }
-    objects.push(serde_json::from_value(policy())?);
-    Ok(testbed.apply(objects).await?)
+    testbed.apply(objects).await?;
+    let namespace =
+        |number| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": Layout::namespace(number) } });
+    let ours = (0..NAMESPACES).map(namespace).chain([policy()]);
+    Ok(testbed.apply(ours.map(serde_json::from_value).collect::<Result<_, _>>()?).await?)
 }
 
 /// The first policy with its brakes off: how many nodes fail is not the question here.
