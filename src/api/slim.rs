@@ -682,6 +682,9 @@ mod tests {
                 ] }] } },
             },
         }));
+        again::<CsiNode>(serde_json::json!({
+            "metadata": metadata, "spec": { "drivers": [{ "name": "d", "nodeID": "n" }] },
+        }));
         again::<VolumeAttachment>(serde_json::json!({
             "metadata": metadata, "status": { "attached": true },
             "spec": { "attacher": "a", "nodeName": "n", "source": { "persistentVolumeName": "v" } },

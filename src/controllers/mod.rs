@@ -150,7 +150,7 @@ impl Stores {
                     .index(BY_VOLUME, |attachment: &VolumeAttachment| vec![attachment.volume().to_owned()])
                     .packed()
             }),
-            csi_nodes: all("csinodes").informer(|i| i),
+            csi_nodes: all("csinodes").informer(Informer::packed),
             csi_drivers: all("csidrivers").informer(|i| i),
             namespaces: all("namespaces").informer(|i| i),
             policies: all("resiliencypolicies").informer(|i| i),
@@ -158,7 +158,8 @@ impl Stores {
             requests: all("fencerequests")
                 .informer(|i| i.index(BY_NODE, |request: &FenceRequest| vec![request.spec.node_name.clone()])),
             reports: all("driverreports").informer(|i| i),
-            node_reports: all("nodevolumereports").informer(|i| i.index(BY_VOLUME, indexes::volumes_of_report)),
+            node_reports: all("nodevolumereports")
+                .informer(|i| i.index(BY_VOLUME, indexes::volumes_of_report).packed()),
             health_policies: all("volumehealthpolicies").informer(|i| i),
             healths: all("volumehealths").informer(|i| i.index(BY_CLAIM, indexes::claims_of_health)),
             agents: all("agents").informer(|i| {
