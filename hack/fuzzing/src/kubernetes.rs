@@ -54,7 +54,7 @@ pub fn spec_strings(data: &[u8]) {
     if let Ok(schedule) = text.parse::<Schedule>() {
         let times: Vec<_> = schedule.times().collect();
         assert!(!times.is_empty() && times.is_sorted() && times.len() <= 24 * 60, "{text:?}");
-        let leap_year = NaiveDate::from_ymd_opt(2028, 1, 1).into_iter().flat_map(NaiveDate::iter_days).take(366);
+        let leap_year = NaiveDate::from_ymd_opt(2028, 1, 1).into_iter().flat_map(|day| day.iter_days()).take(366);
         assert!(leap_year.filter(|date| schedule.has_date(*date)).all(|date| date.year() == 2028));
     }
 }

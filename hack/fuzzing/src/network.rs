@@ -2,8 +2,9 @@
 //! servers.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
-use bulkhead::heartbeat::keys::{KeyId, KeyPair, PublicKey};
+use bulkhead::heartbeat::keys::{KeyId, KeyPair, PairKey, PublicKey};
 use bulkhead::heartbeat::{replicas, wire};
 use bulkhead::nfs::null_call;
 use bulkhead::s3::socket_protocol;
@@ -25,14 +26,17 @@ pub fn socket_message(data: &[u8]) {
 
 /// A datagram: nobody without the key makes one that counts, and one that is sealed is read as it was.
 pub fn heartbeat(data: &[u8]) {
-    let [agent, replica] = [1, 2].map(|byte| KeyPair::from_secret([byte; 32]));
-    let Some(key) = agent.with_replica(replica.public()) else { return };
+    static KEY: LazyLock<Option<PairKey>> = LazyLock::new(|| {
+        let [agent, replica] = [1, 2].map(|byte| KeyPair::from_secret([byte; 32]));
+        agent.with_replica(replica.public())
+    });
+    let Some(key) = KEY.as_ref() else { return };
     let _ = wire::carried(data);
     let Some(read) = wire::parse(data) else { return };
-    assert!(!read.is_of(&key), "forged");
-    let sealed = wire::seal(&key, KeyId([7; 8]), read.counter, &read.message);
+    assert!(!read.is_of(key), "forged");
+    let sealed = wire::seal(key, KeyId([7; 8]), read.counter, &read.message);
     let again = wire::parse(&sealed);
-    assert!(again.is_some_and(|again| again.is_of(&key) && again.message == read.message), "{:?}", read.message);
+    assert!(again.is_some_and(|again| again.is_of(key) && again.message == read.message), "{:?}", read.message);
 }
 
 /// What the ConfigMap tells of the replicas: no more than there may be, and each is written as it was read.
