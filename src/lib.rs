@@ -11,6 +11,7 @@ pub mod kubectl;
 pub mod mutants;
 pub mod nfs;
 pub mod node_agent;
+pub mod rights;
 pub mod runtime;
 pub mod s3;
 pub mod storageos;

@@ -53,7 +53,7 @@ pub struct SharedVolumeProviderSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 262_144), extend("format" = "byte"))]
     pub ca_bundle: Option<String>,
-    /// Secret with keys username and password; watched.
+    /// Secret with keys username and password; a changed one is used after 5 s.
     pub credentials_ref: SecretReference,
     /// Time between two lists. Absent: flag -api-poll-interval (5s).
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -86,16 +86,23 @@ async fn record(connection: &mut TcpStream) -> Result<Vec<u8>, NullCallError> {
 
 /// What a server says to the call.
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+pub enum Answer {
+    /// It serves this version.
     Serves,
     /// Not this version, but these.
     Mismatch {
+        /// The lowest.
         low: u32,
+        /// The highest.
         high: u32,
     },
 }
 
-fn read(record: &[u8], id: u32) -> Result<Answer, NullCallError> {
+/// Reads the record that answers call `id`.
+///
+/// # Errors
+/// When it says anything else.
+pub fn read(record: &[u8], id: u32) -> Result<Answer, NullCallError> {
     let wrong = |what: &str| NullCallError::NotNfs(what.to_owned());
     let mut words = Words(record);
     let truncated = || NullCallError::NotNfs("its answer ends too early".to_owned());

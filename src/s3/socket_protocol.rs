@@ -312,8 +312,15 @@ fn receive_chunk(
 
 fn decode(document: &[u8], descriptors: Vec<OwnedFd>) -> Result<(MountMessage, OwnedFd), ProtocolError> {
     let [descriptor] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|came| ProtocolError::Descriptors(came.len()))?;
-    let message = serde_json::from_slice(document).map_err(|error| json_error(&error))?;
-    Ok((message, descriptor))
+    Ok((message(document)?, descriptor))
+}
+
+/// The message of a document.
+///
+/// # Errors
+/// When it is none. Nothing of the document is in the error: there are keys in it.
+pub fn message(document: &[u8]) -> Result<MountMessage, ProtocolError> {
+    serde_json::from_slice(document).map_err(|error| json_error(&error))
 }
 
 fn json_error(error: &serde_json::Error) -> ProtocolError {

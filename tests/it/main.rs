@@ -13,6 +13,7 @@ mod shared;
 mod shared_volume;
 mod shared_volume_provider;
 mod storage_path;
+mod threat_model;
 mod tree;
 mod volume_health;
 
@@ -26,6 +27,7 @@ fn main() {
     arguments.test_threads = arguments.test_threads.or(Some(THREADS));
     let mut trials: Vec<_> = [
         crash::trials(),
+        threat_model::trials(),
         tree::trials(),
         alerts::trials(),
         chart::trials(),

@@ -8,6 +8,9 @@ use serde_json::{Number, Value};
 
 use crate::Result;
 
+mod rights;
+mod rights_page;
+
 /// Folders that hold generated files only.
 const FOLDERS: [&str; 2] = ["crds", "src/csi/generated"];
 
@@ -75,7 +78,30 @@ fn drift(root: &Path) -> Result<Vec<(String, Option<Vec<u8>>)>> {
             }
         }
     }
+    let generated: BTreeSet<_> = rights::files().map(str::to_owned).collect();
+    for file in generated.union(&left_over(root)?) {
+        let (found, wanted) = (read(&root.join(file))?, read(&fresh.path().join(file))?);
+        if found != wanted {
+            drift.push((file.clone(), wanted));
+        }
+    }
     Ok(drift)
+}
+
+/// Files with our header in the folders where others stand beside them.
+fn left_over(root: &Path) -> Result<BTreeSet<String>> {
+    let folders: BTreeSet<_> =
+        rights::files().filter_map(|file| file.rsplit_once('/')).map(|(folder, _)| folder).collect();
+    let mut found = BTreeSet::new();
+    for folder in folders {
+        for name in names(&root.join(folder))? {
+            let file = format!("{folder}/{name}");
+            if root.join(&file).is_file() && std::fs::read(root.join(&file))?.starts_with(HEADER.as_bytes()) {
+                found.insert(file);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// All folders that hold generated files only.
@@ -89,10 +115,13 @@ fn generate(root: &Path, out: &Path) -> Result<()> {
     }
     protos(root, &out.join("src/csi/generated"))?;
     definitions(&out.join("crds"))?;
+    rights::write(out)?;
     for (folder, copies) in CHART {
+        if !FOLDERS.contains(&folder) {
+            copy(&root.join(folder), folder, &out.join(copies))?;
+        }
         // What was generated just now, where it is generated.
-        let from = if FOLDERS.contains(&folder) { out } else { root };
-        copy(&from.join(folder), folder, &out.join(copies))?;
+        copy(&out.join(folder), folder, &out.join(copies))?;
     }
     Ok(())
 }

@@ -1,9 +1,11 @@
-//! The project's own commands. `hack/test`, `hack/demo` and `hack/bench` call it.
+//! The project's own commands. `hack/test`, `hack/demo`, `hack/bench` and `hack/fuzz` call it.
 
+mod advisories;
 mod again;
 mod bench;
 mod check;
 mod demo;
+mod fuzz;
 mod generate;
 mod images;
 mod incident;
@@ -45,6 +47,8 @@ enum Command {
     },
     /// A pod fails over from a dead node, with a timeline: everything from nothing, and gone afterwards.
     Demo(demo::Options),
+    /// Feed the parsers of outside input with anything.
+    Fuzz(fuzz::Options),
     /// The images of all programs, as archives that `ctr images import` and `docker load` read.
     Images(images::Options),
     /// Measurements.
@@ -59,8 +63,9 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Generate { check: false } => generate::write(&root),
         Command::Generate { check: true } => generate::check(&root),
-        Command::Check => check::run(&mut steps::Steps::new(&root)),
+        Command::Check => check::alone(&root),
         Command::Test { wide } => test::run(&root, wide),
+        Command::Fuzz(options) => fuzz::run(&root, &options),
         Command::Images(options) => images::run(&root, &options),
         Command::Bench { benchmark } => until_interrupted(bench::run(&root, &benchmark)),
         Command::Demo(options) => until_interrupted(demo::run(&root, &options)),

@@ -60,12 +60,21 @@ pub struct Steps {
     pub counts: Counts,
     /// Tests that failed beside others and passed by themselves.
     pub unsteady: Vec<again::Test>,
+    /// What could not be checked here, with the reason.
+    pub not_checked: Vec<String>,
 }
 
 impl Steps {
     /// No step done yet.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), counts: Counts::default(), unsteady: Vec::new() }
+        Self { root: root.to_owned(), counts: Counts::default(), unsteady: Vec::new(), not_checked: Vec::new() }
+    }
+
+    /// Says at the end what was not checked: nobody is to take it for good.
+    pub fn tell_not_checked(&self) {
+        for what in &self.not_checked {
+            println!("==> NOT CHECKED: {what}");
+        }
     }
 
     /// Does one step.

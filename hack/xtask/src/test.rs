@@ -31,6 +31,7 @@ pub fn run(root: &Path, wide: bool) -> Result<()> {
             again::TIMES
         );
     }
+    steps.tell_not_checked();
     println!("{}", steps.counts);
     done
 }

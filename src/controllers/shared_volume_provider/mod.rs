@@ -38,7 +38,7 @@ use act::Discoverer;
 use decide::{Effect, Secret, Seen};
 use link::{Link, State};
 use metrics::Metrics;
-use observe::SecretWatch;
+use observe::{SECRET_PACE, SecretMemory};
 use poll::{Poller, Served};
 
 /// Providers worked on at once.
@@ -77,7 +77,7 @@ struct Controller {
     api_metrics: ApiMetrics,
     queue: Queue<String>,
     polls: Mutex<HashMap<String, Running>>,
-    secrets: tokio::sync::Mutex<HashMap<String, SecretWatch>>,
+    secrets: Mutex<HashMap<String, SecretMemory>>,
 }
 
 /// Runs the controller until `cancel`.
@@ -100,7 +100,7 @@ pub async fn run(
         api_metrics,
         queue,
         polls: Mutex::default(),
-        secrets: tokio::sync::Mutex::default(),
+        secrets: Mutex::default(),
     });
     controller.clone().feed();
     // A poll outlives the pass that began it.
@@ -166,7 +166,7 @@ impl Controller {
         }
         match done {
             Err(error) if error.is_conflict() || error.is_not_found() => Ok(Next::After(UNSEEN_PACE)),
-            done => done.map(|()| Next::Await),
+            done => done.map(|()| if seen.provider.is_some() { Next::After(SECRET_PACE) } else { Next::Await }),
         }
     }
 
@@ -174,17 +174,13 @@ impl Controller {
         let Some(provider) = self.stores.providers.get(&ObjectKey::cluster(name)) else {
             return Ok((Seen::default(), None));
         };
-        let (secret, credentials) = {
-            let mut secrets = self.secrets.lock().await;
-            let reference = &provider.spec.credentials_ref;
-            if !secrets.get(name).is_some_and(|watch| watch.is_of(reference)) {
-                secrets.insert(name.to_owned(), SecretWatch::start(&self.cx, name, reference, &self.queue));
-            }
-            match secrets.get(name) {
-                Some(watch) => watch.read(&self.cx.clients.reads).await?,
-                None => (Secret::Absent, None),
-            }
-        };
+        let reference = &provider.spec.credentials_ref;
+        // One pass of a provider at a time: nobody else looks for it meanwhile.
+        let memory = self.secrets().remove(name).filter(|memory| memory.is_of(reference));
+        let mut memory = memory.unwrap_or_else(|| SecretMemory::new(reference));
+        let read = memory.read(&self.cx.clients.reads, self.cx.clock.now().mono).await;
+        self.secrets().insert(name.to_owned(), memory);
+        let (secret, credentials) = read?;
         let poll = self.polls().get(name).map(|running| {
             let link = running.link.lock().unwrap_or_else(PoisonError::into_inner).clone();
             decide::Poll { link, ..running.is.clone() }
@@ -196,7 +192,7 @@ impl Controller {
     async fn act(&self, name: &str, seen: &Seen, credentials: Option<Credentials>, effects: &[Effect]) -> Result<()> {
         let Some(provider) = &seen.provider else {
             self.polls().remove(name);
-            self.secrets.lock().await.remove(name);
+            self.secrets().remove(name);
             self.providers.forget(name);
             return Ok(());
         };
@@ -271,6 +267,10 @@ impl Controller {
             link: Link::default(),
         };
         polls.insert(name, Running { is, link, _ends: cancel.drop_guard() });
+    }
+
+    fn secrets(&self) -> MutexGuard<'_, HashMap<String, SecretMemory>> {
+        self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn polls(&self) -> MutexGuard<'_, HashMap<String, Running>> {

@@ -1,18 +1,16 @@
-//! Gathers what a pass sees: from the caches, from the poll's memory, and the Secret from a watch of just that one.
+//! Gathers what a pass sees: from the caches, from the poll's memory, and the Secret by its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1 as core;
 use kube::{Api, Client, ResourceExt};
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::api::shared_volume::SharedVolume;
 use crate::api::shared_volume_provider::{SecretReference, SharedVolumeProvider};
 use crate::controllers::{Context, ProviderStores};
 use crate::error::{Error, ErrorClass, Result};
-use crate::runtime::informer::Informer;
-use crate::runtime::queue::Queue;
 use crate::runtime::store::{ObjectKey, Store};
 use crate::storageos::Credentials;
 use crate::storageos::providers::Providers;
@@ -21,51 +19,46 @@ use super::decide::Secret;
 use super::discovery::{self, Candidate};
 use super::poll::Served;
 
-/// A watch of one Secret. It reads no other: the operator has no business with the rest.
-pub struct SecretWatch {
+/// What was read of a Secret counts for this long: a changed one is used after that.
+pub const SECRET_PACE: Duration = Duration::from_secs(5);
+
+/// The Secret of a provider as it was read last. It is asked for by its name, again and again: a watch would need a right on
+/// all Secrets of its namespace.
+pub struct SecretMemory {
     reference: SecretReference,
-    store: Store<core::Secret>,
-    _ends: DropGuard,
+    read: Option<(Instant, Secret, Option<Credentials>)>,
 }
 
-impl SecretWatch {
-    /// Starts to watch the Secret of a provider; each change wakes it.
-    pub fn start(cx: &Context, provider: &str, reference: &SecretReference, queue: &Queue<String>) -> Self {
-        let cancel = CancellationToken::new();
-        let api = Api::namespaced(cx.clients.watches.clone(), &reference.namespace);
-        let fields = format!("metadata.name={}", reference.name);
-        let store = Informer::new(api, "providersecrets").fields(&fields).spawn(cancel.clone(), &cx.telemetry);
-        let mut changes = store.subscribe();
-        let (queue, provider) = (queue.clone(), provider.to_owned());
-        let ended = cancel.clone();
-        tokio::spawn(async move {
-            while let Some(Some(_)) = ended.run_until_cancelled(changes.recv()).await {
-                queue.add(provider.clone());
-            }
-        });
-        Self { reference: reference.clone(), store, _ends: cancel.drop_guard() }
+impl SecretMemory {
+    /// Nothing is known of it yet.
+    pub fn new(reference: &SecretReference) -> Self {
+        Self { reference: reference.clone(), read: None }
     }
 
-    /// Whether it watches this one.
+    /// Whether it is of this one.
     pub fn is_of(&self, reference: &SecretReference) -> bool {
         self.reference == *reference
     }
 
-    /// The Secret as the watch has it; read live where it has nothing yet, which also tells why it may have nothing.
-    pub async fn read(&self, client: &Client) -> Result<(Secret, Option<Credentials>)> {
+    /// The Secret, read anew where that is due. While it cannot be read for a passing reason the last one counts.
+    pub async fn read(&mut self, client: &Client, now: Instant) -> Result<(Secret, Option<Credentials>)> {
+        if let Some((at, secret, credentials)) = &self.read
+            && now.saturating_duration_since(*at) < SECRET_PACE
+        {
+            return Ok((secret.clone(), credentials.clone()));
+        }
         let SecretReference { namespace, name } = &self.reference;
-        let secret = if self.store.synced() {
-            self.store.get(&ObjectKey::namespaced(namespace, name))
-        } else {
-            let api: Api<core::Secret> = Api::namespaced(client.clone(), namespace);
-            match api.get_opt(name).await.map_err(Error::from) {
-                Err(error) if error.class() == ErrorClass::Forbidden => {
-                    return Ok((Secret::Unreadable(error.to_string()), None));
-                }
-                answer => answer?.map(Arc::new),
+        let api: Api<core::Secret> = Api::namespaced(client.clone(), namespace);
+        let (secret, found) = match api.get_opt(name).await.map_err(Error::from) {
+            Ok(secret) => secret.map_or((Secret::Absent, None), |secret| credentials(&secret)),
+            Err(error) if error.class() == ErrorClass::Forbidden => (Secret::Unreadable(error.to_string()), None),
+            Err(error) => {
+                let (_, secret, credentials) = self.read.clone().ok_or(error)?;
+                (secret, credentials)
             }
         };
-        Ok(secret.map_or((Secret::Absent, None), |secret| credentials(&secret)))
+        self.read = Some((now, secret.clone(), found.clone()));
+        Ok((secret, found))
     }
 }
 

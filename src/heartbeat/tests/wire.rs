@@ -108,6 +108,16 @@ fn random_bytes_are_read_or_not_and_never_panic() {
     }
 }
 
+#[test]
+fn no_secret_is_shown() {
+    let pair = KeyPair::from_secret([0xa7; 32]);
+    let shared = pair.with_replica(keys(2).public()).unwrap();
+    for shown in [format!("{pair:?}"), format!("{shared:?}"), format!("{:?}", Some((&pair, &shared)))] {
+        assert!(!shown.contains("a7a7") && !shown.contains("167, 167") && shown.len() < 200, "{shown}");
+    }
+    assert_eq!(format!("{shared:?}"), "PairKey");
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_read_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {

@@ -7,7 +7,7 @@ pub mod agent;
 mod approval;
 mod chart;
 pub mod objects;
-pub mod rbac;
+pub mod rights;
 mod rule_cases;
 mod rules;
 mod s3_manifests;
@@ -102,7 +102,8 @@ pub fn trials() -> Vec<Trial> {
         ),
         trial(&shared, "what_the_chart_makes_is_taken", chart::what_the_chart_makes_is_taken),
         trial(&shared, "an_installation_is_checked", chart::an_installation_is_checked),
-        trial(&shared, "identities_have_the_rights_they_need_and_no_more", rbac::rights),
+        trial(&shared, "the_table_of_rights_is_what_is_granted", rights::the_table_is_what_is_granted),
+        trial(&shared, "objects_of_others_are_out_of_reach", rights::objects_of_others_are_out_of_reach),
         Trial::test("api::without_our_definitions_nodes_get_attachments", move || {
             alone.block_on(admission::without_our_definitions_nodes_get_attachments())
         }),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::Outcome;
 use super::admission::{comes_to_deny, denied};
 use super::agent::with_token_of;
-use super::rbac::may;
+use super::rights::may;
 use super::world::{World, root};
 
 /// The node service's ServiceAccount, and the provisioner's.

@@ -14,6 +14,8 @@ use super::look::volume_row;
 
 /// Where the shipped example of a fencer may read Secrets.
 const SECRETS: &str = "csi-test";
+/// What the driver wants to be told.
+const TOKEN: &str = "open sesame";
 
 pub async fn without_a_sidecar_the_attacher_can_acknowledge(cluster: &Cluster) -> Result<(), Failed> {
     let policy = json!({ "fencing": { "minimumProof": "Acknowledged", "methods": [{ "type": "Detach" }] } });
@@ -36,12 +38,11 @@ pub async fn without_a_sidecar_the_attacher_can_acknowledge(cluster: &Cluster) -
 }
 
 pub async fn the_fence_brings_the_secret_of_its_volume(cluster: &Cluster) -> Result<(), Failed> {
-    let array =
-        ArrayOptions { required_secret: Some(("token".into(), "open sesame".into())), ..ArrayOptions::default() };
+    let array = ArrayOptions { required_secret: Some(("token".into(), TOKEN.into())), ..ArrayOptions::default() };
     let lane = Lane::new(cluster, "secret", LaneOptions { array, ..LaneOptions::default() }).await?;
     let secret: Secret = serde_json::from_value(json!({
         "metadata": { "name": "array", "namespace": SECRETS },
-        "stringData": { "token": "open sesame" },
+        "stringData": { "token": TOKEN },
     }))?;
     Api::namespaced(lane.client(), SECRETS).create(&PostParams::default(), &secret).await?;
     let secret = SecretRef { namespace: SECRETS.into(), name: "array".into() };
@@ -52,5 +53,26 @@ pub async fn the_fence_brings_the_secret_of_its_volume(cluster: &Cluster) -> Res
     let fence = lane.detached().await?;
     let row = volume_row(&fence, &set.volume_name(0, 0)).ok_or("no row")?;
     assert_eq!((row.method, row.proof), (Some(FenceMethodType::Unpublish), Proof::Verified));
+    nobody_tells_it(cluster).await?;
     lane.end().await
+}
+
+/// Neither a log, at the most that our programs say, nor an object shows the Secret's value.
+async fn nobody_tells_it(cluster: &Cluster) -> Result<(), Failed> {
+    let mut logs = 0;
+    for entry in std::fs::read_dir(cluster.testbed.folder())? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with("bulkhead-") && name.ends_with(".log") {
+            let log = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
+            logs += usize::from(log.contains("DEBUG"));
+            assert!(!log.contains(TOKEN), "{name} shows the Secret");
+        }
+    }
+    assert!(logs >= 2, "the logs of a controller and a sidecar");
+    for kind in ["nodefences,fencerequests,driverreports,nodevolumereports,volumeattachments", "events.events.k8s.io"] {
+        let objects = cluster.testbed.kubectl(&["get", kind, "-A", "-o", "json"]).await?;
+        assert!(!objects.contains(TOKEN), "a status or an Event shows the Secret");
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use libtest_mimic::Failed;
 use serde_json::json;
 
 use super::world::World;
-use crate::api::rbac::may;
+use crate::api::rights::may;
 
 pub async fn the_controllers_rights_are_narrow(world: &World) -> Result<(), Failed> {
     let us = world.cluster.testbed.client(&Identity::OperatorController).await?;
@@ -53,10 +53,7 @@ async fn tried(us: &Client) -> Result<(), Failed> {
         let pods: Api<Pod> = Api::namespaced(us.clone(), namespace);
         refused(pods.create(&PostParams::default(), &pod).await)?;
         let secrets: Api<Secret> = Api::namespaced(us.clone(), namespace);
-        // Its own holds the credentials of storage control planes.
-        if namespace != "bulkhead-system" {
-            refused(secrets.list(&ListParams::default()).await)?;
-        }
+        refused(secrets.list(&ListParams::default()).await)?;
         refused(secrets.delete("s3-secret", &DeleteParams::default()).await)?;
     }
     refused(Api::<Secret>::namespaced(us.clone(), s3::MOUNTPOINT_NAMESPACE).get("s3-secret").await)

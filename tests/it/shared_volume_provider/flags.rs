@@ -6,8 +6,6 @@ use bulkhead_testbed::storageos::Method;
 use kube::api::{Patch, PatchParams};
 use libtest_mimic::Failed;
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 use super::lane::Lane;
 use super::world::{POLL, eventually};
@@ -39,10 +37,7 @@ pub async fn the_poll_interval_is_that_of_the_flag(lane: &Lane<'_>) -> Result<()
 pub async fn the_metrics_are_those_of_the_seed(lane: &Lane<'_>) -> Result<(), Failed> {
     lane.provider(json!({})).await?;
     lane.polled(2).await?;
-    let mut connection = TcpStream::connect(("127.0.0.1", lane.world.metrics)).await?;
-    connection.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
-    let mut text = String::new();
-    connection.read_to_string(&mut text).await?;
+    let text = lane.world.scrape().await?;
     for name in [
         "storageos_api_helper_duration_seconds_count{function=\"list_namespaces\"}",
         "storageos_api_helper_total{function=\"list_shared_volumes\",error=\"\"}",

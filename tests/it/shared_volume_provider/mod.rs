@@ -11,6 +11,7 @@ mod client;
 mod discovery;
 mod faults;
 mod flags;
+mod hidden;
 mod lane;
 mod login;
 mod modes;
@@ -35,6 +36,7 @@ pub fn trials() -> Vec<Trial> {
     };
     let mut trials = vec![
         alone("restart_tells_nothing_twice", restart::tells_nothing_twice),
+        alone("credentials_are_nowhere_to_be_read", hidden::credentials_are_nowhere_to_be_read),
         alone("client::publishes_for_the_version_that_it_read", client::publishes_for_the_version_that_it_read),
         alone("client::renews_a_token_within_the_call", client::renews_a_token_within_the_call),
         alone("client::refreshes_a_token_before_it_ends", client::refreshes_a_token_before_it_ends),

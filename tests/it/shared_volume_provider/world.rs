@@ -16,6 +16,8 @@ use kube::api::PostParams;
 use kube::{Api, Client, CustomResourceExt as _, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::failover::kept::Kept;
 use crate::shared;
@@ -60,12 +62,17 @@ impl World {
 
     /// Starts the controller; polls come by the flag of the seed.
     pub fn controller(&self) -> Result<Process, Failed> {
+        self.controller_at("info,bulkhead=debug,kube=warn")
+    }
+
+    /// The same, with another log.
+    pub fn controller_at(&self, log: &str) -> Result<Process, Failed> {
         let kubeconfig = self.testbed.kubeconfig(&Identity::Admin)?;
         let arguments = [
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--namespace={OPERATOR_NAMESPACE}"),
             format!("--listen=127.0.0.1:{}", self.metrics),
-            "--log=info,bulkhead=debug,kube=warn".to_owned(),
+            format!("--log={log}"),
             "-api-poll-interval".to_owned(),
             format!("{}ms", POLL.as_millis()),
         ];
@@ -77,6 +84,15 @@ impl World {
             log: self.testbed.folder().join("bulkhead-controller.log"),
         };
         Ok(Process::spawn(launch)?)
+    }
+
+    /// What the controller's metrics say.
+    pub async fn scrape(&self) -> Result<String, Failed> {
+        let mut connection = TcpStream::connect(("127.0.0.1", self.metrics)).await?;
+        connection.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
+        let mut text = String::new();
+        connection.read_to_string(&mut text).await?;
+        Ok(text)
     }
 
     pub async fn namespace(&self, name: &str, labels: serde_json::Value) -> Result<(), Failed> {

@@ -1,0 +1,60 @@
+//! What comes out of Kubernetes' API and through the kubelet: written by whoever may write such objects.
+
+use bulkhead::api::endpoint::Endpoint;
+use bulkhead::api::quantity;
+use bulkhead::api::time::Duration;
+use bulkhead::controllers::resiliency_policy::cron::Schedule;
+use bulkhead::controllers::shared_volume_provider::flags::GoDuration;
+use bulkhead::s3::mount_options::{Setting, mounting};
+use bulkhead::s3::node_service::{publication, request};
+use chrono::{Datelike, NaiveDate};
+
+const KUBELET: &str = "/var/lib/kubelet";
+
+/// Volume ids and target paths: what is accepted stays below the kubelet's root.
+pub fn volume_request(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if request::volume_id(&text).is_ok() {
+        assert!(!text.is_empty() && !text.contains('\0'));
+    }
+    if let Ok((pod, volume)) = request::target(&text, KUBELET) {
+        assert_eq!(text, format!("{KUBELET}/{}", publication::target(pod, volume)));
+        for name in [pod, volume] {
+            assert!(publication::is_name(name) && !name.contains('/') && !matches!(name, "." | ".."), "{text:?}");
+        }
+    }
+}
+
+/// Mount options, one on each line: each argument is an option, and none says what a volume may not choose.
+pub fn mount_options(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for setting in [Setting::default(), Setting { read_only: true, cache_max: Some(512), ..Setting::default() }] {
+        let Ok(mounting) = mounting(text.split('\n'), &setting) else { continue };
+        assert!(mounting.read_only || !setting.read_only);
+        for argument in &mounting.args {
+            let name = argument.split('=').next().unwrap_or_default();
+            assert!(argument.starts_with('-') && !argument.contains('\0'), "{argument:?}");
+            assert!(!["--profile", "--endpoint-url", "--foreground", "-f", "-o"].contains(&name), "{argument:?}");
+        }
+    }
+}
+
+/// Durations, amounts, endpoints and schedules of our definitions.
+pub fn spec_strings(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Ok(duration) = text.parse::<Duration>() {
+        assert_eq!(duration.to_string(), text);
+        assert!(duration.get() < std::time::Duration::from_secs(3600 * 100_000 * 4));
+    }
+    let _ = text.parse::<GoDuration>();
+    let _ = quantity::bytes(&text);
+    if let Ok(endpoint) = text.parse::<Endpoint>() {
+        assert!(endpoint.to_string().parse::<Endpoint>().is_ok_and(|again| again == endpoint), "{text:?}");
+    }
+    if let Ok(schedule) = text.parse::<Schedule>() {
+        let times: Vec<_> = schedule.times().collect();
+        assert!(!times.is_empty() && times.is_sorted() && times.len() <= 24 * 60, "{text:?}");
+        let leap_year = NaiveDate::from_ymd_opt(2028, 1, 1).into_iter().flat_map(|day| day.iter_days()).take(366);
+        assert!(leap_year.filter(|date| schedule.has_date(*date)).all(|date| date.year() == 2028));
+    }
+}
