@@ -18,13 +18,13 @@ use crate::api::time::Now;
 use crate::api::usage::PodView;
 use crate::api::volume_health::VolumeHealth;
 
-use super::decide::{Asked, Effect, RowKey, Seen, Settings};
+use super::decide::{AskKey, Asked, Effect, Seen, Settings};
 
 /// What this process remembers of an incident.
 #[derive(Clone, Debug, Default)]
 pub struct Incident {
     episode: Option<(Option<String>, i64)>,
-    asked: BTreeMap<RowKey, Asked>,
+    asked: BTreeMap<AskKey, Asked>,
     attached_since: BTreeMap<String, Instant>,
     renewed: Option<Option<MicroTime>>,
     out_of_service_spent: bool,
@@ -79,7 +79,7 @@ pub struct Live {
 }
 
 /// Rounds that a request asks for, with what was asked before it.
-pub type Noted = Vec<(RowKey, Option<Asked>)>;
+pub type Noted = Vec<(AskKey, Option<Asked>)>;
 
 impl Incident {
     /// Takes in what the stores show.
@@ -178,7 +178,7 @@ impl Incident {
         let known = before.map(|before| before.spec.volumes.as_slice()).unwrap_or_default();
         let mut previous = Vec::new();
         for volume in request.spec.volumes.iter().filter(|volume| !known.contains(volume)) {
-            let key = (volume.episode, volume.name.clone());
+            let key = (request.spec.fencer_name.clone(), volume.episode, volume.name.clone());
             let first = self.asked.get(&key).copied().filter(|asked| asked.round == volume.round);
             let asked = first.unwrap_or(Asked { round: volume.round, at: now.mono, wall: now.wall });
             previous.push((key.clone(), self.asked.insert(key, asked)));

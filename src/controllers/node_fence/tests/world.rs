@@ -361,7 +361,8 @@ impl World {
         let new: Vec<_> = request.spec.volumes.iter().filter(|volume| !known.contains(volume)).collect();
         for volume in &new {
             let asked = Asked { round: volume.round, at: self.now.mono, wall: self.now.wall };
-            self.seen.asked.insert((volume.episode, volume.name.clone()), asked);
+            let key = (request.spec.fencer_name.clone(), volume.episode, volume.name.clone());
+            self.seen.asked.insert(key, asked);
         }
         let rounds: Vec<_> = new.iter().map(|volume| format!("{} round {}", volume.name, volume.round)).collect();
         self.log.push(format!("ask {:?} {}", request.spec.desired, rounds.join(", ")).trim_end().to_owned());
