@@ -191,7 +191,9 @@ fn stalled(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
             Some((row, fencer)) if row.plan.driver.as_deref() == Some(fencer) => {
                 Some(("FencerSilent".into(), "the driver's sidecar has not answered".into()))
             }
-            Some((_, fencer)) => Some(("FencerSilent".into(), format!("the external fencer {fencer} has not answered"))),
+            Some((_, fencer)) => {
+                Some(("FencerSilent".into(), format!("the external fencer {fencer} has not answered")))
+            }
             None => waiting(rows).map(|(_, message)| ("ProofTooWeak".into(), message)).or_else(|| unproved(rows)),
         },
     }

@@ -1,13 +1,15 @@
 //! Who can cut a volume off: the methods of its plan in their order, which of them are tried now, and what their fencers have
 //! answered (docs/adr/0025).
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, RequestedVolume};
 use crate::api::fencing::{FenceMethodType, PlannedMethod, Proof};
+use crate::api::node_fence::VolumeStatusState;
 use crate::api::time::{self, Now};
 
-use super::decide::{Asked, AskKey, Seen};
+use super::decide::{AskKey, Asked, Seen};
 use super::rows::VolumeRow;
 
 /// What a fencer has answered for a row.
@@ -121,7 +123,7 @@ fn is_refused(seen: &Seen, row: &VolumeRow, fencer: &str) -> bool {
 
 /// Whether a fencer has the row among what it is to cut off now.
 fn is_open(seen: &Seen, row: &VolumeRow, fencer: &str) -> bool {
-    let open = |request: &&std::sync::Arc<FenceRequest>| {
+    let open = |request: &&Arc<FenceRequest>| {
         request.spec.desired == Desired::Fenced && request.spec.episode == seen.fence.spec.episode
     };
     seen.request(fencer).filter(open).is_some_and(|request| round(request, row).is_some())
@@ -150,9 +152,7 @@ fn patience(request: &FenceRequest) -> Duration {
 
 /// The round that a request asks for now.
 pub fn round(request: &FenceRequest, row: &VolumeRow) -> Option<i32> {
-    let is_it = |asked: &&crate::api::fence_request::RequestedVolume| {
-        asked.episode == row.plan.episode && asked.name == row.plan.name
-    };
+    let is_it = |asked: &&RequestedVolume| asked.episode == row.plan.episode && asked.name == row.plan.name;
     request.spec.volumes.iter().find(is_it).map(|asked| asked.round)
 }
 
@@ -196,7 +196,7 @@ pub fn commit_detach(seen: &Seen, row: &mut VolumeRow, back: bool, now: Now) {
     let tainted = seen.our_taint().is_some() || seen.node.is_none();
     let begins = row.needed && !row.is_cut_off() && !has_begun_detach(row) && tainted && !back;
     if begins && tried(seen, row, now).iter().any(|method| method.type_ == FenceMethodType::Detach) {
-        row.status.state = crate::api::node_fence::VolumeStatusState::Fencing;
+        row.status.state = VolumeStatusState::Fencing;
         row.status.method = Some(FenceMethodType::Detach);
         row.status.committed_at.get_or_insert(time::stamp(now.wall));
     }
@@ -209,7 +209,8 @@ pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
     let listed: Vec<_> = row.plan.methods.iter().filter(reaches).filter(|it| it.fencer(driver).is_some()).collect();
     let refused = listed.iter().filter_map(|method| method.fencer(driver)).find(|it| is_refused(seen, row, it));
     if let Some(refused) = refused {
-        let who = if refused == driver { format!("the sidecar of driver {driver}") } else { format!("fencer {refused}") };
+        let who =
+            if refused == driver { format!("the sidecar of driver {driver}") } else { format!("fencer {refused}") };
         return ("Unimplemented", format!("{who} refused for good"));
     }
     if !listed.iter().any(|method| method.type_ == FenceMethodType::Unpublish) {

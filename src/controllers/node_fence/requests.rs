@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use kube::api::ObjectMeta;
 
-use crate::api::fence_request::{
-    Desired, FenceOutcome, FenceRequest, FenceRequestSpec, FencerMethod, RequestedVolume,
-};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceRequestSpec, FencerMethod, RequestedVolume};
 use crate::api::fencing::FenceMethodType;
 use crate::api::names;
 use crate::api::node_fence::{Phase, PodStatus, PodStatusState, VolumeStatusState};
@@ -17,10 +15,10 @@ use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 use crate::mutants::{self, Mutant};
 
-use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_settled};
-use super::rows::{Rows, VolumeRow};
 use super::answers;
+use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_settled};
 use super::fencers::{self, Answer};
+use super::rows::{Rows, VolumeRow};
 use super::{pods, volumes};
 
 /// How long all others wait for the first answer to the first wave: a driver that hangs must not hold them up.

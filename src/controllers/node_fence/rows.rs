@@ -290,7 +290,14 @@ fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus
         let proved = status.proved_at.is_some();
         status.state = if proved { VolumeStatusState::Detached } else { VolumeStatusState::Fencing };
     }
-    VolumeRow { plan: plan.clone(), status, minimum: minimum(seen, plan), needed: false, fresh: false, counts_until: None }
+    VolumeRow {
+        plan: plan.clone(),
+        status,
+        minimum: minimum(seen, plan),
+        needed: false,
+        fresh: false,
+        counts_until: None,
+    }
 }
 
 /// The stricter of the plan and the live policies of the pods that use the volume: a later edit may only make a

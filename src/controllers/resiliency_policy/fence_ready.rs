@@ -28,7 +28,8 @@ pub(super) fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &
         let why = best.reason.unwrap_or_default();
         let which = if *pods == 1 { "its pod would be held".into() } else { format!("its {pods} pods would be held") };
         lacking.push(format!("{driver}: {why}, best proof {:?}, {minimum:?} is required; {which}", best.best_proof));
-        for (reason, remedy) in policy.spec.fencing.methods_for(driver).iter().filter_map(|it| lacks(it, driver, facts)) {
+        for (reason, remedy) in policy.spec.fencing.methods_for(driver).iter().filter_map(|it| lacks(it, driver, facts))
+        {
             reasons.insert(reason);
             remedies.insert(remedy);
         }

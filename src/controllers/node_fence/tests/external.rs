@@ -63,7 +63,8 @@ fn nobody_else_can_say_that_a_node_has_no_power() {
 
 #[test]
 fn while_nobody_answers_the_pod_waits_and_that_is_told() {
-    for (name, fencer) in [("silent", Fencer::Silent), ("hangs", Fencer::Hangs), ("fails", Fencer::Fails("WrongMachine"))]
+    for (name, fencer) in
+        [("silent", Fencer::Silent), ("hangs", Fencer::Hangs), ("fails", Fencer::Fails("WrongMachine"))]
     {
         let mut world = fenced_by("PowerOff", &[external()]);
         world.fencers.insert(POWER.into(), fencer);
