@@ -11,9 +11,9 @@ use axum::extract::{Path, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Router, body::Bytes};
 use http::StatusCode;
-use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -149,14 +149,18 @@ async fn guarded(State(shared): State<Shared>, request: Request, next: Next) -> 
     answer
 }
 
-async fn systems() -> Json<Value> {
-    Json(json!({ "Members": [{ "@odata.id": "/redfish/v1/Systems/1" }], "Members@odata.count": 1 }))
+fn respond(body: &Value) -> Response {
+    ([(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
+async fn systems() -> Response {
+    respond(&json!({ "Members": [{ "@odata.id": "/redfish/v1/Systems/1" }], "Members@odata.count": 1 }))
 }
 
 async fn system(State(shared): State<Shared>, Path(name): Path<String>) -> Response {
     match lock(&shared.machines).get(&name) {
         None => StatusCode::NOT_FOUND.into_response(),
-        Some(machine) => Json(json!({
+        Some(machine) => respond(&json!({
             "@odata.id": "/redfish/v1/Systems/1",
             "UUID": machine.uuid,
             "PowerState": machine.power,
@@ -164,8 +168,7 @@ async fn system(State(shared): State<Shared>, Path(name): Path<String>) -> Respo
                 "target": "/redfish/v1/Systems/1/Actions/ComputerSystem.Reset",
                 "ResetType@Redfish.AllowableValues": ["On", "ForceOff"],
             } },
-        }))
-        .into_response(),
+        })),
     }
 }
 
@@ -173,7 +176,8 @@ async fn system(State(shared): State<Shared>, Path(name): Path<String>) -> Respo
 #[derive(Clone)]
 struct ResetType(String);
 
-async fn reset(State(shared): State<Shared>, Path(name): Path<String>, Json(body): Json<Value>) -> Response {
+async fn reset(State(shared): State<Shared>, Path(name): Path<String>, body: Bytes) -> Response {
+    let Ok(body) = serde_json::from_slice::<Value>(&body) else { return StatusCode::BAD_REQUEST.into_response() };
     let kind = body["ResetType"].as_str().unwrap_or_default().to_owned();
     let mut answer = take(&shared, &name, &kind).into_response();
     answer.extensions_mut().insert(ResetType(kind));
