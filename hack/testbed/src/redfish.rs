@@ -130,7 +130,7 @@ fn routes(shared: Shared) -> Router {
 /// Lets nobody in without credentials, lets go wrong what is to go wrong, and records the call.
 async fn guarded(State(shared): State<Shared>, request: Request, next: Next) -> Response {
     let path = request.uri().path().trim_start_matches('/').to_owned();
-    let (machine, rest) = path.split_once('/').unwrap_or((&path, ""));
+    let (machine, rest) = path.split_once('/').unwrap_or((path.as_str(), ""));
     let what = format!("{} /{rest}", request.method());
     let known = request.headers().get(AUTHORIZATION).is_some_and(|given| given == BASIC);
     let refused = lock(&shared.machines).get_mut(machine).is_some_and(|machine| {
