@@ -183,8 +183,8 @@ class Machine:
         self.call("POST", action["target"], {"ResetType": kind})
 
 
-def timestamp():
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+def timestamp(precision="microseconds"):
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def seconds_of(duration):
@@ -393,7 +393,7 @@ def summarize(request):
     condition["observedGeneration"] = request["metadata"]["generation"]
     before = next((it for it in status.get("conditions", []) if it["type"] == "Ready"), {})
     same = before.get("status") == condition["status"]
-    condition["lastTransitionTime"] = before["lastTransitionTime"] if same else timestamp()
+    condition["lastTransitionTime"] = before["lastTransitionTime"] if same else timestamp("seconds")
     status["conditions"] = [condition]
     status["observedGeneration"] = request["metadata"]["generation"]
     status["progress"] = f"{len(good)}/{len(asked)}"
