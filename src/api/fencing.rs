@@ -73,11 +73,11 @@ pub struct ExternalFencer {
     pub fencer_name: String,
 }
 
-/// One fence method of a plan: as in the policy, with its settings beside it.
+/// One fence method.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedMethod {
-    /// Which.
+    /// Unpublish, Detach or External, as in the policy.
     #[serde(rename = "type")]
     pub type_: FenceMethodType,
     /// External fencer.

@@ -87,6 +87,8 @@ pub struct Seen {
     pub out_of_service_spent: bool,
     /// Time since this process last wrote the status, or began with the incident.
     pub recorded_for: Duration,
+    /// Time since this process began with the episode.
+    pub watched_for: Duration,
     /// Settings.
     pub settings: Settings,
 }

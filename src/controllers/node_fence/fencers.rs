@@ -138,8 +138,9 @@ fn has_given_way(seen: &Seen, row: &VolumeRow, fencer: &str, now: Now) -> bool {
         Some((FenceOutcome::Failed, _)) => true,
         Some((FenceOutcome::Fenced, proof)) => proof < row.minimum,
         Some((FenceOutcome::Started | FenceOutcome::Unfenced, _)) | None => {
-            let waited = asked(seen, row, fencer).map(|asked| now.mono.saturating_duration_since(asked.at));
-            waited.is_some_and(|waited| waited > patience(request))
+            // What another process asked for has waited for at least as long as this one looks.
+            let asked = asked(seen, row, fencer).map(|asked| now.mono.saturating_duration_since(asked.at));
+            asked.unwrap_or(seen.watched_for) > patience(request)
         }
     }
 }

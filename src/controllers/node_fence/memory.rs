@@ -28,6 +28,8 @@ pub struct Incident {
     attached_since: BTreeMap<String, Instant>,
     renewed: Option<Option<MicroTime>>,
     out_of_service_spent: bool,
+    /// When this process began with the episode.
+    begun_at: Option<Instant>,
     /// When this process last wrote the status, or began with the episode.
     recorded_at: Option<Instant>,
     /// The store was seen to hold what the API has, once.
@@ -101,6 +103,7 @@ impl Incident {
             live: false,
             out_of_service_spent: self.out_of_service_spent,
             recorded_for: self.recorded_at.map_or(Duration::ZERO, |at| now.mono.saturating_duration_since(at)),
+            watched_for: self.begun_at.map_or(Duration::ZERO, |at| now.mono.saturating_duration_since(at)),
             settings,
             fence: found.fence,
         }
@@ -200,8 +203,9 @@ impl Incident {
     fn begin(&mut self, fence: &NodeFence, now: Now) {
         let episode = (fence.metadata.uid.clone(), fence.spec.episode);
         if self.episode.as_ref() != Some(&episode) {
-            let recorded_at = Some(now.mono);
-            *self = Self { episode: Some(episode), confirmed: self.confirmed, recorded_at, ..Self::default() };
+            let (begun_at, recorded_at) = (Some(now.mono), Some(now.mono));
+            let confirmed = self.confirmed;
+            *self = Self { episode: Some(episode), confirmed, begun_at, recorded_at, ..Self::default() };
         }
     }
 

@@ -105,6 +105,20 @@ fn the_next_method_is_tried_when_one_gives_way_and_not_before() {
 }
 
 #[test]
+fn the_next_controller_tries_the_next_method_too() {
+    let mut world = fenced_by("Verified", &[json!({ "type": "Unpublish" }), external()]);
+    world.fencers.insert(DRIVER.into(), Fencer::Silent);
+    world.run();
+    world.restart();
+    world.wait(6.8);
+    world.run();
+    assert!(!asks(&world, POWER), "it looks for less than a call may take: {:#?}", world.log);
+    world.wait(0.2);
+    world.run();
+    assert!(asks(&world, POWER) && world.did("delete pg grace 0"), "{:#?}", world.log);
+}
+
+#[test]
 fn a_node_that_is_held_off_stays_proved() {
     let mut world = fenced_by("PowerOff", &[external()]);
     // Decided, and not yet deleted.
