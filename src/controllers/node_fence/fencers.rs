@@ -163,6 +163,11 @@ pub fn result<'a>(seen: &'a Seen, row: &VolumeRow, fencer: &str) -> Option<&'a F
     results.iter().find(|result| result.episode == row.plan.episode && result.name == row.plan.name)
 }
 
+/// Whether a fencer has begun with the row.
+pub fn has_begun(seen: &Seen, row: &VolumeRow, fencer: &str) -> bool {
+    result(seen, row, fencer).is_some_and(|result| result.started_at.is_some())
+}
+
 /// All answers for a row, in the order of its methods.
 pub fn answers<'a>(seen: &'a Seen, row: &'a VolumeRow) -> Vec<Answer<'a>> {
     let answer = |fencer: &'a str| {

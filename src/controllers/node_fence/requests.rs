@@ -39,7 +39,9 @@ pub fn ask(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
         .filter(|row| rows.outage.is_none() || row.is_committed())
         .filter(|row| first.as_ref().is_none_or(|first| first.contains(row.plan.name.as_str())));
     for row in open {
-        for fencer in fencers::to_ask(seen, row, now) {
+        // In an outage who has begun goes on, and nobody else begins.
+        let may_ask = |fencer: &&str| rows.outage.is_none() || fencers::has_begun(seen, row, fencer);
+        for fencer in fencers::to_ask(seen, row, now).into_iter().filter(may_ask) {
             wanted.entry(fencer).or_default().push(row);
         }
     }

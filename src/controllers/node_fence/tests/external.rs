@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::api::fence_request::{Desired, FencerMethodType};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{Channel, Phase, PodStatusState, VOLUME_TAINT, VolumeStatusState};
+use crate::api::resiliency_policy::{ResiliencyPolicyStatus, Restraint, RestraintType};
 use crate::controllers::testing::*;
 
 use super::world::{Fencer, World};
@@ -114,6 +115,22 @@ fn the_next_controller_tries_the_next_method_too() {
     world.run();
     assert!(!asks(&world, POWER), "it looks for less than a call may take: {:#?}", world.log);
     world.wait(0.2);
+    world.run();
+    assert!(asks(&world, POWER) && world.did("delete pg grace 0"), "{:#?}", world.log);
+}
+
+#[test]
+fn in_an_outage_nobody_else_begins() {
+    let mut world = fenced_by("Verified", &[json!({ "type": "Unpublish" }), external()]);
+    world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+    world.run();
+    let restraint = Restraint { type_: RestraintType::CorrelatedOutage, name: None, since: at(100_000), until: None };
+    let status = ResiliencyPolicyStatus { restraints: vec![restraint], ..ResiliencyPolicyStatus::default() };
+    Arc::make_mut(&mut world.seen.policies[0]).status = Some(status);
+    world.wait(60.0);
+    world.run();
+    assert!(!asks(&world, POWER), "{:#?}", world.log);
+    Arc::make_mut(&mut world.seen.policies[0]).status = None;
     world.run();
     assert!(asks(&world, POWER) && world.did("delete pg grace 0"), "{:#?}", world.log);
 }
