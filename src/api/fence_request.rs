@@ -6,7 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::fencing::{NodeIdentity, Proof};
+use super::fencing::{FenceMethodType, NodeIdentity, PlannedMethod, Proof};
 use super::schema;
 use super::time::Duration;
 
@@ -39,7 +39,7 @@ use super::time::Duration;
 #[x_kube(validation = Rule::new("self.episode > oldSelf.episode || self.node == oldSelf.node").message("the frozen identity is immutable within an episode").field_path(".node"))]
 #[x_kube(validation = Rule::new("self.episode > oldSelf.episode || size(self.volumes) >= size(oldSelf.volumes)").message("requested volumes cannot be removed within an episode").field_path(".volumes"))]
 pub struct FenceRequestSpec {
-    /// Who answers: the name of the CSI driver, for its sidecar.
+    /// Who answers: the name of the CSI driver, for its sidecar, or the name of an external fencer.
     #[schemars(
         length(min = 1, max = 253),
         regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
@@ -119,9 +119,23 @@ pub struct RequestedVolume {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FencerMethod {
-    /// Unpublish: ControllerUnpublishVolume by the sidecar of the driver.
+    /// Unpublish: ControllerUnpublishVolume by the sidecar of the driver; External: what the external fencer does.
     #[serde(rename = "type")]
     pub type_: FencerMethodType,
+}
+
+impl TryFrom<&PlannedMethod> for FencerMethod {
+    /// A method that no fencer carries out.
+    type Error = FenceMethodType;
+
+    fn try_from(method: &PlannedMethod) -> Result<Self, FenceMethodType> {
+        let type_ = match method.type_ {
+            FenceMethodType::Unpublish => FencerMethodType::Unpublish,
+            FenceMethodType::External => FencerMethodType::External,
+            other @ FenceMethodType::Detach => return Err(other),
+        };
+        Ok(Self { type_ })
+    }
 }
 
 /// What a fencer can be asked to do.
@@ -129,6 +143,17 @@ pub struct FencerMethod {
 pub enum FencerMethodType {
     /// ControllerUnpublishVolume and read-back.
     Unpublish,
+    /// What the external fencer does: power, hypervisor, cloud.
+    External,
+}
+
+impl From<FencerMethodType> for FenceMethodType {
+    fn from(method: FencerMethodType) -> Self {
+        match method {
+            FencerMethodType::Unpublish => Self::Unpublish,
+            FencerMethodType::External => Self::External,
+        }
+    }
 }
 
 /// Result and proof. Written by the named fencer only.
@@ -163,6 +188,7 @@ pub struct FenceRequestStatus {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.result != 'Fenced' || self.proof != 'None' && has(self.method)").message("a fenced volume needs proof and method"))]
 #[x_kube(validation = Rule::new("self.proof != 'Verified' || has(self.readBackAt)").message("proof Verified needs readBackAt"))]
+#[x_kube(validation = Rule::new("self.proof != 'PowerOff' || has(self.method) && self.method == 'External'").message("proof PowerOff comes from an external fencer"))]
 pub struct FenceResult {
     /// Episode the row belongs to; a row carried over keeps its own.
     #[schemars(range(min = 1))]
@@ -195,7 +221,7 @@ pub struct FenceResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
     pub reason: Option<String>,
-    /// Answer of the driver, trimmed.
+    /// Answer of the driver or of the machine, trimmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub message: Option<String>,

@@ -13,6 +13,8 @@ pub enum Proof {
     Acknowledged,
     /// A read before the fence showed the node among the published nodes, a read started after it does not.
     Verified,
+    /// An external fencer acknowledged that the node has no power, and holds it off.
+    PowerOff,
 }
 
 /// How the old writer is cut off.
@@ -22,6 +24,8 @@ pub enum FenceMethodType {
     Unpublish,
     /// Deletion of the VolumeAttachment, carried out by the attacher of the driver.
     Detach,
+    /// Another program, through a FenceRequest of its own.
+    External,
 }
 
 impl FenceMethodType {
@@ -30,6 +34,7 @@ impl FenceMethodType {
         match self {
             Self::Unpublish => Proof::Verified,
             Self::Detach => Proof::Acknowledged,
+            Self::External => Proof::PowerOff,
         }
     }
 }
@@ -37,11 +42,65 @@ impl FenceMethodType {
 /// One fence method.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("(self.type == 'External') == has(self.external)").message("external must be set exactly when type is External"))]
 pub struct FenceMethod {
     /// Unpublish: ControllerUnpublishVolume by the sidecar of the driver; Detach: deletion of the VolumeAttachment,
-    /// carried out by the attacher.
+    /// carried out by the attacher; External: another program, through a FenceRequest.
     #[serde(rename = "type")]
     pub type_: FenceMethodType,
+    /// Settings of type External.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ExternalFencer")]
+    pub external: Option<ExternalFencer>,
+}
+
+impl From<FenceMethodType> for FenceMethod {
+    /// A method without settings.
+    fn from(type_: FenceMethodType) -> Self {
+        Self { type_, external: None }
+    }
+}
+
+/// A program that answers FenceRequests and is none of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExternalFencer {
+    /// Domain-qualified name that the external fencer answers to.
+    #[schemars(
+        length(min = 3, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$")
+    )]
+    pub fencer_name: String,
+}
+
+/// One fence method.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedMethod {
+    /// Unpublish, Detach or External, as in the policy.
+    #[serde(rename = "type")]
+    pub type_: FenceMethodType,
+    /// External fencer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub fencer_name: Option<String>,
+}
+
+impl PlannedMethod {
+    /// Who carries it out for a volume of that driver, by the name in a FenceRequest; `None` where that is no fencer.
+    pub fn fencer<'a>(&'a self, driver: &'a str) -> Option<&'a str> {
+        match self.type_ {
+            FenceMethodType::Unpublish => Some(driver),
+            FenceMethodType::External => self.fencer_name.as_deref(),
+            FenceMethodType::Detach => None,
+        }
+    }
+}
+
+impl From<FenceMethod> for PlannedMethod {
+    fn from(method: FenceMethod) -> Self {
+        Self { type_: method.type_, fencer_name: method.external.map(|external| external.fencer_name) }
+    }
 }
 
 /// What a policy may do. Ordered: an earlier one is stricter.
@@ -66,4 +125,8 @@ pub struct NodeIdentity {
     #[serde(default, rename = "bootID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,
+    /// Cloud or BMC id, for external fencers.
+    #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub provider_id: Option<String>,
 }

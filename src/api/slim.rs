@@ -320,6 +320,9 @@ part! {
     NodeSpec {
         /// Its taints.
         taints: Option<Vec<core::Taint>>,
+        /// What the cloud or the machine's provider calls it.
+        #[serde(rename = "providerID")]
+        provider_id: Option<String>,
     }
 }
 

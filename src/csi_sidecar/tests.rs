@@ -55,7 +55,7 @@ impl Case {
             fencer_name: "csi.example.com".into(),
             node_name: "node-1".into(),
             episode: 1,
-            node: NodeIdentity { uid: "u".into(), boot_id: None },
+            node: NodeIdentity { uid: "u".into(), boot_id: None, provider_id: None },
             desired: self.desired,
             call_timeout: time::Duration::seconds(30),
             volumes: vec![volume],

@@ -212,7 +212,7 @@ fn volume_of(
     VolumeOfPod {
         name: name.to_owned(),
         minimum_proof: policies.map(|it| it.minimum_proof(driver.as_deref().unwrap_or_default())),
-        best_proof: best_proof(&methods, report.map(Arc::as_ref)).0,
+        best_proof: best_proof(methods.iter().map(|method| method.type_), report.map(Arc::as_ref)).0,
         methods: methods.iter().map(|method| method.type_).collect(),
         driver,
         unfenceable,

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::FenceRequest;
-use crate::api::fencing::{FenceMethod, FenceMethodType, Proof};
+use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{NodeFence, PlannedPod, PlannedPolicy, PlannedVolume, PodAction, PodStatusState};
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::time::Now;
@@ -302,7 +302,8 @@ fn rows(fence: Option<&NodeFence>, prospect: Option<&Prospect>, seen: &Seen) -> 
     let volume = |plan: &PlannedVolume| {
         let row = prospect.and_then(|it| it.rows.volumes.iter().find(|row| row.plan == *plan));
         let report = plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
-        let (best_proof, method) = best_proof(&plan.methods, report.map(Arc::as_ref));
+        let methods = plan.methods.iter().map(|method| method.type_);
+        let (best_proof, method) = best_proof(methods, report.map(Arc::as_ref));
         let needed = row.is_some_and(|row| row.needed);
         VolumeForeseen {
             plan: plan.clone(),
@@ -315,17 +316,21 @@ fn rows(fence: Option<&NodeFence>, prospect: Option<&Prospect>, seen: &Seen) -> 
     (plan.pods.iter().map(pod).collect(), plan.volumes.iter().map(volume).collect())
 }
 
-/// The strongest proof that methods can give with what the driver says of itself today.
-pub fn best_proof(methods: &[FenceMethod], report: Option<&DriverReport>) -> (Proof, Option<FenceMethodType>) {
-    let proof = |method: &FenceMethod| match method.type_ {
-        FenceMethodType::Detach => Proof::Acknowledged,
+/// The strongest proof that methods can give with what the driver says of itself today. Whether an external fencer is there
+/// is not looked at here.
+pub fn best_proof(
+    methods: impl IntoIterator<Item = FenceMethodType>,
+    report: Option<&DriverReport>,
+) -> (Proof, Option<FenceMethodType>) {
+    let proof = |method: FenceMethodType| match method {
+        FenceMethodType::Detach | FenceMethodType::External => method.best_proof(),
         FenceMethodType::Unpublish => report.map_or(Proof::None, DriverReport::unpublish_proof),
     };
     let mut best = (Proof::None, None);
     for method in methods {
         let proof = proof(method);
         if proof > best.0 {
-            best = (proof, Some(method.type_));
+            best = (proof, Some(method));
         }
     }
     best

@@ -34,6 +34,7 @@ pub mod oracle;
 pub mod pki;
 pub mod process;
 pub mod real_nodes;
+pub mod redfish;
 pub mod s3_server;
 pub mod storageos;
 pub mod usage;

@@ -5,7 +5,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::fencing::{FenceMethod, Proof};
+use crate::api::fencing::{PlannedMethod, Proof};
 
 /// The frozen decision. Entries are only added, never changed or removed, while the episode lasts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -205,5 +205,5 @@ pub struct PlannedVolume {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
-    pub methods: Vec<FenceMethod>,
+    pub methods: Vec<PlannedMethod>,
 }

@@ -9,7 +9,8 @@ use crate::api::time::Now;
 
 use super::clean::{self, CleanBy};
 use super::decide::{NodeState, Seen, Step};
-use super::rows::{self, Rows};
+use super::fencers;
+use super::rows::Rows;
 use super::status::Counts;
 
 /// What one condition says.
@@ -178,18 +179,23 @@ fn stalled(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
     let patience = seen.policies.iter().map(|policy| policy.spec.fencing.give_up_after.get()).min();
     let patience = patience.unwrap_or(std::time::Duration::from_secs(300));
     let since = now.wall.signed_duration_since(seen.fence.spec.plan.decided_at).to_std().unwrap_or_default();
-    let silent = rows.volumes.iter().filter(|row| row.needed && !row.is_cut_off()).any(|row| {
-        let asked = row.plan.driver.as_deref().is_some_and(|driver| seen.request(driver).is_some());
-        asked && rows::result(seen, row).is_none()
-    });
+    let open = rows.volumes.iter().filter(|row| row.needed && !row.is_cut_off());
+    let silent = open.filter_map(|row| Some((row, fencers::silent(seen, row)?))).next();
     let certain = waiting(rows)
         .filter(|(reason, _)| matches!(reason.as_str(), "FencerMissing" | "Unimplemented" | "UnknownVolumeKind"));
     match (certain, since >= patience) {
         (Some(known), _) => Some(known),
         (None, _) if rows.node == NodeState::Back => not_clean_for_long(seen, rows, now),
         (None, false) => None,
-        (None, true) if silent => Some(("FencerSilent".into(), "the driver's sidecar has not answered".into())),
-        (None, true) => waiting(rows).map(|(_, message)| ("ProofTooWeak".into(), message)).or_else(|| unproved(rows)),
+        (None, true) => match silent {
+            Some((row, fencer)) if row.plan.driver.as_deref() == Some(fencer) => {
+                Some(("FencerSilent".into(), "the driver's sidecar has not answered".into()))
+            }
+            Some((_, fencer)) => {
+                Some(("FencerSilent".into(), format!("the external fencer {fencer} has not answered")))
+            }
+            None => waiting(rows).map(|(_, message)| ("ProofTooWeak".into(), message)).or_else(|| unproved(rows)),
+        },
     }
 }
 

@@ -22,10 +22,13 @@ use crate::api::volume_health::VolumeHealth;
 use crate::mutants::{self, Mutant};
 
 use super::rows::{Change, Rows};
-use super::{clean, guard, held, pods, requests, status, storage};
+use super::{clean, fencers, guard, held, pods, requests, status, storage};
 
 /// A row of the plan: episode and volume name.
 pub type RowKey = (i64, String);
+
+/// What was asked of whom: fencer, episode and volume name.
+pub type AskKey = (String, i64, String);
 
 /// When a round was asked for, by this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +80,15 @@ pub struct Seen {
     /// The policies that the plan names, where they still exist.
     pub policies: Vec<Arc<ResiliencyPolicy>>,
     /// Rounds that this process asked for.
-    pub asked: BTreeMap<RowKey, Asked>,
+    pub asked: BTreeMap<AskKey, Asked>,
     /// Whether node, Lease, pods and attachments were read from the API for this pass.
     pub live: bool,
     /// Our out-of-service taint was there as long as it may be, in this episode.
     pub out_of_service_spent: bool,
     /// Time since this process last wrote the status, or began with the incident.
     pub recorded_for: Duration,
+    /// Time since this process began with the episode.
+    pub watched_for: Duration,
     /// Settings.
     pub settings: Settings,
 }
@@ -314,6 +319,7 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
         .or_else(|| requests::detach_as_fence(seen, rows))
         .or_else(|| release(seen, rows, now))
         .or_else(|| detach(seen, rows, now))
+        .or_else(|| requests::give_power_back(seen, rows))
 }
 
 /// So many nodes are suspected that the observer must be at fault: nothing that was not sent yet may be sent.
@@ -365,7 +371,7 @@ fn undo(seen: &Seen, rows: &Rows) -> Option<Step> {
     // What was begun of a node that is gone is brought to its end. Turned round, it would be asked for again, and so on
     // for ever.
     let is_needed = |request: &FenceRequest| {
-        rows.volumes.iter().any(|row| row.needed && row.plan.driver.as_ref() == Some(&request.spec.fencer_name))
+        rows.volumes.iter().any(|row| row.needed && fencers::all(row).contains(&request.spec.fencer_name.as_str()))
     };
     let effects = requests::turn_round(seen, |request| rows.node == NodeState::Back || !is_needed(request));
     if effects.is_empty() { None } else { Step::live(UNDOING, effects) }
@@ -485,9 +491,9 @@ impl Seen {
         self.node.as_ref()?.taints().iter().filter(|taint| taint.key == names::OUT_OF_SERVICE_TAINT).find(ours)
     }
 
-    /// The FenceRequest for a driver.
-    pub fn request(&self, driver: &str) -> Option<&Arc<FenceRequest>> {
-        self.requests.iter().find(|request| request.spec.fencer_name == driver)
+    /// The FenceRequest for a fencer.
+    pub fn request(&self, fencer: &str) -> Option<&Arc<FenceRequest>> {
+        self.requests.iter().find(|request| request.spec.fencer_name == fencer)
     }
 
     /// Attachments of a volume to this node.

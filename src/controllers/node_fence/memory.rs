@@ -18,16 +18,18 @@ use crate::api::time::Now;
 use crate::api::usage::PodView;
 use crate::api::volume_health::VolumeHealth;
 
-use super::decide::{Asked, Effect, RowKey, Seen, Settings};
+use super::decide::{AskKey, Asked, Effect, Seen, Settings};
 
 /// What this process remembers of an incident.
 #[derive(Clone, Debug, Default)]
 pub struct Incident {
     episode: Option<(Option<String>, i64)>,
-    asked: BTreeMap<RowKey, Asked>,
+    asked: BTreeMap<AskKey, Asked>,
     attached_since: BTreeMap<String, Instant>,
     renewed: Option<Option<MicroTime>>,
     out_of_service_spent: bool,
+    /// When this process began with the episode.
+    begun_at: Option<Instant>,
     /// When this process last wrote the status, or began with the episode.
     recorded_at: Option<Instant>,
     /// The store was seen to hold what the API has, once.
@@ -79,7 +81,7 @@ pub struct Live {
 }
 
 /// Rounds that a request asks for, with what was asked before it.
-pub type Noted = Vec<(RowKey, Option<Asked>)>;
+pub type Noted = Vec<(AskKey, Option<Asked>)>;
 
 impl Incident {
     /// Takes in what the stores show.
@@ -101,6 +103,7 @@ impl Incident {
             live: false,
             out_of_service_spent: self.out_of_service_spent,
             recorded_for: self.recorded_at.map_or(Duration::ZERO, |at| now.mono.saturating_duration_since(at)),
+            watched_for: self.begun_at.map_or(Duration::ZERO, |at| now.mono.saturating_duration_since(at)),
             settings,
             fence: found.fence,
         }
@@ -178,7 +181,7 @@ impl Incident {
         let known = before.map(|before| before.spec.volumes.as_slice()).unwrap_or_default();
         let mut previous = Vec::new();
         for volume in request.spec.volumes.iter().filter(|volume| !known.contains(volume)) {
-            let key = (volume.episode, volume.name.clone());
+            let key = (request.spec.fencer_name.clone(), volume.episode, volume.name.clone());
             let first = self.asked.get(&key).copied().filter(|asked| asked.round == volume.round);
             let asked = first.unwrap_or(Asked { round: volume.round, at: now.mono, wall: now.wall });
             previous.push((key.clone(), self.asked.insert(key, asked)));
@@ -200,8 +203,9 @@ impl Incident {
     fn begin(&mut self, fence: &NodeFence, now: Now) {
         let episode = (fence.metadata.uid.clone(), fence.spec.episode);
         if self.episode.as_ref() != Some(&episode) {
-            let recorded_at = Some(now.mono);
-            *self = Self { episode: Some(episode), confirmed: self.confirmed, recorded_at, ..Self::default() };
+            let (begun_at, recorded_at) = (Some(now.mono), Some(now.mono));
+            let confirmed = self.confirmed;
+            *self = Self { episode: Some(episode), confirmed, begun_at, recorded_at, ..Self::default() };
         }
     }
 

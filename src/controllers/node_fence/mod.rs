@@ -1,9 +1,11 @@
 //! Carries one node's incident through: taint, fence, read back, release, detach, clean. Keyed by node name.
 
 pub mod act;
+pub mod answers;
 pub mod clean;
 mod conditions;
 pub mod decide;
+pub mod fencers;
 pub mod guard;
 pub mod held;
 pub mod memory;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::api::conditions;
-use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::fencing::Proof;
 use crate::api::node_fence::{
     Channel, NodeFenceStatus, PlannedPod, PodAction, PodStatus, PodStatusState, VolumeStatusState,
 };
@@ -13,9 +13,9 @@ use crate::api::time::{self, Now};
 use crate::api::usage::{PodView, VolumeKind};
 use crate::mutants::{self, Mutant};
 
-use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_closed, is_settled};
+use super::decide::{Effect, NodeState, Seen, Step, is_closed, is_settled};
 use super::rows::{Rows, VolumeRow};
-use super::{requests, units, volumes};
+use super::{fencers, units, volumes};
 
 /// Reasons of a pod that no proof of its own volumes can release.
 const BLOCKED: [&str; 3] = ["LocalVolume", "UnknownVolumeKind", "SharerHeld"];
@@ -199,7 +199,7 @@ fn when_back(seen: &Seen, rows: &Rows, planned: &PlannedPod, now: Now) -> Next {
     let volumes = || rows.volumes.iter().filter(|row| planned.volumes.contains(&row.plan.name));
     let state = if volumes().any(|row| row.is_committed() && !is_closed(row.status.state)) {
         PodStatusState::Releasing
-    } else if volumes().any(|row| requests::may_be_started(seen, row, now)) {
+    } else if volumes().any(|row| fencers::may_be_started(seen, row, now)) {
         return None;
     } else {
         PodStatusState::Undone
@@ -245,7 +245,7 @@ pub fn release(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let mut effects = Vec::new();
     for pod in going {
         let grace_seconds = if back || volumes::is_asked_to_end(seen, pod) { None } else { Some(0) };
-        let not_after = if back { None } else { proved_until(seen, rows, pod) };
+        let not_after = if back { None } else { proved_until(rows, pod) };
         let has_finalizers = pod.pod.metadata.finalizers.as_ref().is_some_and(|finalizers| !finalizers.is_empty());
         if has_finalizers && !pod.pod.is_finished() && grace_seconds == Some(0) {
             effects.push(Effect::FailPod { pod: pod.clone(), not_after });
@@ -263,13 +263,10 @@ fn is_proved(rows: &Rows, volume: &str) -> bool {
 }
 
 /// When the first of the proofs that the pod rests on is too old: a pass with hundreds of deletions on a slow API server
-/// outlasts it. Method Detach and minimum proof None do not age.
-fn proved_until(seen: &Seen, rows: &Rows, pod: &PodView) -> Option<Instant> {
+/// outlasts it. Method Detach, proof PowerOff and minimum proof None do not age.
+fn proved_until(rows: &Rows, pod: &PodView) -> Option<Instant> {
     let volumes = pod.volumes.iter().filter_map(|volume| rows.volume(&volume.name));
-    let ageing =
-        volumes.filter(|row| row.minimum > Proof::None && row.status.method == Some(FenceMethodType::Unpublish));
-    let asked = ageing.filter_map(|row| seen.asked.get(&row.key())).map(|asked| asked.at + PROOF_LIFETIME).min();
-    asked.filter(|_| !mutants::is_on(Mutant::StaleProof))
+    volumes.filter(|row| row.minimum > Proof::None).filter_map(|row| row.counts_until).min()
 }
 
 /// Pods that may be deleted now. One that is being deleted already is deleted again only to take its grace period

@@ -2,23 +2,23 @@
 //! deletion of the attachment is itself the fence call.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kube::api::ObjectMeta;
 
-use crate::api::fence_request::{
-    Desired, FenceOutcome, FenceRequest, FenceRequestSpec, FencerMethod, FencerMethodType, RequestedVolume,
-};
-use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceRequestSpec, FencerMethod, RequestedVolume};
+use crate::api::fencing::FenceMethodType;
 use crate::api::names;
-use crate::api::node_fence::{PodStatus, PodStatusState, VolumeStatusState};
+use crate::api::node_fence::{Phase, PodStatus, PodStatusState, VolumeStatusState};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 use crate::mutants::{self, Mutant};
 
+use super::answers;
 use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_settled};
-use super::rows::{self, Rows, VolumeRow};
+use super::fencers::{self, Answer};
+use super::rows::{Rows, VolumeRow};
 use super::{pods, volumes};
 
 /// How long all others wait for the first answer to the first wave: a driver that hangs must not hold them up.
@@ -31,16 +31,22 @@ pub fn ask(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     }
     let first = first_wave(seen, rows, now);
     let mut effects = Vec::new();
-    for driver in drivers(rows) {
-        let wanted: Vec<_> = rows
-            .volumes
-            .iter()
-            .filter(|row| row.plan.driver.as_deref() == Some(driver))
-            .filter(|row| row.needed && method(seen, row) == Some(FenceMethodType::Unpublish))
-            .filter(|row| rows.outage.is_none() || row.is_committed())
-            .filter(|row| first.as_ref().is_none_or(|first| first.contains(row.plan.name.as_str())))
-            .collect();
-        effects.extend(ask_fencer(seen, rows, driver, &wanted, now));
+    let mut wanted: BTreeMap<&str, Vec<&VolumeRow>> = BTreeMap::new();
+    let open = rows
+        .volumes
+        .iter()
+        .filter(|row| row.needed)
+        .filter(|row| rows.outage.is_none() || row.is_committed())
+        .filter(|row| first.as_ref().is_none_or(|first| first.contains(row.plan.name.as_str())));
+    for row in open {
+        // In an outage who has begun goes on, and nobody else begins.
+        let may_ask = |fencer: &&str| rows.outage.is_none() || fencers::has_begun(seen, row, fencer);
+        for fencer in fencers::to_ask(seen, row, now).into_iter().filter(may_ask) {
+            wanted.entry(fencer).or_default().push(row);
+        }
+    }
+    for (fencer, wanted) in wanted {
+        effects.extend(ask_fencer(seen, rows, fencer, &wanted, now));
     }
     if effects.is_empty() { None } else { Step::new("Fencing", effects) }
 }
@@ -51,7 +57,7 @@ fn first_wave<'a>(seen: &'a Seen, rows: &Rows, now: Now) -> Option<BTreeSet<&'a 
     let size = seen.settings.first_wave;
     let helps = |volume: &String| {
         let row = rows.volume(volume).filter(|row| row.needed);
-        row.is_some_and(|row| method(seen, row) == Some(FenceMethodType::Unpublish))
+        row.is_some_and(|row| !fencers::to_ask(seen, row, now).is_empty())
     };
     let waits = |row: &PodStatus| !is_settled(row.state) && !pods::is_blocked(row);
     let pods = rows.pods.iter().zip(&seen.fence.spec.plan.pods);
@@ -74,57 +80,17 @@ fn is_first_wave_due(seen: &Seen, now: Now) -> bool {
     if answers.into_iter().any(|answer| answer.episode == episode && answer.result != FenceOutcome::Started) {
         return false;
     }
-    let asked = seen.asked.iter().filter(|((of, _), _)| *of == episode).map(|(_, asked)| asked.at).min();
+    let asked = seen.asked.iter().filter(|((_, of, _), _)| *of == episode).map(|(_, asked)| asked.at).min();
     match asked {
         Some(at) => now.mono.saturating_duration_since(at) < FIRST_WAVE_PATIENCE,
         None => seen.requests.iter().all(|request| request.spec.episode != episode),
     }
 }
 
-fn drivers(rows: &Rows) -> Vec<&str> {
-    let mut drivers: Vec<_> = rows.volumes.iter().filter_map(|row| row.plan.driver.as_deref()).collect();
-    drivers.sort_unstable();
-    drivers.dedup();
-    drivers
-}
-
-/// The method for a volume now: the first of the plan that can reach the minimum proof and is available. One that was
-/// refused for good gives way to the next.
-pub fn method(seen: &Seen, row: &VolumeRow) -> Option<FenceMethodType> {
-    if has_begun_detach(row) {
-        return Some(FenceMethodType::Detach);
-    }
-    let usable = |method: &FenceMethodType| method.best_proof() >= row.minimum && is_available(seen, row, *method);
-    row.plan.methods.iter().map(|method| method.type_).find(usable)
-}
-
-/// Whether the deletion of the attachment is recorded as the fence call, and may still be it: a policy that was made
-/// stricter meanwhile leaves the method too weak.
-pub fn has_begun_detach(row: &VolumeRow) -> bool {
-    row.status.method == Some(FenceMethodType::Detach) && FenceMethodType::Detach.best_proof() >= row.minimum
-}
-
-fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
-    match method {
-        FenceMethodType::Unpublish => {
-            let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
-            let able = report.is_some_and(|report| report.unpublish_proof() >= row.minimum.max(Proof::Acknowledged));
-            able && !is_refused(seen, row)
-        }
-        FenceMethodType::Detach => {
-            seen.attachments_of(&row.plan.name).any(|a| a.status.attached && a.has_attacher_finalizer())
-        }
-    }
-}
-
-fn is_refused(seen: &Seen, row: &VolumeRow) -> bool {
-    rows::result(seen, row).is_some_and(|result| result.reason.as_deref() == Some("Unimplemented"))
-}
-
-fn ask_fencer(seen: &Seen, rows: &Rows, driver: &str, wanted: &[&VolumeRow], now: Now) -> Option<Effect> {
-    let Some(request) = seen.request(driver) else {
-        let volumes: Vec<_> = wanted.iter().filter_map(|row| requested(row, 1)).collect();
-        return (!volumes.is_empty()).then(|| Effect::Ask(Box::new(new_request(seen, driver, volumes))));
+fn ask_fencer(seen: &Seen, rows: &Rows, fencer: &str, wanted: &[&VolumeRow], now: Now) -> Option<Effect> {
+    let Some(request) = seen.request(fencer) else {
+        let volumes: Vec<_> = wanted.iter().filter_map(|row| requested(row, fencer, 1)).collect();
+        return (!volumes.is_empty()).then(|| Effect::Ask(Box::new(new_request(seen, fencer, volumes))));
     };
     let mut next = FenceRequest::clone(request);
     next.status = None;
@@ -144,10 +110,10 @@ fn ask_fencer(seen: &Seen, rows: &Rows, driver: &str, wanted: &[&VolumeRow], now
         let known = next.spec.volumes.iter_mut().find(|v| v.episode == row.plan.episode && v.name == row.plan.name);
         match known {
             None => {
-                next.spec.volumes.extend(requested(row, 1));
+                next.spec.volumes.extend(requested(row, fencer, 1));
                 changed = true;
             }
-            Some(volume) if anew || needs_new_round(seen, rows, row, volume.round, now) => {
+            Some(volume) if anew || needs_new_round(seen, rows, (row, request), volume.round, now) => {
                 volume.round += 1;
                 changed = true;
             }
@@ -159,11 +125,19 @@ fn ask_fencer(seen: &Seen, rows: &Rows, driver: &str, wanted: &[&VolumeRow], now
 
 /// An answer that is too old, or from before a restart, is asked for again; a failure after a growing wait. A round
 /// that is still being worked on is left alone.
-fn needs_new_round(seen: &Seen, rows: &Rows, row: &VolumeRow, round: i32, now: Now) -> bool {
-    let Some(result) = rows::result(seen, row).filter(|result| result.round >= round) else { return false };
-    let asked = seen.asked.get(&row.key()).filter(|asked| asked.round == round);
+fn needs_new_round(
+    seen: &Seen,
+    rows: &Rows,
+    (row, request): (&VolumeRow, &FenceRequest),
+    round: i32,
+    now: Now,
+) -> bool {
+    let fencer = request.spec.fencer_name.as_str();
+    let result = fencers::result(seen, row, fencer).filter(|result| result.round >= round);
+    let Some(result) = result else { return false };
+    let asked = fencers::asked(seen, row, fencer).filter(|asked| asked.round == round);
     let passed = asked.map(|asked| now.mono.saturating_duration_since(asked.at));
-    let strong = result.result == FenceOutcome::Fenced && result.proof >= row.minimum;
+    let strong = answers::is_proof(row, &Answer { fencer, request, result });
     match result.result {
         FenceOutcome::Started => false,
         _ if strong => {
@@ -185,6 +159,8 @@ fn needs_new_round(seen: &Seen, rows: &Rows, row: &VolumeRow, round: i32, now: N
                 && !in_flight
                 && passed.is_none_or(|passed| passed > PROOF_LIFETIME || is_unsettled(row))
         }
+        // Somebody else has proved it.
+        _ if row.fresh => false,
         _ => passed.is_none_or(|passed| passed >= backoff(round)),
     }
 }
@@ -203,7 +179,8 @@ fn backoff(round: i32) -> Duration {
     Duration::from_secs(1 << exponent).min(Duration::from_secs(60))
 }
 
-fn requested(row: &VolumeRow, round: i32) -> Option<RequestedVolume> {
+fn requested(row: &VolumeRow, fencer: &str, round: i32) -> Option<RequestedVolume> {
+    let methods = fencers::methods_of(row, fencer).filter_map(|method| FencerMethod::try_from(method).ok());
     Some(RequestedVolume {
         episode: row.plan.episode,
         name: row.plan.name.clone(),
@@ -213,16 +190,16 @@ fn requested(row: &VolumeRow, round: i32) -> Option<RequestedVolume> {
         node_id: row.plan.node_id.clone()?,
         attachment_uid: row.plan.attachment_uid.clone(),
         minimum_proof: row.minimum,
-        methods: vec![FencerMethod { type_: FencerMethodType::Unpublish }],
+        methods: methods.collect(),
     })
 }
 
-fn new_request(seen: &Seen, driver: &str, volumes: Vec<RequestedVolume>) -> FenceRequest {
+fn new_request(seen: &Seen, fencer: &str, volumes: Vec<RequestedVolume>) -> FenceRequest {
     let node = seen.fence.metadata.name.clone().unwrap_or_default();
     let timeout =
         seen.policies.iter().map(|policy| &policy.spec.fencing.call_timeout).min_by_key(|timeout| timeout.get());
     let spec = FenceRequestSpec {
-        fencer_name: driver.into(),
+        fencer_name: fencer.into(),
         node_name: node.clone(),
         episode: seen.fence.spec.episode,
         node: seen.fence.spec.node.clone(),
@@ -230,27 +207,13 @@ fn new_request(seen: &Seen, driver: &str, volumes: Vec<RequestedVolume>) -> Fenc
         call_timeout: timeout.cloned().unwrap_or(time::Duration::seconds(30)),
         volumes,
     };
-    let mut request = FenceRequest::new(&names::fence_request(&node, driver), spec);
+    let mut request = FenceRequest::new(&names::fence_request(&node, fencer), spec);
     request.metadata = ObjectMeta {
         finalizers: Some(vec![names::FENCE_OPEN_FINALIZER.into()]),
         owner_references: kube::Resource::controller_owner_ref(seen.fence.as_ref(), &()).map(|owner| vec![owner]),
         ..request.metadata
     };
     request
-}
-
-/// Whether the fencer may yet begin with a row. A request that this process sent and cannot see yet is on its way:
-/// the write may take as long as the API server gives it.
-pub fn may_be_started(seen: &Seen, row: &VolumeRow, now: Now) -> bool {
-    const ON_ITS_WAY: Duration = Duration::from_secs(60);
-    let Some(request) = row.plan.driver.as_deref().and_then(|driver| seen.request(driver)) else {
-        let asked = seen.asked.get(&row.key());
-        return asked.is_some_and(|asked| now.mono.saturating_duration_since(asked.at) < ON_ITS_WAY);
-    };
-    let asked =
-        request.spec.volumes.iter().any(|asked| asked.episode == row.plan.episode && asked.name == row.plan.name);
-    let answered = rows::result(seen, row).is_some_and(|result| result.result != FenceOutcome::Started);
-    request.spec.desired == Desired::Fenced && asked && !answered
 }
 
 /// Whether the fencer may still begin with a row. What it has begun is recorded, and its pods go in any case.
@@ -300,16 +263,20 @@ pub fn withdraw(seen: &Seen) -> Option<Step> {
     if done.is_empty() { Step::wait("Unfencing", Duration::from_secs(1)) } else { Step::new("Unfencing", done) }
 }
 
-/// Method Detach passes its point of no return by this record, before the attachment is deleted.
-pub fn commit_detach(seen: &Seen, row: &mut VolumeRow, now: Now) {
-    let tainted = seen.our_taint().is_some() || seen.node.is_none();
-    let back = rows::node_state(seen) == NodeState::Back;
-    let begins = row.needed && !row.is_cut_off() && !has_begun_detach(row) && tainted && !back;
-    if begins && method(seen, row) == Some(FenceMethodType::Detach) {
-        row.status.state = VolumeStatusState::Fencing;
-        row.status.method = Some(FenceMethodType::Detach);
-        row.status.committed_at.get_or_insert(time::stamp(now.wall));
+/// A node that was switched off has lost all that ran there, and nobody but its fencer may bring it back: when everything of
+/// it has moved, and what comes back was watched for, the fencer may give it its power again.
+pub fn give_power_back(seen: &Seen, rows: &Rows) -> Option<Step> {
+    let moved = rows.node == NodeState::Away && seen.phase() == Some(Phase::Detached);
+    if !moved || rows.volumes.iter().any(|row| row.needed) {
+        return None;
     }
+    let is_external = |request: &FenceRequest| {
+        let methods = rows.volumes.iter().flat_map(|row| fencers::methods_of(row, &request.spec.fencer_name));
+        methods.into_iter().any(|method| method.type_ == FenceMethodType::External)
+    };
+    let held = seen.requests.iter().filter(|request| request.spec.desired == Desired::Fenced && is_external(request));
+    let effects: Vec<_> = held.map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect();
+    if effects.is_empty() { None } else { Step::live("GivingPowerBack", effects) }
 }
 
 /// Method Detach: the attacher had completed the attachment when its deletion was recorded; it is the proof that the
@@ -331,7 +298,7 @@ pub fn detach_as_fence(seen: &Seen, rows: &Rows) -> Option<Step> {
     if rows.node == NodeState::Back {
         return None;
     }
-    let committed = |row: &&VolumeRow| row.needed && row.is_committed() && has_begun_detach(row);
+    let committed = |row: &&VolumeRow| row.needed && row.is_committed() && fencers::has_begun_detach(row);
     let effects: Vec<_> = rows
         .volumes
         .iter()
@@ -342,25 +309,4 @@ pub fn detach_as_fence(seen: &Seen, rows: &Rows) -> Option<Step> {
         .map(|attachment| Effect::DeleteAttachment(attachment.clone()))
         .collect();
     if effects.is_empty() { None } else { Step::live("Fencing", effects) }
-}
-
-/// Why no method can be tried for a volume, as a reason and a sentence that says what to do.
-pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
-    let driver = row.plan.driver.as_deref().unwrap_or_default();
-    let lists = |method| row.plan.methods.iter().any(|listed| listed.type_ == method);
-    if row.plan.methods.is_empty() || !lists(FenceMethodType::Unpublish) {
-        return ("ProofTooWeak", format!("no method of the policy can give driver {driver} proof {:?}", row.minimum));
-    }
-    match seen.reports.get(driver) {
-        _ if is_refused(seen, row) => ("Unimplemented", format!("the sidecar of driver {driver} refused for good")),
-        None => ("FencerMissing", format!("run bulkhead-csi-sidecar beside the controller of driver {driver}")),
-        Some(report) if !report.is_ready() => (
-            "DriverUnavailable",
-            format!("driver {driver} does not answer its sidecar; see kubectl describe driverreport"),
-        ),
-        Some(report) if report.unpublish_proof() == Proof::None => {
-            ("Unimplemented", format!("driver {driver} does not unpublish; see kubectl get driverreport {driver}"))
-        }
-        Some(_) => ("ProofTooWeak", format!("driver {driver} cannot tell which nodes a volume is published to")),
-    }
 }

@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::api::conditions;
-use crate::api::fence_request::{FenceOutcome, FenceResult};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{
     Channel, NodeFenceStatus, PlannedVolume, PodStatus, PodStatusState, VolumeStatus, VolumeStatusState,
@@ -13,12 +11,11 @@ use crate::api::node_fence::{
 use crate::api::resiliency_policy::{ResiliencyPolicy, RestraintType};
 use crate::api::slim::VolumeAttachment;
 use crate::api::time::{self, Now};
-use crate::mutants::{self, Mutant};
 
 use super::clean::{self, CleanBy};
-use super::decide::{Asked, NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
+use super::decide::{NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
 use super::held::{self, Held};
-use super::{pods, requests, storage, volumes};
+use super::{answers, fencers, pods, requests, storage, volumes};
 
 /// All rows as they stand now.
 #[derive(Clone, Debug)]
@@ -94,6 +91,8 @@ pub struct VolumeRow {
     pub needed: bool,
     /// Proved by an answer that still counts.
     pub fresh: bool,
+    /// Until when it does; `None` for one that does not age.
+    pub counts_until: Option<Instant>,
 }
 
 impl VolumeRow {
@@ -133,7 +132,7 @@ impl Rows {
         rows.ambiguous = rows.volumes.iter().find(|row| is_ambiguous(row)).map(|row| row.plan.name.clone());
         let held = rows.is_held() || rows.outage.is_some();
         for row in &mut rows.volumes {
-            advance_volume(seen, row, held, now);
+            advance_volume(seen, row, held, node == NodeState::Back, now);
         }
         pods::advance(seen, &mut rows, now);
         rows.close(seen, now);
@@ -193,7 +192,7 @@ impl Rows {
     /// Whether the last proofs that the out-of-service taint waits for can still be expected soon.
     pub fn proofs_are_near(&self, seen: &Seen, now: Now, patience: Duration) -> bool {
         let near = |row: &VolumeRow| {
-            let asked = seen.asked.get(&row.key()).map(|asked| now.mono.saturating_duration_since(asked.at));
+            let asked = fencers::asked_last(seen, row).map(|asked| now.mono.saturating_duration_since(asked.at));
             row.needed && row.status.state != VolumeStatusState::Failed && asked.is_some_and(|passed| passed < patience)
         };
         self.volumes.iter().any(near)
@@ -246,7 +245,7 @@ impl Rows {
         // A pod that came to the node during the incident has its volume attached: by now to a machine that is clean.
         let is_left = |name: &str| seen.attachments_of(name).next().is_some() && !pods::is_wanted(seen, name);
         for row in self.volumes.iter_mut().filter(|row| !is_closed(row.status.state)) {
-            if !row.is_committed() && !requests::may_be_started(seen, row, now) {
+            if !row.is_committed() && !fencers::may_be_started(seen, row, now) {
                 row.status.state = VolumeStatusState::Undone;
             } else if let Some(by) =
                 cleaned.filter(|by| row.is_committed() && is_clean(*by, row)).filter(|_| !is_left(&row.plan.name))
@@ -291,7 +290,14 @@ fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus
         let proved = status.proved_at.is_some();
         status.state = if proved { VolumeStatusState::Detached } else { VolumeStatusState::Fencing };
     }
-    VolumeRow { plan: plan.clone(), status, minimum: minimum(seen, plan), needed: false, fresh: false }
+    VolumeRow {
+        plan: plan.clone(),
+        status,
+        minimum: minimum(seen, plan),
+        needed: false,
+        fresh: false,
+        counts_until: None,
+    }
 }
 
 /// The stricter of the plan and the live policies of the pods that use the volume: a later edit may only make a
@@ -334,24 +340,24 @@ pub fn node_state(seen: &Seen) -> NodeState {
     if volumes::kubelet_talks(seen, node) && !wanted { NodeState::Back } else { NodeState::Away }
 }
 
-fn advance_volume(seen: &Seen, row: &mut VolumeRow, held: bool, now: Now) {
+fn advance_volume(seen: &Seen, row: &mut VolumeRow, held: bool, back: bool, now: Now) {
     if is_closed(row.status.state) {
         return;
     }
     if !held {
-        requests::commit_detach(seen, row, now);
+        fencers::commit_detach(seen, row, back, now);
     }
     if row.status.state == VolumeStatusState::Fenced && row.status.proof < row.minimum {
         // A policy was made stricter meanwhile.
         row.status.state = VolumeStatusState::Fencing;
     }
-    if requests::has_begun_detach(row) {
+    if fencers::has_begun_detach(row) {
         requests::advance_detach(seen, row, now);
-    } else if let Some(result) = result(seen, row) {
-        advance_unpublish(seen, row, &result, now);
+    } else {
+        answers::take(seen, row, now);
     }
-    if row.needed && !row.fresh && !row.is_cut_off() && requests::method(seen, row).is_none() {
-        let (reason, message) = requests::unavailable(seen, row);
+    if row.needed && !row.fresh && !row.is_cut_off() && fencers::tried(seen, row, now).is_empty() {
+        let (reason, message) = fencers::unavailable(seen, row);
         row.status.state = VolumeStatusState::Failed;
         row.status.reason = Some(reason.into());
         row.status.message = Some(message);
@@ -367,23 +373,9 @@ fn advance_volume(seen: &Seen, row: &mut VolumeRow, held: bool, now: Now) {
 
 /// With minimum proof None the fence is tried, and its end is waited for, but not its success.
 fn has_been_tried(seen: &Seen, row: &VolumeRow, now: Now) -> bool {
-    let asked = seen.asked.get(&row.key()).map(|asked| now.mono.saturating_duration_since(asked.at));
+    let asked = fencers::asked_last(seen, row).map(|asked| now.mono.saturating_duration_since(asked.at));
     let ended = matches!(row.status.state, VolumeStatusState::Failed | VolumeStatusState::Fenced);
     ended || asked.is_some_and(|passed| passed >= PROOF_LIFETIME)
-}
-
-/// The round that is asked for now.
-fn requested_round(seen: &Seen, row: &VolumeRow) -> Option<i32> {
-    let volumes = &seen.request(row.plan.driver.as_deref()?)?.spec.volumes;
-    let asked = volumes.iter().find(|asked| asked.episode == row.plan.episode && asked.name == row.plan.name)?;
-    Some(asked.round)
-}
-
-/// The fencer's answer for a row.
-pub fn result(seen: &Seen, row: &VolumeRow) -> Option<FenceResult> {
-    let request = seen.request(row.plan.driver.as_deref()?)?;
-    let results = &request.status.as_ref()?.volumes;
-    results.iter().find(|result| result.episode == row.plan.episode && result.name == row.plan.name).cloned()
 }
 
 /// What is attached again after its detach, or after its proof, is fenced again, and reported.
@@ -406,76 +398,4 @@ fn reopen_if_attached_again(seen: &Seen, row: &mut VolumeRow) {
         row.status.reason = Some("Reattached".into());
         row.status.refences = Some(row.status.refences.unwrap_or(0) + 1);
     }
-}
-
-fn advance_unpublish(seen: &Seen, row: &mut VolumeRow, result: &FenceResult, now: Now) {
-    let status = &mut row.status;
-    // Also where the request was turned round since: the call may have been sent.
-    if status.committed_at.is_none() && result.started_at.is_some() {
-        status.committed_at = result.started_at;
-        status.method = Some(FenceMethodType::Unpublish);
-    }
-    let begun = result.result == FenceOutcome::Started && status.state == VolumeStatusState::Failed;
-    if begun || status.state == VolumeStatusState::Pending && status.committed_at.is_some() {
-        status.state = VolumeStatusState::Fencing;
-    }
-    let asked = seen.asked.get(&(row.plan.episode, row.plan.name.clone())).copied();
-    let just_now = Asked { round: result.round, at: now.mono, wall: now.wall };
-    let asked = if mutants::is_on(Mutant::StaleProof) { Some(just_now) } else { asked };
-    // Another process may have asked again since: a machine that was paused as a whole, its clock with it, learns of it
-    // here, if of nothing else.
-    let is_last = requested_round(seen, row).is_none_or(|round| round == result.round);
-    let in_time = asked.filter(|_| is_last).is_some_and(|asked| {
-        // A machine that slept does not know it by its monotonic clock. A wall clock that was set back proves nothing.
-        let by_wall = now.wall.signed_duration_since(asked.wall).to_std().unwrap_or_default();
-        let passed = now.mono.saturating_duration_since(asked.at).max(by_wall);
-        asked.round == result.round && passed <= PROOF_LIFETIME
-    });
-    let settled = asked.is_some_and(|asked| {
-        seen.attachments_of(&row.plan.name).all(|attachment| {
-            let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
-            attachment.status.attached && seen.attached_since.get(uid).is_some_and(|since| *since <= asked.at)
-        })
-    });
-    // A fencer that did not write Started first passed no point of no return: that is no answer.
-    let strong = result.result == FenceOutcome::Fenced && result.proof >= row.minimum && row.is_committed();
-    row.fresh = strong && in_time && settled;
-    let open =
-        matches!(row.status.state, VolumeStatusState::Pending | VolumeStatusState::Fencing | VolumeStatusState::Failed);
-    if row.fresh && open {
-        row.status.state = VolumeStatusState::Fenced;
-        row.status.proof = result.proof;
-        row.status.method = Some(FenceMethodType::Unpublish);
-        row.status.proved_at = Some(result.read_back_at.unwrap_or(time::stamp(now.wall)));
-        row.status.reason.clone_from(&result.reason);
-        row.status.message = None;
-    } else if !strong && (open || is_taken_back(row, result)) {
-        tell_failure(row, result);
-    } else if open && strong && !settled {
-        row.status.reason = Some("AttachInFlight".into());
-    } else if open && strong && asked.is_some_and(|asked| asked.round == result.round) {
-        row.status.reason = Some("AnswerTooLate".into());
-        row.status.message = Some("the proof came more than 10 s after it was asked for; it is read again".into());
-    }
-}
-
-/// Whether a later round says that the proof of an earlier one holds no more.
-fn is_taken_back(row: &VolumeRow, result: &FenceResult) -> bool {
-    row.status.state == VolumeStatusState::Fenced
-        && matches!(result.result, FenceOutcome::Failed | FenceOutcome::Fenced)
-}
-
-fn tell_failure(row: &mut VolumeRow, result: &FenceResult) {
-    let failed = matches!(result.result, FenceOutcome::Failed | FenceOutcome::Fenced);
-    if failed {
-        row.status.state = VolumeStatusState::Failed;
-    }
-    if failed || result.reason.is_some() {
-        row.status.reason = result.reason.clone().or_else(|| Some("ProofTooWeak".into()));
-        row.status.message = result.message.clone().map(|mut message| {
-            conditions::truncate(&mut message, 512);
-            message
-        });
-    }
-    row.status.proof = if result.result == FenceOutcome::Fenced { result.proof } else { Proof::None };
 }

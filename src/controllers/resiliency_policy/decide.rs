@@ -50,6 +50,8 @@ pub struct Seen {
     pub reports: BTreeMap<String, Arc<DriverReport>>,
     /// Drivers whose sidecar has not been heard of lately.
     pub silent_fencers: BTreeSet<String>,
+    /// External fencers that a policy names and that have no Lease.
+    pub missing_fencers: BTreeSet<String>,
     /// Nodes that were read from the API for this pass.
     pub live: BTreeMap<String, LiveNode>,
     /// Health of the volumes, by PersistentVolume name; none before all of it is known.

@@ -117,7 +117,12 @@ impl Memory {
             }
         }
         let reports: BTreeMap<_, _> = found.reports.into_iter().map(|report| (report.name_any(), report)).collect();
-        let silent = reports.keys().filter(|driver| self.fencers.is_silent(&names::fencer_lease(driver), now.mono));
+        let external = found.policies.iter().flat_map(|policy| policy.spec.fencing.external_fencers());
+        let external: BTreeSet<String> = external.map(str::to_owned).collect();
+        let is_silent = |fencer: &&String| self.fencers.is_silent(&names::fencer_lease(fencer), now.mono);
+        let silent_fencers = reports.keys().chain(&external).filter(is_silent).cloned().collect();
+        let is_missing = |fencer: &&String| !self.fencers.knows(&names::fencer_lease(fencer));
+        let missing_fencers = external.iter().filter(is_missing).cloned().collect();
         let labels = |ns: Arc<Namespace>| (ns.name_any(), ns.metadata.labels.clone().unwrap_or_default());
         let passed = |at: &Instant| now.mono.saturating_duration_since(*at);
         let mut nodes: Vec<_> =
@@ -131,7 +136,8 @@ impl Memory {
             counts: self.counts.clone(),
             namespaces: found.namespaces.into_iter().map(labels).collect(),
             fences: found.fences,
-            silent_fencers: silent.cloned().collect(),
+            silent_fencers,
+            missing_fencers,
             reports,
             live: BTreeMap::new(),
             healths: found.healths.into_iter().map(|health| (health.name_any(), health)).collect(),

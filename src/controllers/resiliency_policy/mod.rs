@@ -9,6 +9,7 @@ pub mod cron;
 pub mod decide;
 pub mod episodes;
 pub mod evidence;
+mod fence_ready;
 pub mod heartbeat;
 pub mod kubevirt;
 pub mod memory;

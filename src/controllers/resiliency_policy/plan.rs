@@ -8,7 +8,7 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use sha2::{Digest, Sha256};
 
-use crate::api::fencing::{NodeIdentity, PolicyMode, Proof};
+use crate::api::fencing::{NodeIdentity, PlannedMethod, PolicyMode, Proof};
 use crate::api::names;
 use crate::api::node_fence::{
     DRY_RUN, Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
@@ -107,6 +107,7 @@ pub fn identity(node: &Node) -> NodeIdentity {
     NodeIdentity {
         uid: node.metadata.uid.clone().unwrap_or_default(),
         boot_id: (!boot_id.is_empty()).then_some(boot_id),
+        provider_id: node.spec.provider_id.clone().filter(|id| !id.is_empty()),
     }
 }
 
@@ -244,7 +245,7 @@ impl<'a> Drafting<'a> {
             return;
         };
         let minimum = effective.minimum_proof(&csi.driver);
-        let methods = effective.methods(&csi.driver);
+        let methods: Vec<_> = effective.methods(&csi.driver).into_iter().map(PlannedMethod::from).collect();
         let trusted = is_younger(&pod.pod.metadata, &self.live.node.metadata);
         match self.volumes.entry(volume.name.clone()) {
             Entry::Vacant(vacant) => {

@@ -45,6 +45,7 @@ pub(super) fn record_all(seen: &Seen, brakes: &BTreeMap<&str, PolicyBrakes>, dec
             fences: &seen.fences,
             reports: &seen.reports,
             silent_fencers: &seen.silent_fencers,
+            missing_fencers: &seen.missing_fencers,
             drivers: counted.drivers,
             unmoved: &decision.unmoved,
             crash_loop_deletes: crash_loop_deletes(seen, policy, decision, now),

@@ -19,10 +19,10 @@ pub fn is_still(live: Option<&Lease>, known: Option<&Lease>) -> bool {
     live.map(|lease| &lease.spec.renew_time) == known.map(|lease| &lease.spec.renew_time)
 }
 
-/// A sidecar renews its Lease every 5 s and loses it after 15 s.
+/// A fencer renews its Lease every 5 s and loses it after 15 s.
 const FENCER_SILENT_AFTER: Duration = Duration::from_secs(20);
 
-/// Which sidecars are heard of, by their Leases. A released Lease does not move either.
+/// Which fencers are heard of, by their Leases. A released Lease does not move either.
 #[derive(Clone, Debug, Default)]
 pub struct FencerTracker {
     leases: BTreeMap<String, (Option<MicroTime>, Instant)>,
@@ -37,6 +37,11 @@ impl FencerTracker {
             let moved = before.get(name).filter(|(known, _)| *known == renewed).map_or(now, |(_, moved)| *moved);
             self.leases.insert(name.to_owned(), (renewed, moved));
         }
+    }
+
+    /// Whether the Lease of that name is there.
+    pub fn knows(&self, lease: &str) -> bool {
+        self.leases.contains_key(lease)
     }
 
     /// Whether the Lease of that name is there and has not moved for too long. One that is not there tells nothing.

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use crate::api::conditions::{self, State};
 use crate::api::driver_report::DriverReport;
-use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{NodeFence, Phase};
 use crate::api::resiliency_policy::{
-    CrashLoopDelete, DriverProof, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType,
+    CrashLoopDelete, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType,
 };
 use crate::api::time::Now;
 
+use super::fence_ready::{driver_proof, fence_ready};
 use super::volumes::Unmoved;
-use super::{brakes, modes, storage, windows};
+use super::{brakes, modes, windows};
 
 /// What the status is computed from.
 pub struct Facts<'a> {
@@ -30,8 +30,10 @@ pub struct Facts<'a> {
     pub fences: &'a [Arc<NodeFence>],
     /// What the drivers can answer.
     pub reports: &'a BTreeMap<String, Arc<DriverReport>>,
-    /// Drivers whose sidecar has not been heard of lately.
+    /// Drivers whose sidecar, and external fencers which, have not been heard of lately.
     pub silent_fencers: &'a BTreeSet<String>,
+    /// External fencers that have no Lease.
+    pub missing_fencers: &'a BTreeSet<String>,
     /// Drivers of the selected pods, with the number of pods.
     pub drivers: BTreeMap<String, usize>,
     /// Pods that stay though their volumes are tainted.
@@ -151,75 +153,4 @@ pub fn reason_of(brake: RestraintType) -> &'static str {
 
 fn count(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
-}
-
-/// Tells at noon what would be held at night.
-fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &'static str, String) {
-    if facts.drivers.is_empty() {
-        return (State::True, "NothingSelected", String::new());
-    }
-    let mut lacking = Vec::new();
-    let (mut missing, mut silent) = (false, false);
-    for (driver, pods) in &facts.drivers {
-        let minimum = policy.spec.fencing.minimum_proof_for(driver);
-        let best = driver_proof(policy, driver, facts);
-        if best.best_proof < minimum {
-            let why = best.reason.unwrap_or_default();
-            missing |= why == "FencerMissing";
-            silent |= why == "FencerSilent";
-            let which =
-                if *pods == 1 { "its pod would be held".into() } else { format!("its {pods} pods would be held") };
-            lacking
-                .push(format!("{driver}: {why}, best proof {:?}, {minimum:?} is required; {which}", best.best_proof));
-        }
-    }
-    let lacking = lacking.join("; ");
-    match (lacking.is_empty(), missing, silent) {
-        (true, ..) => (State::True, "ProofReachable", String::new()),
-        (false, true, _) => {
-            let remedy = "run bulkhead-csi-sidecar beside the driver's controller";
-            (State::False, "FencerMissing", format!("{lacking} ({remedy})"))
-        }
-        (false, false, true) => {
-            let remedy = "its Lease has not moved for 20 s: look at the pod of bulkhead-csi-sidecar";
-            (State::False, "FencerSilent", format!("{lacking} ({remedy})"))
-        }
-        (false, false, false) => (State::False, "ProofUnreachable", lacking),
-    }
-}
-
-/// The strongest proof that the policy's methods can give for a driver today.
-pub fn driver_proof(policy: &ResiliencyPolicy, driver: &str, facts: &Facts) -> DriverProof {
-    let minimum = policy.spec.fencing.minimum_proof_for(driver);
-    let mut best = (Proof::None, None);
-    let mut reason = None;
-    for method in policy.spec.fencing.methods_for(driver) {
-        let proof = match method.type_ {
-            FenceMethodType::Detach => Proof::Acknowledged,
-            FenceMethodType::Unpublish => match facts.reports.get(driver) {
-                None => {
-                    reason = Some("FencerMissing");
-                    Proof::None
-                }
-                Some(_) if facts.silent_fencers.contains(driver) => {
-                    reason = Some("FencerSilent");
-                    Proof::None
-                }
-                Some(report) => report.unpublish_proof(),
-            },
-        };
-        if proof > best.0 {
-            best = (proof, Some(method.type_));
-        }
-    }
-    let weak = best.0 < minimum;
-    let reason = reason.unwrap_or("ProofUnreachable");
-    let report = facts.reports.get(driver).map(AsRef::as_ref);
-    DriverProof {
-        name: driver.into(),
-        best_proof: best.0,
-        method: best.1,
-        reason: weak.then(|| reason.to_owned()),
-        storage_evidence: Some(storage::support(report, facts.silent_fencers.contains(driver))),
-    }
 }

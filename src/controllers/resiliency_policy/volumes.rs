@@ -254,6 +254,8 @@ fn is_provable(seen: &Seen, policies: &Effective, driver: &str) -> bool {
     let minimum = policies.minimum_proof(driver).max(Proof::Acknowledged);
     policies.methods(driver).iter().any(|method| match method.type_ {
         FenceMethodType::Detach => true,
+        // It cuts off the whole node, which is well.
+        FenceMethodType::External => false,
         FenceMethodType::Unpublish => {
             let report = seen.reports.get(driver);
             let heard_of = !seen.silent_fencers.contains(driver);

@@ -1,5 +1,7 @@
 //! Can each driver of a protected pod be fenced, with the proof that its policy requires?
 
+use std::collections::BTreeSet;
+
 use crate::api::fencing::FenceMethodType;
 use crate::api::names;
 use crate::kubectl::gather::Gathered;
@@ -18,6 +20,9 @@ pub fn check(gathered: &Gathered) -> Vec<Finding> {
         findings.extend(attach_required(gathered, &driver));
         findings.extend(sidecar(gathered, &driver));
     }
+    let policies = gathered.stores.policies.list();
+    let named = policies.iter().flat_map(|policy| policy.spec.fencing.external_fencers());
+    findings.extend(named.collect::<BTreeSet<_>>().into_iter().map(|fencer| external(gathered, fencer)));
     findings
 }
 
@@ -27,7 +32,8 @@ fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize) -> Option
     let fencing = &stores.policies.get(&ObjectKey::cluster(policy))?.spec.fencing;
     let minimum = fencing.minimum_proof_for(driver);
     let report = stores.reports.get(&ObjectKey::cluster(driver));
-    let (best, method) = best_proof(fencing.methods_for(driver), report.as_deref());
+    let methods = fencing.methods_for(driver).iter().map(|method| method.type_);
+    let (best, method) = best_proof(methods, report.as_deref());
     let about = format!("policy {policy}, driver {driver}");
     if best >= minimum {
         let method = method.map_or_else(String::new, |method| format!(" by {method:?}"));
@@ -83,5 +89,20 @@ fn sidecar(gathered: &Gathered, driver: &str) -> Option<Finding> {
             Some(Finding::warning(CHECK, driver, message, remedy))
         }
         Some(_) => Some(Finding::ok(CHECK, driver, "its sidecar leads")),
+    }
+}
+
+/// An external fencer holds a Lease too, by which it is known to be there.
+fn external(gathered: &Gathered, fencer: &str) -> Finding {
+    const CHECK: &str = "Fencer";
+    const REMEDY: &str = "look at the program that answers for it: docs/fencers.md";
+    let lease = names::fencer_lease(fencer);
+    match gathered.operator_lease_age(&lease).map(|age| age.num_seconds()) {
+        None => Finding::warning(CHECK, fencer, format!("it has no Lease {lease}"), REMEDY),
+        Some(age) if install::is_old(age) => {
+            let message = format!("its Lease was renewed {age} s ago, by its own clock: it does not answer");
+            Finding::warning(CHECK, fencer, message, REMEDY)
+        }
+        Some(_) => Finding::ok(CHECK, fencer, "it leads"),
     }
 }

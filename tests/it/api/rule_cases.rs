@@ -26,7 +26,8 @@ pub enum Refused {
 
 const RISK: &str =
     "minimumProof None lets two nodes write one volume; set acknowledgeRisk: DoubleWriters to accept that";
-const UNREACHABLE: &str = "minimumProof cannot be reached by any listed method: Verified needs Unpublish";
+const UNREACHABLE: &str = "minimumProof cannot be reached by any listed method: Verified needs Unpublish or External; \
+                           PowerOff needs External";
 const NEVER: &str = "no node could ever be declared failed: add Kubelet to decisiveChannels, or list a taint that somebody \
                      other than the node lifecycle controller sets";
 pub const LABELS: &str = "values is required for In and NotIn and must be empty for Exists and DoesNotExist";
@@ -108,6 +109,19 @@ fn policy() -> Vec<Case> {
             json!([{"name": "a", "methods": [{"type": "Detach"}]}]),
         ),
         one("spec.fencing.drivers[0]", UNREACHABLE, "/spec/fencing/drivers/0/minimumProof", json!("Verified")),
+        one("spec.fencing.methods", UNREACHABLE, "/spec/fencing/minimumProof", json!("PowerOff")),
+        one(
+            "spec.fencing.methods[0]",
+            "external must be set exactly when type is External",
+            "/spec/fencing/methods",
+            json!([{"type": "External"}]),
+        ),
+        one(
+            "spec.fencing.methods[0]",
+            "external must be set exactly when type is External",
+            "/spec/fencing/methods",
+            json!([{"type": "Unpublish", "external": {"fencerName": "power.example.com"}}]),
+        ),
         one(
             "spec.fencing.drivers[0]",
             "set minimumProof or methods; an empty override does nothing",
@@ -242,6 +256,14 @@ fn fence_request() -> Vec<Case> {
             row(json!({
                 "episode": 2, "name": "pvc-1f0e", "round": 1,
                 "result": "Fenced", "proof": "Verified", "method": "Unpublish",
+            })),
+        ),
+        status(
+            "proof PowerOff comes from an external fencer",
+            vec![],
+            row(json!({
+                "episode": 2, "name": "pvc-1f0e", "round": 1,
+                "result": "Fenced", "proof": "PowerOff", "method": "Unpublish",
             })),
         ),
     ]

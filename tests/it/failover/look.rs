@@ -111,10 +111,20 @@ impl Lane<'_> {
         self.fence("Detached", |fence| phase(fence) == Some(Phase::Detached)).await
     }
 
-    /// Waits for something about the lane's FenceRequest for the victim.
+    /// Waits for something about the FenceRequest of the lane's sidecar for the victim.
     pub async fn request(&self, what: &str, holds: impl Fn(&FenceRequest) -> bool) -> Result<FenceRequest, Failed> {
+        self.request_of(self.array().driver_name(), what, holds).await
+    }
+
+    /// Waits for something about a fencer's FenceRequest for the victim.
+    pub async fn request_of(
+        &self,
+        fencer: &str,
+        what: &str,
+        holds: impl Fn(&FenceRequest) -> bool,
+    ) -> Result<FenceRequest, Failed> {
         let api: Api<FenceRequest> = Api::all(self.client());
-        let name = names::fence_request(self.victim()?.name(), self.array().driver_name());
+        let name = names::fence_request(self.victim()?.name(), fencer);
         let look = async || {
             let request = api.get_opt(&name).await?;
             Ok(match request {

@@ -5,6 +5,7 @@ mod agents;
 pub mod brakes;
 mod closed;
 mod crash_loops;
+mod external;
 mod finalizers;
 pub mod fleet;
 mod heartbeat;
@@ -21,6 +22,7 @@ mod outages;
 mod people;
 mod plugins;
 mod policies;
+mod power;
 mod released;
 mod replacements;
 mod restarts;
@@ -57,6 +59,10 @@ pub fn trials() -> Vec<Trial> {
         alone("every_trouble_of_every_call_at_every_stage", closed::every_trouble_of_every_call_at_every_stage),
         alone("what_was_begun_is_carried_through_by_others", restarts::what_was_begun_is_carried_through_by_others),
         alone("what_people_wrote_outlives_the_controller", people::what_people_wrote_outlives_the_controller),
+        alone(
+            "a_node_without_power_is_carried_through_by_the_next_controller",
+            external::a_node_without_power_is_carried_through_by_the_next_controller,
+        ),
         heartbeat::trial(),
         alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
         alone(
@@ -140,6 +146,10 @@ pub fn trials() -> Vec<Trial> {
         order::somebody_elses_out_of_service_taint_is_not_touched,
         methods::without_a_sidecar_the_attacher_can_acknowledge,
         methods::the_fence_brings_the_secret_of_its_volume,
+        external::a_node_without_power_frees_its_pods,
+        external::when_nobody_answers_the_next_method_is_tried,
+        power::a_machine_is_switched_off_and_on_again_by_its_bmc,
+        power::a_bmc_that_is_broken_holds_the_pods,
         moves::a_pod_moves_from_a_dead_node,
     ]);
     if is_wide() {

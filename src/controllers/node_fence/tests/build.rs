@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 
-use crate::api::fencing::NodeIdentity;
+use crate::api::fencing::{NodeIdentity, PlannedMethod};
 use crate::api::names;
 use crate::api::node_fence::{
     Channel, Evidence, EvidenceState, NodeFence, NodeFenceSpec, Plan, PlannedPod, PlannedPolicy, PlannedVolume,
@@ -32,7 +32,11 @@ pub fn fence(pods: &[PodView], policy: &ResiliencyPolicy) -> NodeFence {
             uid: None,
             node_id: driver.as_ref().map(|_| "id-n1".into()),
             attachment_uid: driver.as_ref().map(|_| format!("va-{}", volume.name)),
-            methods: methods.filter(|m| driver.is_some() && m.type_.best_proof() >= minimum_proof).cloned().collect(),
+            methods: methods
+                .filter(|m| driver.is_some() && m.type_.best_proof() >= minimum_proof)
+                .cloned()
+                .map(PlannedMethod::from)
+                .collect(),
             driver,
             volume_handle: handle,
             minimum_proof,
@@ -60,7 +64,7 @@ pub fn fence(pods: &[PodView], policy: &ResiliencyPolicy) -> NodeFence {
         generation: 1,
         mode: policy.spec.mode,
     }];
-    let node = NodeIdentity { uid: "uid-n1".into(), boot_id: Some("boot-1".into()) };
+    let node = NodeIdentity { uid: "uid-n1".into(), boot_id: Some("boot-1".into()), provider_id: None };
     let mut fence =
         NodeFence::new("n1", NodeFenceSpec { episode: 1, node, policies, plan, approval: None, hold: None });
     fence.metadata.uid = Some("uid-fence".into());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::api::fence_request::FenceOutcome;
+use crate::api::fence_request::{FenceOutcome, FenceResult};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
 use crate::api::node_fence::{PlannedVolume, PodStatusState, VolumeStatus, VolumeStatusState};
@@ -74,15 +74,22 @@ fn is_fresh(seen: &Seen, row: &PlannedVolume, now: Now) -> bool {
     if recorded(seen, row).and_then(|status| status.method) == Some(FenceMethodType::Detach) {
         return attachments.next().is_none();
     }
-    let Some(asked) = seen.asked.get(&(row.episode, row.name.clone())) else { return false };
-    let results = seen.request(row.driver.as_deref().unwrap_or("")).and_then(|request| request.status.as_ref());
-    let answered = results.into_iter().flat_map(|status| &status.volumes).any(|result| {
-        (result.episode, result.name.as_str(), result.round) == (row.episode, row.name.as_str(), asked.round)
-            && result.result == FenceOutcome::Fenced
-            && result.proof >= minimum
-    });
-    let in_time = now.mono.saturating_duration_since(asked.at) <= Duration::from_secs(10);
-    answered && in_time && attachments.all(|attachment| attachment.status.attached)
+    let settled = attachments.all(|attachment| attachment.status.attached);
+    seen.requests.iter().any(|request| {
+        let key = (request.spec.fencer_name.clone(), row.episode, row.name.clone());
+        let Some(asked) = seen.asked.get(&key) else { return false };
+        let results = request.status.iter().flat_map(|status| &status.volumes);
+        let answer = results.into_iter().find(|result| {
+            (result.episode, result.name.as_str(), result.round) == (row.episode, row.name.as_str(), asked.round)
+                && result.result == FenceOutcome::Fenced
+                && result.proof >= minimum
+        });
+        let in_time = now.mono.saturating_duration_since(asked.at) <= Duration::from_secs(10);
+        let is_off = |answer: &FenceResult| {
+            answer.proof == Proof::PowerOff && Some(&request.spec.fencer_name) != row.driver.as_ref()
+        };
+        answer.is_some_and(|answer| is_off(answer) || in_time && settled)
+    })
 }
 
 /// What the record says of a volume and of a pod.

@@ -1,6 +1,6 @@
 //! How fencers answer, and what the definition of FenceRequest refuses.
 
-use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, RequestedVolume};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, RequestedVolume};
 use crate::api::fencing::Proof;
 
 /// How a fencer behaves.
@@ -63,7 +63,7 @@ pub fn answer(
         Fencer::Proves(proof) => Some(FenceResult {
             result: FenceOutcome::Fenced,
             proof: *proof,
-            method: Some(FencerMethodType::Unpublish),
+            method: asked.methods.first().map(|method| method.type_),
             published_before_at: Some(now),
             read_back_at: Some(now),
             reason: Some("NotPublished".into()),

@@ -4,6 +4,7 @@ mod ahead;
 mod build;
 mod checks;
 mod cleaning;
+mod external;
 mod fencer;
 mod guard;
 mod held;

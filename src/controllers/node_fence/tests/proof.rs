@@ -274,7 +274,7 @@ fn the_outcome_of_an_older_round_never_counts() {
     world.run_controller();
     world.fencers_act();
     world.fencers_act();
-    let key = (1, "v1".to_owned());
+    let key = (DRIVER.to_owned(), 1, "v1".to_owned());
     world.seen.asked.get_mut(&key).unwrap().round = 2;
     let request = Arc::make_mut(&mut world.seen.requests[0]);
     request.spec.volumes[0].round = 2;

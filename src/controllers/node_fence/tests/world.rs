@@ -62,6 +62,7 @@ impl World {
             live: false,
             out_of_service_spent: false,
             recorded_for: Duration::from_secs(2),
+            watched_for: Duration::ZERO,
             settings: Settings::default(),
             fence: Arc::new(fence),
         };
@@ -117,6 +118,7 @@ impl World {
 
     /// Time passes for nobody but the clocks.
     pub fn wait(&mut self, seconds: f64) {
+        self.seen.watched_for += Duration::from_secs_f64(seconds);
         self.now = later(self.now, seconds);
     }
 
@@ -316,6 +318,7 @@ impl World {
     /// The controller is another process: it remembers nothing.
     pub fn restart(&mut self) {
         self.seen.asked.clear();
+        self.seen.watched_for = Duration::ZERO;
         self.seen.out_of_service_spent = false;
         let now = self.now.mono;
         self.seen.attached_since.values_mut().for_each(|since| *since = now);
@@ -361,7 +364,8 @@ impl World {
         let new: Vec<_> = request.spec.volumes.iter().filter(|volume| !known.contains(volume)).collect();
         for volume in &new {
             let asked = Asked { round: volume.round, at: self.now.mono, wall: self.now.wall };
-            self.seen.asked.insert((volume.episode, volume.name.clone()), asked);
+            let key = (request.spec.fencer_name.clone(), volume.episode, volume.name.clone());
+            self.seen.asked.insert(key, asked);
         }
         let rounds: Vec<_> = new.iter().map(|volume| format!("{} round {}", volume.name, volume.round)).collect();
         self.log.push(format!("ask {:?} {}", request.spec.desired, rounds.join(", ")).trim_end().to_owned());

@@ -4,6 +4,7 @@ mod brakes;
 mod crash_loops;
 mod episodes;
 mod evidence;
+mod fencers;
 mod heartbeat;
 mod kubevirt;
 mod modes;

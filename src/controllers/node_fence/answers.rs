@@ -1,0 +1,154 @@
+//! What the answers of fencers are worth for a row: which of them counts, until when, and what the others say.
+
+use std::time::Instant;
+
+use crate::api::conditions;
+use crate::api::fence_request::{Desired, FenceOutcome, FenceResult};
+use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::node_fence::VolumeStatusState;
+use crate::api::time::{self, Now};
+use crate::mutants::{self, Mutant};
+
+use super::decide::{Asked, PROOF_LIFETIME, Seen};
+use super::fencers::{self, Answer};
+use super::rows::VolumeRow;
+
+/// What an answer is worth. Ordered: a later one counts for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    /// It is no proof.
+    Weak,
+    /// It is, but of another round than this process asked for last.
+    OfAnotherRound,
+    /// It is, but came too late.
+    TooLate,
+    /// It is, but something was being attached.
+    InFlight,
+    /// It is a proof that counts.
+    Proof,
+}
+
+/// Takes in what the fencers have answered for a row. Where several were asked, the strongest proof counts; without one,
+/// what the last of them says is told.
+pub fn take(seen: &Seen, row: &mut VolumeRow, now: Now) {
+    let plan = row.clone();
+    let answers = fencers::answers(seen, &plan);
+    for answer in &answers {
+        commit(row, answer);
+    }
+    let judged = answers.into_iter().map(|answer| (worth(seen, row, &answer, now), answer));
+    let Some((worth, answer)) = judged.max_by_key(|(worth, _)| *worth) else { return };
+    row.fresh = worth == Worth::Proof;
+    row.counts_until = if row.fresh { counts_until(seen, row, &answer) } else { None };
+    tell(row, worth, answer.result, now);
+}
+
+/// The fencer's record is the point of no return. Also where the request was turned round since: the call may have been sent.
+fn commit(row: &mut VolumeRow, answer: &Answer) {
+    let first = fencers::methods_of(row, answer.fencer).next().map(|method| method.type_);
+    if row.status.committed_at.is_none() && answer.result.started_at.is_some() {
+        row.status.committed_at = answer.result.started_at;
+        row.status.method = answer.result.method.map(FenceMethodType::from).or(first);
+    }
+}
+
+fn worth(seen: &Seen, row: &VolumeRow, answer: &Answer, now: Now) -> Worth {
+    let result = answer.result;
+    if !is_proof(row, answer) {
+        return Worth::Weak;
+    }
+    let just_now = Asked { round: result.round, at: now.mono, wall: now.wall };
+    let asked = fencers::asked(seen, row, answer.fencer);
+    let asked = if mutants::is_on(Mutant::StaleProof) { Some(just_now) } else { asked };
+    // Another process may have asked again since: a machine that was paused as a whole, its clock with it, learns of it
+    // here, if of nothing else.
+    let is_last = fencers::round(answer.request, row).is_none_or(|round| round == result.round);
+    let Some(asked) = asked.filter(|asked| asked.round == result.round) else { return Worth::OfAnotherRound };
+    // A node without power writes nothing, whatever is being attached to it, for as long as its fencer holds it off.
+    if result.proof == Proof::PowerOff {
+        let held = is_last && answer.request.spec.desired == Desired::Fenced;
+        return if held { Worth::Proof } else { Worth::OfAnotherRound };
+    }
+    // A machine that slept does not know it by its monotonic clock. A wall clock that was set back proves nothing.
+    let by_wall = now.wall.signed_duration_since(asked.wall).to_std().unwrap_or_default();
+    let passed = now.mono.saturating_duration_since(asked.at).max(by_wall);
+    let in_time = is_last && passed <= PROOF_LIFETIME;
+    match (is_settled(seen, row, asked.at), in_time) {
+        (true, true) => Worth::Proof,
+        (true, false) => Worth::TooLate,
+        (false, _) => Worth::InFlight,
+    }
+}
+
+/// Whether it says enough at all. A fencer that did not write Started first passed no point of no return: that is no answer.
+/// Nor is one by a method that was not asked for, or stronger than that can give.
+pub fn is_proof(row: &VolumeRow, answer: &Answer) -> bool {
+    let result = answer.result;
+    let by = result.method.map(FenceMethodType::from);
+    let asked_for = fencers::methods_of(row, answer.fencer).any(|method| Some(method.type_) == by);
+    let can_give = by.is_some_and(|by| result.proof <= by.best_proof());
+    result.result == FenceOutcome::Fenced
+        && result.proof >= row.minimum
+        && result.started_at.is_some()
+        && asked_for
+        && can_give
+}
+
+/// Whether all that is attached was so before it was asked.
+fn is_settled(seen: &Seen, row: &VolumeRow, asked: Instant) -> bool {
+    seen.attachments_of(&row.plan.name).all(|attachment| {
+        let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
+        attachment.status.attached && seen.attached_since.get(uid).is_some_and(|since| *since <= asked)
+    })
+}
+
+/// When a proof is too old to act on; `None` for one that does not age.
+fn counts_until(seen: &Seen, row: &VolumeRow, answer: &Answer) -> Option<Instant> {
+    let ages = answer.result.proof != Proof::PowerOff && !mutants::is_on(Mutant::StaleProof);
+    fencers::asked(seen, row, answer.fencer).filter(|_| ages).map(|asked| asked.at + PROOF_LIFETIME)
+}
+
+fn tell(row: &mut VolumeRow, worth: Worth, result: &FenceResult, now: Now) {
+    let status = &mut row.status;
+    let begun = result.result == FenceOutcome::Started && status.state == VolumeStatusState::Failed;
+    if begun || status.state == VolumeStatusState::Pending && status.committed_at.is_some() {
+        status.state = VolumeStatusState::Fencing;
+    }
+    let open =
+        matches!(status.state, VolumeStatusState::Pending | VolumeStatusState::Fencing | VolumeStatusState::Failed);
+    // A later round may say that the proof of an earlier one holds no more.
+    let is_taken_back = status.state == VolumeStatusState::Fenced
+        && matches!(result.result, FenceOutcome::Failed | FenceOutcome::Fenced);
+    match worth {
+        Worth::Proof if open => {
+            status.state = VolumeStatusState::Fenced;
+            status.proof = result.proof;
+            status.method = result.method.map(FenceMethodType::from);
+            status.proved_at = Some(result.read_back_at.unwrap_or(time::stamp(now.wall)));
+            status.reason.clone_from(&result.reason);
+            status.message = None;
+        }
+        Worth::Weak if open || is_taken_back => tell_failure(row, result),
+        Worth::InFlight if open => status.reason = Some("AttachInFlight".into()),
+        Worth::TooLate if open => {
+            status.reason = Some("AnswerTooLate".into());
+            status.message = Some("the proof came more than 10 s after it was asked for; it is read again".into());
+        }
+        _ => {}
+    }
+}
+
+fn tell_failure(row: &mut VolumeRow, result: &FenceResult) {
+    let failed = matches!(result.result, FenceOutcome::Failed | FenceOutcome::Fenced);
+    if failed {
+        row.status.state = VolumeStatusState::Failed;
+    }
+    if failed || result.reason.is_some() {
+        row.status.reason = result.reason.clone().or_else(|| Some("ProofTooWeak".into()));
+        row.status.message = result.message.clone().map(|mut message| {
+            conditions::truncate(&mut message, 512);
+            message
+        });
+    }
+    row.status.proof = if result.result == FenceOutcome::Fenced { result.proof } else { Proof::None };
+}

@@ -1,0 +1,242 @@
+//! Who can cut a volume off: the methods of its plan in their order, which of them are tried now, and what their fencers have
+//! answered (docs/adr/0025).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, RequestedVolume};
+use crate::api::fencing::{FenceMethodType, PlannedMethod, Proof};
+use crate::api::node_fence::VolumeStatusState;
+use crate::api::time::{self, Now};
+
+use super::decide::{AskKey, Asked, Seen};
+use super::rows::VolumeRow;
+
+/// What a fencer has answered for a row.
+pub struct Answer<'a> {
+    /// Who.
+    pub fencer: &'a str,
+    /// What was asked.
+    pub request: &'a FenceRequest,
+    /// What it says.
+    pub result: &'a FenceResult,
+}
+
+/// The fencers of a row by the methods of its plan, each once.
+pub fn all(row: &VolumeRow) -> Vec<&str> {
+    let driver = row.plan.driver.as_deref().unwrap_or_default();
+    let mut fencers = Vec::new();
+    for fencer in row.plan.methods.iter().filter_map(|method| method.fencer(driver)) {
+        if !fencers.contains(&fencer) {
+            fencers.push(fencer);
+        }
+    }
+    fencers
+}
+
+/// The methods of a row that this fencer carries out.
+pub fn methods_of<'a>(row: &'a VolumeRow, fencer: &str) -> impl Iterator<Item = &'a PlannedMethod> {
+    let driver = row.plan.driver.as_deref().unwrap_or_default();
+    row.plan.methods.iter().filter(move |method| method.fencer(driver) == Some(fencer))
+}
+
+/// When this process asked a fencer for a row last.
+pub fn asked(seen: &Seen, row: &VolumeRow, fencer: &str) -> Option<Asked> {
+    seen.asked.get(&key(row, fencer)).copied()
+}
+
+/// When this process asked anybody for a row last.
+pub fn asked_last(seen: &Seen, row: &VolumeRow) -> Option<Asked> {
+    all(row).into_iter().filter_map(|fencer| asked(seen, row, fencer)).max_by_key(|asked| asked.at)
+}
+
+fn key(row: &VolumeRow, fencer: &str) -> AskKey {
+    (fencer.to_owned(), row.plan.episode, row.plan.name.clone())
+}
+
+/// The methods that are tried for a volume now, in the order of the plan: the first that is available and can reach the
+/// minimum proof, and each further one as soon as those before it have given way. One that was begun is gone on with. The
+/// deletion of an attachment is a fence call that cannot be taken back: it is made where nobody else can be asked.
+pub fn tried<'a>(seen: &Seen, row: &'a VolumeRow, now: Now) -> Vec<&'a PlannedMethod> {
+    let methods = row.plan.methods.iter();
+    if has_begun_detach(row) {
+        return methods.filter(|method| method.type_ == FenceMethodType::Detach).collect();
+    }
+    let mut tried: Vec<&PlannedMethod> = Vec::new();
+    let mut gave_way = true;
+    for method in methods.filter(|method| is_usable(seen, row, method)) {
+        let Some(fencer) = method.fencer(row.plan.driver.as_deref().unwrap_or_default()) else {
+            if tried.is_empty() {
+                return vec![method];
+            }
+            continue;
+        };
+        if gave_way || is_open(seen, row, fencer) {
+            tried.push(method);
+        }
+        gave_way &= has_given_way(seen, row, fencer, now);
+    }
+    tried
+}
+
+/// The fencers that are asked for a row now.
+pub fn to_ask<'a>(seen: &Seen, row: &'a VolumeRow, now: Now) -> Vec<&'a str> {
+    let driver = row.plan.driver.as_deref().unwrap_or_default();
+    tried(seen, row, now).into_iter().filter_map(|method| method.fencer(driver)).collect()
+}
+
+/// Whether the deletion of the attachment is recorded as the fence call, and may still be it: a policy that was made
+/// stricter meanwhile leaves the method too weak.
+pub fn has_begun_detach(row: &VolumeRow) -> bool {
+    row.status.method == Some(FenceMethodType::Detach) && FenceMethodType::Detach.best_proof() >= row.minimum
+}
+
+fn is_usable(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> bool {
+    let driver = row.plan.driver.as_deref().unwrap_or_default();
+    let is_refused = method.fencer(driver).is_some_and(|fencer| is_refused(seen, row, fencer));
+    method.type_.best_proof() >= row.minimum && !is_refused && is_available(seen, row, method.type_)
+}
+
+fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
+    match method {
+        FenceMethodType::Unpublish => {
+            let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
+            report.is_some_and(|report| report.unpublish_proof() >= row.minimum.max(Proof::Acknowledged))
+        }
+        FenceMethodType::Detach => {
+            seen.attachments_of(&row.plan.name).any(|a| a.status.attached && a.has_attacher_finalizer())
+        }
+        FenceMethodType::External => is_of_node(seen),
+    }
+}
+
+/// Whether the incident is of the node as a whole. One that is well is not switched off for the sake of some volumes: others
+/// run there, and nobody has asked for their end.
+fn is_of_node(seen: &Seen) -> bool {
+    let plan = &seen.fence.spec.plan;
+    !plan.is_by_volume() && !plan.is_by_path()
+}
+
+fn is_refused(seen: &Seen, row: &VolumeRow, fencer: &str) -> bool {
+    result(seen, row, fencer).is_some_and(|result| result.reason.as_deref() == Some("Unimplemented"))
+}
+
+/// Whether a fencer has the row among what it is to cut off now.
+fn is_open(seen: &Seen, row: &VolumeRow, fencer: &str) -> bool {
+    let open = |request: &&Arc<FenceRequest>| {
+        request.spec.desired == Desired::Fenced && request.spec.episode == seen.fence.spec.episode
+    };
+    seen.request(fencer).filter(open).is_some_and(|request| round(request, row).is_some())
+}
+
+/// Whether a fencer leaves the row to others: it says that it cannot give the proof now, or has said nothing for longer than
+/// one call may take. It is asked again all the same.
+fn has_given_way(seen: &Seen, row: &VolumeRow, fencer: &str, now: Now) -> bool {
+    let Some(request) = seen.request(fencer) else { return false };
+    let answer = result(seen, row, fencer).filter(|result| round(request, row) == Some(result.round));
+    match answer.map(|result| (result.result, result.proof)) {
+        Some((FenceOutcome::Failed, _)) => true,
+        Some((FenceOutcome::Fenced, proof)) => proof < row.minimum,
+        Some((FenceOutcome::Started | FenceOutcome::Unfenced, _)) | None => {
+            // What another process asked for has waited for at least as long as this one looks.
+            let asked = asked(seen, row, fencer).map(|asked| now.mono.saturating_duration_since(asked.at));
+            asked.unwrap_or(seen.watched_for) > patience(request)
+        }
+    }
+}
+
+/// How long a fencer may take for an answer: the deadline of its call, and some time to write it.
+fn patience(request: &FenceRequest) -> Duration {
+    const TO_WRITE: Duration = Duration::from_secs(2);
+    request.spec.call_timeout.get() + TO_WRITE
+}
+
+/// The round that a request asks for now.
+pub fn round(request: &FenceRequest, row: &VolumeRow) -> Option<i32> {
+    let is_it = |asked: &&RequestedVolume| asked.episode == row.plan.episode && asked.name == row.plan.name;
+    request.spec.volumes.iter().find(is_it).map(|asked| asked.round)
+}
+
+/// A fencer's answer for a row.
+pub fn result<'a>(seen: &'a Seen, row: &VolumeRow, fencer: &str) -> Option<&'a FenceResult> {
+    let results = &seen.request(fencer)?.status.as_ref()?.volumes;
+    results.iter().find(|result| result.episode == row.plan.episode && result.name == row.plan.name)
+}
+
+/// Whether a fencer has begun with the row.
+pub fn has_begun(seen: &Seen, row: &VolumeRow, fencer: &str) -> bool {
+    result(seen, row, fencer).is_some_and(|result| result.started_at.is_some())
+}
+
+/// All answers for a row, in the order of its methods.
+pub fn answers<'a>(seen: &'a Seen, row: &'a VolumeRow) -> Vec<Answer<'a>> {
+    let answer = |fencer: &'a str| {
+        let request = seen.request(fencer)?;
+        Some(Answer { fencer, request, result: result(seen, row, fencer)? })
+    };
+    all(row).into_iter().filter_map(answer).collect()
+}
+
+/// Whether somebody was asked for a row and nobody has answered: the first of them.
+pub fn silent<'a>(seen: &Seen, row: &'a VolumeRow) -> Option<&'a str> {
+    let open = all(row).into_iter().find(|fencer| seen.request(fencer).is_some())?;
+    answers(seen, row).is_empty().then_some(open)
+}
+
+/// Whether a fencer may yet begin with a row. A request that this process sent and cannot see yet is on its way: the write
+/// may take as long as the API server gives it.
+pub fn may_be_started(seen: &Seen, row: &VolumeRow, now: Now) -> bool {
+    const ON_ITS_WAY: Duration = Duration::from_secs(60);
+    all(row).into_iter().any(|fencer| {
+        let Some(request) = seen.request(fencer) else {
+            let asked = asked(seen, row, fencer);
+            return asked.is_some_and(|asked| now.mono.saturating_duration_since(asked.at) < ON_ITS_WAY);
+        };
+        let answered = result(seen, row, fencer).is_some_and(|result| result.result != FenceOutcome::Started);
+        request.spec.desired == Desired::Fenced && round(request, row).is_some() && !answered
+    })
+}
+
+/// Method Detach passes its point of no return by this record, before the attachment is deleted.
+pub fn commit_detach(seen: &Seen, row: &mut VolumeRow, back: bool, now: Now) {
+    let tainted = seen.our_taint().is_some() || seen.node.is_none();
+    let begins = row.needed && !row.is_cut_off() && !has_begun_detach(row) && tainted && !back;
+    if begins && tried(seen, row, now).iter().any(|method| method.type_ == FenceMethodType::Detach) {
+        row.status.state = VolumeStatusState::Fencing;
+        row.status.method = Some(FenceMethodType::Detach);
+        row.status.committed_at.get_or_insert(time::stamp(now.wall));
+    }
+}
+
+/// Why no method can be tried for a volume, as a reason and a sentence that says what to do.
+pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
+    let driver = row.plan.driver.as_deref().unwrap_or_default();
+    let reaches = |method: &&PlannedMethod| method.type_.best_proof() >= row.minimum;
+    let listed: Vec<_> = row.plan.methods.iter().filter(reaches).filter(|it| it.fencer(driver).is_some()).collect();
+    let refused = listed.iter().filter_map(|method| method.fencer(driver)).find(|it| is_refused(seen, row, it));
+    if let Some(refused) = refused {
+        let who =
+            if refused == driver { format!("the sidecar of driver {driver}") } else { format!("fencer {refused}") };
+        return ("Unimplemented", format!("{who} refused for good"));
+    }
+    if !listed.iter().any(|method| method.type_ == FenceMethodType::Unpublish) {
+        let external = listed.iter().any(|method| method.type_ == FenceMethodType::External);
+        let message = if external {
+            "an external fencer cuts off the whole node, which is well: it is not asked for the sake of volumes".into()
+        } else {
+            format!("no method of the policy can give driver {driver} proof {:?}", row.minimum)
+        };
+        return ("ProofTooWeak", message);
+    }
+    match seen.reports.get(driver) {
+        None => ("FencerMissing", format!("run bulkhead-csi-sidecar beside the controller of driver {driver}")),
+        Some(report) if !report.is_ready() => (
+            "DriverUnavailable",
+            format!("driver {driver} does not answer its sidecar; see kubectl describe driverreport"),
+        ),
+        Some(report) if report.unpublish_proof() == Proof::None => {
+            ("Unimplemented", format!("driver {driver} does not unpublish; see kubectl get driverreport {driver}"))
+        }
+        Some(_) => ("ProofTooWeak", format!("driver {driver} cannot tell which nodes a volume is published to")),
+    }
+}

@@ -1,0 +1,215 @@
+//! An external fencer: what its answers are worth, when it is asked at all, and when it may give the node its power again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::api::fence_request::{Desired, FencerMethodType};
+use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::node_fence::{Channel, Phase, PodStatusState, VOLUME_TAINT, VolumeStatusState};
+use crate::api::resiliency_policy::{ResiliencyPolicyStatus, Restraint, RestraintType};
+use crate::controllers::testing::*;
+
+use super::world::{Fencer, World};
+
+const POWER: &str = "power.example.com";
+
+fn external() -> Value {
+    json!({ "type": "External", "external": { "fencerName": POWER } })
+}
+
+/// A failed node with a pod whose volume is cut off by these methods, in their order.
+fn fenced_by(minimum: &str, methods: &[Value]) -> World {
+    let fencing = json!({ "minimumProof": minimum, "methods": methods, "callTimeout": "5s", "giveUpAfter": "20s" });
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({ "fencing": fencing }));
+    world.fencers.insert(POWER.into(), Fencer::Proves(Proof::PowerOff));
+    world
+}
+
+fn asks(world: &World, fencer: &str) -> bool {
+    world.seen.request(fencer).is_some()
+}
+
+#[test]
+fn a_node_without_power_frees_its_pods() {
+    let mut world = fenced_by("PowerOff", &[external()]);
+    world.run();
+    world.assert_order(&["taint fenced", "ask Fenced v1 round 1", "Started v1", "Fenced v1", "delete pg grace 0"]);
+    let row = world.volume("v1");
+    assert_eq!((row.method, row.proof), (Some(FenceMethodType::External), Proof::PowerOff));
+    let request = world.seen.request(POWER).unwrap();
+    assert_eq!(request.spec.volumes[0].methods[0].type_, FencerMethodType::External);
+    assert!(!asks(&world, DRIVER), "the sidecar is not asked for a proof that it cannot give");
+}
+
+#[test]
+fn nobody_else_can_say_that_a_node_has_no_power() {
+    let unpublish = json!({ "type": "Unpublish" });
+    let mut world = fenced_by("Verified", std::slice::from_ref(&unpublish));
+    world.fencers.insert(DRIVER.into(), Fencer::Proves(Proof::PowerOff));
+    world.run();
+    assert!(!world.did("delete") && !world.did("v1 is Fenced"), "a sidecar was believed: {:#?}", world.log);
+    let mut world = fenced_by("Verified", &[unpublish, external()]);
+    world.fencers.insert(DRIVER.into(), Fencer::Fails("StillPublished"));
+    world.fencers.insert(POWER.into(), Fencer::Hangs);
+    world.run();
+    let request = world.seen.requests.iter_mut().find(|it| it.spec.fencer_name == POWER).unwrap();
+    let answer = &mut Arc::make_mut(request).status.as_mut().unwrap().volumes[0];
+    answer.result = crate::api::fence_request::FenceOutcome::Fenced;
+    (answer.proof, answer.method) = (Proof::Verified, Some(FencerMethodType::Unpublish));
+    world.run_controller();
+    assert!(!world.did("delete"), "an answer by a method that was not asked for: {:#?}", world.log);
+}
+
+#[test]
+fn while_nobody_answers_the_pod_waits_and_that_is_told() {
+    for (name, fencer) in
+        [("silent", Fencer::Silent), ("hangs", Fencer::Hangs), ("fails", Fencer::Fails("WrongMachine"))]
+    {
+        let mut world = fenced_by("PowerOff", &[external()]);
+        world.fencers.insert(POWER.into(), fencer);
+        for _ in 0..6 {
+            world.run();
+            world.wait(7.0);
+        }
+        assert!(!world.did("delete") && !world.did("detach"), "{name}: {:#?}", world.log);
+        let reason = if name == "silent" { "FencerSilent" } else { "ProofTooWeak" };
+        assert_eq!(world.condition("Stalled"), Some(("True".into(), reason.into())), "{name}");
+    }
+}
+
+#[test]
+fn the_next_method_is_tried_when_one_gives_way_and_not_before() {
+    let unpublish = json!({ "type": "Unpublish" });
+    for (name, first, methods) in [
+        ("the sidecar fails", Fencer::Fails("StillPublished"), [unpublish.clone(), external()]),
+        ("the sidecar proves too little", Fencer::Proves(Proof::Acknowledged), [unpublish.clone(), external()]),
+        ("the sidecar refuses", Fencer::Refuses("Unimplemented"), [unpublish.clone(), external()]),
+        ("the sidecar is silent", Fencer::Silent, [unpublish.clone(), external()]),
+        ("the sidecar hangs", Fencer::Hangs, [unpublish.clone(), external()]),
+        ("the external one is silent", Fencer::Silent, [external(), unpublish.clone()]),
+    ] {
+        let (first_name, second) = if methods[0] == external() { (POWER, DRIVER) } else { (DRIVER, POWER) };
+        let mut world = fenced_by("Verified", &methods);
+        world.fencers.insert(first_name.into(), first.clone());
+        world.run();
+        let waits = matches!(first, Fencer::Silent | Fencer::Hangs);
+        assert_eq!(asks(&world, second), !waits, "{name}: {:#?}", world.log);
+        world.wait(6.9);
+        world.run();
+        assert_eq!(asks(&world, second), !waits, "{name}, within the time of a call: {:#?}", world.log);
+        world.wait(0.2);
+        world.run();
+        assert!(asks(&world, second) && world.did("delete pg grace 0"), "{name}: {:#?}", world.log);
+    }
+}
+
+#[test]
+fn the_next_controller_tries_the_next_method_too() {
+    let mut world = fenced_by("Verified", &[json!({ "type": "Unpublish" }), external()]);
+    world.fencers.insert(DRIVER.into(), Fencer::Silent);
+    world.run();
+    world.restart();
+    world.wait(6.8);
+    world.run();
+    assert!(!asks(&world, POWER), "it looks for less than a call may take: {:#?}", world.log);
+    world.wait(0.2);
+    world.run();
+    assert!(asks(&world, POWER) && world.did("delete pg grace 0"), "{:#?}", world.log);
+}
+
+#[test]
+fn in_an_outage_nobody_else_begins() {
+    let mut world = fenced_by("Verified", &[json!({ "type": "Unpublish" }), external()]);
+    world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+    world.run();
+    let restraint = Restraint { type_: RestraintType::CorrelatedOutage, name: None, since: at(100_000), until: None };
+    let status = ResiliencyPolicyStatus { restraints: vec![restraint], ..ResiliencyPolicyStatus::default() };
+    Arc::make_mut(&mut world.seen.policies[0]).status = Some(status);
+    world.wait(60.0);
+    world.run();
+    assert!(!asks(&world, POWER), "{:#?}", world.log);
+    Arc::make_mut(&mut world.seen.policies[0]).status = None;
+    world.run();
+    assert!(asks(&world, POWER) && world.did("delete pg grace 0"), "{:#?}", world.log);
+}
+
+#[test]
+fn a_node_that_is_held_off_stays_proved() {
+    let mut world = fenced_by("PowerOff", &[external()]);
+    // Decided, and not yet deleted.
+    while !world.did("pg is Releasing") {
+        if !world.pass() {
+            world.others_act();
+        }
+    }
+    world.wait(120.0);
+    world.run_controller();
+    assert!(world.did("delete pg grace 0") && !world.did("round 2"), "{:#?}", world.log);
+}
+
+#[test]
+fn after_a_restart_the_fencer_is_asked_whether_it_still_holds_the_node_off() {
+    let mut world = fenced_by("PowerOff", &[external()]);
+    while !world.did("pg is Releasing") {
+        if !world.pass() {
+            world.others_act();
+        }
+    }
+    world.restart();
+    world.run();
+    world.assert_order(&["pg is Releasing", "ask Fenced v1 round 2", "Started v1", "Fenced v1", "delete pg grace 0"]);
+}
+
+#[test]
+fn a_node_that_is_well_is_not_switched_off_for_its_volumes() {
+    let mut world = fenced_by("Verified", &[json!({ "type": "Unpublish" }), external()]);
+    let triggers = json!({ "triggers": { "volumeTaints": ["VolumeNotUsable"] } });
+    let mut policy = policy("db", &triggers);
+    policy.spec.fencing = world.seen.policies[0].spec.fencing.clone();
+    world.seen.policies = vec![Arc::new(policy)];
+    world.plan().evidence.iter_mut().for_each(|it| it.channel = Channel::Volume);
+    world.plan().pods.iter_mut().for_each(|row| row.reason = VOLUME_TAINT.into());
+    let health = tainted("v1", "VolumeNotUsable", &["n1"]);
+    world.seen.healths = Some(BTreeMap::from([("v1".into(), Arc::new(health))]));
+    world.node_returns();
+    world.fencers.insert(DRIVER.into(), Fencer::Fails("StillPublished"));
+    for _ in 0..4 {
+        world.run();
+        world.wait(10.0);
+    }
+    assert!(asks(&world, DRIVER) && !asks(&world, POWER), "{:#?}", world.log);
+    assert!(!world.did("delete"), "{:#?}", world.log);
+}
+
+#[test]
+fn before_started_it_is_called_off() {
+    let mut world = fenced_by("PowerOff", &[external()]);
+    world.fencers.insert(POWER.into(), Fencer::Silent);
+    world.run();
+    world.node_returns();
+    world.run_controller();
+    world.assert_order(&["ask Fenced v1 round 1", "ask Unfenced", "untaint fenced", "phase Recovered"]);
+    assert_eq!(world.pod("pg").0, PodStatusState::Undone);
+    assert!(!world.did("delete"), "{:#?}", world.log);
+}
+
+#[test]
+fn when_all_has_moved_the_node_may_have_its_power_again() {
+    let mut world = fenced_by("PowerOff", &[external()]);
+    world.run();
+    assert!(!world.did("ask Unfenced"), "while what comes back is watched for: {:#?}", world.log);
+    world.wait(61.0);
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Detached));
+    assert_eq!(world.seen.request(POWER).unwrap().spec.desired, Desired::Unfenced);
+    assert!(world.seen.our_taint().is_some(), "nothing may start there before it is clean");
+    world.wait(30.0);
+    world.run();
+    assert_eq!(world.volume("v1").state, VolumeStatusState::Detached);
+    world.node_reboots();
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered));
+    assert!(world.seen.requests.is_empty() && world.seen.our_taint().is_none());
+}
