@@ -21,7 +21,8 @@ const NOTHING: &[Channel] = &[];
 const BOTH: &[Channel] = &[Channel::Kubelet, Channel::Agent];
 
 fn heartbeat(silent: u64, against: Option<(usize, usize)>) -> Heartbeat {
-    Heartbeat { silent_for: Some(Duration::from_secs(silent)), against }
+    let silent = Some(Duration::from_secs(silent));
+    Heartbeat { silent_for: silent, against, out_of_reach_for: silent }
 }
 
 fn with(node: &Node, lease: Option<u64>, heartbeat: Heartbeat) -> Silence {
