@@ -66,7 +66,8 @@ impl Peers {
 
     /// What a later process needs.
     pub fn acquaintance(&self) -> Acquaintance {
-        let neighbours = self.known.values().map(|known| (known.neighbour.key.to_string(), known.neighbour.at)).collect();
+        let neighbours =
+            self.known.values().map(|known| (known.neighbour.key.to_string(), known.neighbour.at)).collect();
         Acquaintance { secret: self.keys.secret(), neighbours }
     }
 
@@ -125,8 +126,7 @@ impl Peers {
     pub fn leave(&mut self) -> Vec<Outgoing> {
         self.counter += 1;
         let (sender, counter) = (self.keys.public().id(), self.counter);
-        let sealed =
-            |known: &Known| (known.neighbour.at, wire::seal(&known.pair, sender, counter, &Message::Leaving));
+        let sealed = |known: &Known| (known.neighbour.at, wire::seal(&known.pair, sender, counter, &Message::Leaving));
         self.known.values().map(sealed).collect()
     }
 

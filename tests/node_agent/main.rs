@@ -12,11 +12,13 @@
 
 mod bench;
 mod cleaning;
+mod outside;
 mod plugin;
 mod probes;
 mod probes_blocking;
 mod probes_hung;
 mod refusing;
+mod self_fencing;
 mod volumes;
 mod world;
 
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         probes_blocking::trials(),
         probes_hung::trials(),
         volumes::trials(),
+        self_fencing::trials(),
     ];
     let mut trials: Vec<_> = groups.into_iter().flatten().collect();
     if !root {

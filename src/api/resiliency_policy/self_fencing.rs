@@ -11,7 +11,7 @@ use crate::api::time::Duration;
 #[serde(rename_all = "camelCase")]
 pub struct SelfFencing {
     /// Enabled lets the node agent stop protected pods' access when it has lost the API and all its peers: their containers are
-    /// killed, their volumes are read-only for what the kubelet starts anew. Needs heartbeats, and three nodes.
+    /// killed, and what the kubelet starts anew does not get their volumes. Needs heartbeats, and three nodes.
     #[serde(default = "SelfFencing::default_mode")]
     pub mode: SelfFencingMode,
     /// Loss of the API and of all peers after which the agent acts; must end before the node can be declared failed, so where

@@ -9,6 +9,7 @@ use super::{address, keys};
 fn messages() -> Vec<(Message, usize)> {
     let pair = keys(1).with_replica(keys(2).public()).unwrap();
     let probe = carried(&seal(&pair, KeyId([3; 8]), 1, &Message::Probe([4; NONCE]))).unwrap();
+    let neighbour = |at| Neighbour { key: keys(9).public(), at };
     let errand = |to| Errand { to, probe };
     let six = "[fd00::1]:9810".parse().unwrap();
     vec![
@@ -19,6 +20,8 @@ fn messages() -> Vec<(Message, usize)> {
         (Message::Echo([6; NONCE]), PROBE),
         (Message::Answer { round: 7, target: None, witness: Some(probe) }, ANSWER),
         (Message::Answer { round: 7, target: Some(probe), witness: None }, ANSWER),
+        (Message::Introduce(Vec::new()), INTRODUCE),
+        (Message::Introduce(vec![neighbour(six), neighbour(address(3))]), INTRODUCE),
     ]
 }
 

@@ -143,6 +143,8 @@ const AGENT_MAY: &[Right] = &[
     (&["get", "list", "watch"], "bulkhead.dev/nodevolumereports", "", ""),
     (&["update", "patch"], "bulkhead.dev/nodevolumereports/status", "", ""),
     (&["get", "list", "watch"], "/configmaps", "bulkhead-system", "bulkhead-heartbeat"),
+    (&["get", "list", "watch"], "bulkhead.dev/resiliencypolicies", "", ""),
+    (&["get", "list", "watch"], "/namespaces", "", ""),
     (&["create", "patch"], "events.k8s.io/events", "", ""),
 ];
 
@@ -167,6 +169,10 @@ const AGENT_MAY_NOT: &[Right] = &[
     (&["get", "create", "update", "patch", "delete"], "bulkhead.dev/volumehealths", "", ""),
     (&["update", "patch"], "bulkhead.dev/volumehealths/status", "", ""),
     (&["create", "update", "patch", "delete"], "bulkhead.dev/volumehealthpolicies", "", ""),
+    // Whom it stops it does not choose.
+    (&["create", "update", "patch", "delete"], "bulkhead.dev/resiliencypolicies", "", ""),
+    (&["update", "patch"], "bulkhead.dev/resiliencypolicies/status", "", ""),
+    (&["create", "update", "patch", "delete"], "/namespaces", "", ""),
     (&["create"], "/serviceaccounts/token", "bulkhead-node-agent", "bulkhead-node-agent"),
     (&["delete"], "storage.k8s.io/volumeattachments", "", ""),
     (&["get"], "/secrets", "", ""),

@@ -8,6 +8,7 @@ mod crash_loops;
 mod finalizers;
 pub mod fleet;
 mod heartbeat;
+mod heartbeat_storage;
 mod identity;
 pub mod kept;
 mod kinds;
@@ -58,6 +59,7 @@ pub fn trials() -> Vec<Trial> {
         alone("what_was_begun_is_carried_through_by_others", restarts::what_was_begun_is_carried_through_by_others),
         alone("what_people_wrote_outlives_the_controller", people::what_people_wrote_outlives_the_controller),
         heartbeat::trial(),
+        heartbeat_storage::trial(),
         alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
         alone(
             "a_storm_of_taints_moves_nobody_and_a_killed_controller_is_replaced",

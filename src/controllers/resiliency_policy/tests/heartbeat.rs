@@ -94,6 +94,37 @@ fn a_lost_storage_path_is_such_a_sign() {
 }
 
 #[test]
+fn self_fencing_is_given_its_time() {
+    let (well, gone) = (node("n1"), unreachable("n1"));
+    let path = || Evidence {
+        channel: Channel::Storage,
+        state: EvidenceState::Failed,
+        backend: None,
+        since: time::stamp(now().wall),
+        reason: "BackendDisconnected".into(),
+        message: None,
+    };
+    let enabled = json!({ "selfFencing": { "mode": "Enabled", "after": "15s" } });
+    let disabled = json!({ "selfFencing": { "mode": "Disabled", "after": "15s" } });
+    let out_of_reach = |seconds| {
+        let seconds: Option<u64> = seconds;
+        Heartbeat { out_of_reach_for: seconds.map(Duration::from_secs), ..heartbeat(60, PEERS) }
+    };
+    for (name, node, spec, seconds, expected) in [
+        ("disabled", &well, &disabled, Some(4), 2),
+        ("not yet", &well, &enabled, Some(4), 0),
+        ("it may have acted, and what it does takes time", &well, &enabled, Some(19), 0),
+        ("a peer reached it since", &well, &enabled, Some(3), 0),
+        ("nobody knows when it was reached", &well, &enabled, None, 0),
+        ("it has had its time", &well, &enabled, Some(20), 2),
+        ("the taint waits for nothing", &gone, &enabled, Some(4), 3),
+    ] {
+        let found = evidence_beside(node, with(node, Some(4), out_of_reach(seconds)), spec, Some(path()));
+        assert_eq!(found.len(), expected, "{name}");
+    }
+}
+
+#[test]
 fn the_plan_says_what_was_seen() {
     let node = node("n1");
     let rows = evidence(&node, with(&node, Some(23), heartbeat(9, PEERS)), &json!({}));
