@@ -319,6 +319,30 @@ fn pauses_of_two_seconds_declare_nobody() {
 }
 
 #[test]
+fn a_rolling_upgrade_and_then_another_leader_declare_nobody() {
+    let mut network = Network::new(6, TWO);
+    network.monitor.introduce(true);
+    network.run(seconds(15));
+    for number in 0..6 {
+        let last = network.agents.get_mut(&number).unwrap().leave();
+        for (_, datagram) in last.iter().filter(|(to, _)| *to == network.replica().at) {
+            network.monitor.receive(datagram, network.now).unwrap();
+        }
+        network.off.insert(number);
+        network.run(seconds(8));
+        network.off.remove(&number);
+        network.begin(number, keys(100 + number as u8), Some(TWO[number % 2].to_owned()));
+        network.run(seconds(2));
+    }
+    network.restart_replica(keys(254));
+    network.run(seconds(5));
+    network.tell_replica();
+    network.run(seconds(20));
+    assert_eq!(network.verdicts, [], "nobody was even asked about anybody");
+    assert!((0..6).all(|number| network.of(number).silent_for.unwrap() <= seconds(1)));
+}
+
+#[test]
 fn lost_datagrams_declare_nobody() {
     // A quarter of an hour each.
     for loss in [10, 100] {

@@ -38,7 +38,9 @@ use record::{Record, Told};
 const PACE: Duration = Duration::from_millis(250);
 /// How often the API is asked while it does not answer, and how long for an answer is waited.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-const ASK: Duration = Duration::from_secs(2);
+const ASK: Duration = Duration::from_secs(1);
+/// How long what decides about a stopped pod may take to be read.
+const READ: Duration = Duration::from_secs(5);
 /// How often is looked which volumes pods have, behind their changes.
 const VOLUMES_EVERY: Duration = Duration::from_secs(30);
 /// Stopped pods are stopped again this often: the kubelet starts their containers anew.
@@ -287,7 +289,7 @@ impl SelfFence {
         let bound = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let (fences, pods): (Api<NodeFence>, Api<Pod>) = (Api::all(reads.clone()), Api::all(reads.clone()));
         let asked = async { tokio::try_join!(fences.get_opt(node), pods.list(&bound)) };
-        let Ok(Ok((fence, pods))) = tokio::time::timeout(ASK, asked).await else {
+        let Ok(Ok((fence, pods))) = tokio::time::timeout(READ, asked).await else {
             self.answers = 0;
             return;
         };
