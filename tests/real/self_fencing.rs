@@ -6,7 +6,7 @@ use bulkhead::api::conditions;
 use bulkhead::api::node_volume_report::NodeVolumeReport;
 use bulkhead::api::resiliency_policy::{ResiliencyPolicy, ResiliencyPolicySpec};
 use bulkhead_testbed::array::{Effect, Fault as ArrayFault, Method};
-use bulkhead_testbed::cluster::real::{RealCluster, RealWorkload};
+use bulkhead_testbed::cluster::real::{RealCluster, RealWorkload, last_written, records_found};
 use bulkhead_testbed::real_nodes::Fault;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 use super::bed::{SOON, WITHOUT_BRAKES};
-use super::story::{Story, of_now};
+use super::story::{Story, of_now, one};
 use super::table::BY_AGENT;
 
 const LABEL: &str = "fences-itself";
@@ -44,6 +44,8 @@ pub async fn ends_before_the_fence(cluster: &RealCluster) -> Outcome {
             Ok(if processes.is_empty() { Ok(()) } else { Err(processes) })
         })
         .await?;
+    // The kubelet removes it when it has started the container anew a few times.
+    let safe = last_written(&cluster.log(&story.workload, &story.old)?);
     story.fence("opened", of_now).await?;
     let stopped = story.ledger().now();
     // The kubelet starts it anew again and again, and nothing of that reaches the volume.
@@ -57,7 +59,15 @@ pub async fn ends_before_the_fence(cluster: &RealCluster) -> Outcome {
     tokio::time::sleep(std::time::Duration::from_secs(10)).await;
     assert_eq!(story.ledger().writes(&story.volume, &story.old.node, stopped), 0, "it went on writing");
     cluster.array.faults().remove(held);
-    story.moves().await?;
+    let new = one(cluster.running(&story.workload, std::slice::from_ref(&story.old), SOON).await?)?;
+    assert_ne!(new.node, story.old.node);
+    story.ledger().wait_for_write(&story.volume, &new.node, stopped, SOON).await?;
+    let found = cluster.wait("the new pod says what it found", SOON, async || {
+        let log = cluster.log(&story.workload, &new)?;
+        Ok(records_found(&log).ok_or(log))
+    });
+    let found = Some(found.await?);
+    assert!(safe.is_some() && found >= safe, "safe: {safe:?}, found: {found:?}");
     assert_eq!(
         story.ledger().refused_writes(&story.volume, &story.old.node, story.began),
         0,
