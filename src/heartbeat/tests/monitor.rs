@@ -325,7 +325,8 @@ fn a_rolling_upgrade_and_then_another_leader_declare_nobody() {
     network.run(seconds(15));
     for number in 0..6 {
         let last = network.agents.get_mut(&number).unwrap().leave();
-        for (_, datagram) in last.iter().filter(|(to, _)| *to == network.replica().at) {
+        let replica = network.replica().at;
+        for (_, datagram) in last.iter().filter(|(to, _)| *to == replica) {
             network.monitor.receive(datagram, network.now).unwrap();
         }
         network.off.insert(number);

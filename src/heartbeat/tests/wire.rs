@@ -105,7 +105,7 @@ fn random_bytes_are_read_or_not_and_never_panic() {
         bytes[1] = (turn % 8) as u8;
         bytes[length] ^= turn as u8;
         if let Some(read) = parse(&bytes[..length]) {
-            let sizes = [BEAT, ASK, PROBE, ANSWER];
+            let sizes = [BEAT, ASK, PROBE, ANSWER, INTRODUCE];
             assert!(sizes.contains(&length), "{read:?} of {length} bytes");
         }
     }
