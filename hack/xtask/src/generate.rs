@@ -180,11 +180,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sf_generate_now() {
-        super::write(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap()).unwrap();
-    }
-
-    #[test]
     fn what_the_chart_has_templates_for_is_there() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for file in TEMPLATES {
