@@ -15,7 +15,8 @@ use bulkhead::heartbeat::{announce, sender};
 use bulkhead::node_agent::children::Children;
 use bulkhead::node_agent::driver::Plugins;
 use bulkhead::node_agent::metrics::Metrics;
-use bulkhead::node_agent::{self, Context, Settings, VOLUMES_AT_ONCE, child, lock};
+use bulkhead::node_agent::self_fence::{self, record};
+use bulkhead::node_agent::{self, Alone, Context, Settings, VOLUMES_AT_ONCE, child, lock};
 use bulkhead::runtime::clock::Clock;
 use bulkhead::runtime::program::{self, Flags};
 use bulkhead::runtime::random_unit;
@@ -122,6 +123,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         turns: Arc::new(Semaphore::new(VOLUMES_AT_ONCE)),
         found: Arc::default(),
         heartbeat: None,
+        self_fence: Arc::default(),
         health: Arc::default(),
     };
     let (telemetry, health, cancel) = (program.telemetry.clone(), program.health.clone(), program.cancel.clone());
@@ -133,12 +135,16 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         let Some(_held) = cancel.run_until_cancelled(waiting).await else { return };
         metrics.holds();
         tracing::info!(node = cx.settings.node_name, "this agent acts for the node");
-        let (heartbeat, beats) = match heartbeat {
+        let beating = match heartbeat {
             Some(at) => beat(at, &cx, namespace, &telemetry, &cancel).await,
-            None => (None, None),
+            None => None,
+        };
+        let (heartbeat, alone, beats) = match beating {
+            Some((heartbeat, alone, beats)) => (Some(heartbeat), Some(alone), Some(beats)),
+            None => (None, None, None),
         };
         let cx = Context { heartbeat, ..cx };
-        node_agent::run(cx, &telemetry, &health, cancel).await;
+        node_agent::run(cx, alone, &telemetry, &health, cancel).await;
         // Its last datagrams say good-bye.
         if let Some(beats) = beats {
             let _ = beats.await;
@@ -154,14 +160,17 @@ async fn beat(
     namespace: String,
     telemetry: &Telemetry,
     cancel: &CancellationToken,
-) -> (Option<HeartbeatEndpoint>, Option<JoinHandle<()>>) {
+) -> Option<(HeartbeatEndpoint, Alone, JoinHandle<()>)> {
     let config_maps = announce::informer(&cx.clients, &namespace).eager().spawn(cancel.clone(), telemetry);
     let source = sender::Source { config_maps, namespace };
-    match sender::start(at, source, AgentMetrics::register(telemetry), cancel.clone()).await {
-        Ok((endpoint, beats)) => (Some(endpoint), Some(tokio::spawn(beats))),
+    // Who starts while the API is away goes on with what an earlier process knew.
+    let earlier = record::read(&cx.settings).await;
+    let acquaintance = self_fence::acquaintance(&earlier);
+    match sender::start(at, source, acquaintance, AgentMetrics::register(telemetry), cancel.clone()).await {
+        Ok(started) => Some((started.endpoint, (started.surroundings, earlier), tokio::spawn(started.work))),
         Err(error) => {
             tracing::warn!(%error, "no heartbeats are sent");
-            (None, None)
+            None
         }
     }
 }

@@ -1,12 +1,14 @@
 //! The agent's side: beats for every replica, echoes for whoever carries a replica's probe here, and errands for replicas
-//! that ask about others. No socket, no clock: what comes in is given, what goes out is returned.
+//! that ask about others; and what it hears of its neighbours. No socket, no clock: what comes in is given, what goes out is returned.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::keys::{KeyId, KeyPair, PairKey};
+use super::peers::{Acquaintance, Heard, Peers};
 use super::replicas::Replica;
-use super::wire::{self, Carried, Datagram, Errand, Message, Nonce};
+use super::wire::{self, Carried, Datagram, Errand, Message, Neighbour, Nonce};
 
 /// A probe that nobody answered is sent once more after this time.
 const REPEAT: Duration = Duration::from_millis(200);
@@ -25,6 +27,10 @@ pub struct Agent {
     counter: u64,
     replicas: Vec<Known>,
     errands: Vec<Errands>,
+    /// Its neighbours; at first those that an earlier process knew, under that one's key.
+    peers: Peers,
+    /// Whether a replica has introduced them to this process.
+    is_introduced: bool,
 }
 
 #[derive(Debug)]
@@ -32,7 +38,7 @@ struct Known {
     replica: Replica,
     id: KeyId,
     pair: PairKey,
-    /// The highest counter of an Ask.
+    /// The highest counter of an Ask or an Introduce.
     counter: u64,
 }
 
@@ -57,7 +63,13 @@ struct Sent {
 impl Agent {
     /// An agent that knows no replica yet.
     pub fn new(keys: KeyPair) -> Self {
-        Self { keys, counter: 0, replicas: Vec::new(), errands: Vec::new() }
+        let peers = Peers::new(keys.clone());
+        Self { keys, counter: 0, replicas: Vec::new(), errands: Vec::new(), peers, is_introduced: false }
+    }
+
+    /// An agent that asks those first that an earlier process on its node knew.
+    pub fn after(keys: KeyPair, earlier: &Acquaintance) -> Self {
+        Self { peers: Peers::of(earlier), ..Self::new(keys) }
     }
 
     /// From now on these are the replicas. What is known of one that stays is kept.
@@ -81,7 +93,24 @@ impl Agent {
 
     /// The last words.
     pub fn leave(&mut self) -> Vec<Outgoing> {
-        self.for_all(&Message::Leaving)
+        let mut out = self.for_all(&Message::Leaving);
+        out.extend(self.peers.leave());
+        out
+    }
+
+    /// A question for each neighbour. `fresh` gives nonces that nobody can guess.
+    pub fn ask_neighbours(&mut self, fresh: impl FnMut() -> io::Result<Nonce>) -> io::Result<Vec<Outgoing>> {
+        self.peers.ask(fresh)
+    }
+
+    /// What is heard of the neighbours.
+    pub fn heard(&self) -> Heard {
+        self.peers.heard()
+    }
+
+    /// What a later process needs to ask them.
+    pub fn acquaintance(&self) -> Acquaintance {
+        self.peers.acquaintance()
     }
 
     fn for_all(&mut self, message: &Message) -> Vec<Outgoing> {
@@ -94,30 +123,54 @@ impl Agent {
     /// Takes a datagram in. What is not for us, or not of whom it should be, is not answered.
     pub fn receive(&mut self, from: SocketAddr, bytes: &[u8], now: Instant) -> Vec<Outgoing> {
         let Some(datagram) = wire::parse(bytes) else { return Vec::new() };
-        match datagram.message {
-            Message::Probe(nonce) => self.echo(from, &datagram, nonce),
-            Message::Echo(nonce) => self.brought(nonce, bytes),
-            Message::Ask { round, target, witness } => self.ask(&datagram, round, target, witness, now),
-            Message::Heartbeat | Message::Leaving | Message::Answer { .. } => Vec::new(),
+        match &datagram.message {
+            Message::Probe(nonce) => match self.echo(from, &datagram, *nonce) {
+                Some(echo) => vec![echo],
+                None => self.peers.receive(from, &datagram, now).into_iter().collect(),
+            },
+            Message::Echo(nonce) => {
+                self.peers.receive(from, &datagram, now);
+                self.brought(*nonce, bytes)
+            }
+            Message::Ask { round, target, witness } => self.ask(&datagram, *round, *target, *witness, now),
+            Message::Introduce(neighbours) => self.introduced(&datagram, neighbours),
+            Message::Leaving => self.peers.receive(from, &datagram, now).into_iter().collect(),
+            Message::Heartbeat | Message::Answer { .. } => Vec::new(),
         }
+    }
+
+    fn introduced(&mut self, datagram: &Datagram, neighbours: &[Neighbour]) -> Vec<Outgoing> {
+        if !self.is_next_of_replica(datagram) {
+            return Vec::new();
+        }
+        if !std::mem::replace(&mut self.is_introduced, true) {
+            self.peers = Peers::new(self.keys.clone());
+        }
+        self.peers.introduced(neighbours);
+        Vec::new()
+    }
+
+    /// Whether it is of a replica, and newer than all before of it.
+    fn is_next_of_replica(&mut self, datagram: &Datagram) -> bool {
+        let known = self.replicas.iter_mut().find(|known| known.id == datagram.sender);
+        let known = known.filter(|known| datagram.is_of(&known.pair) && known.counter < datagram.counter);
+        known.map(|known| known.counter = datagram.counter).is_some()
     }
 
     /// Only a replica can make a probe, and its nonce is good for one answer: who sends it again learns nothing.
-    fn echo(&mut self, from: SocketAddr, datagram: &Datagram, nonce: Nonce) -> Vec<Outgoing> {
-        let Some(known) = self.replicas.iter().find(|known| known.id == datagram.sender) else { return Vec::new() };
+    fn echo(&mut self, from: SocketAddr, datagram: &Datagram, nonce: Nonce) -> Option<Outgoing> {
+        let known = self.replicas.iter().find(|known| known.id == datagram.sender)?;
         if !datagram.is_of(&known.pair) {
-            return Vec::new();
+            return None;
         }
         self.counter += 1;
-        vec![(from, wire::seal(&known.pair, self.keys.public().id(), self.counter, &Message::Echo(nonce)))]
+        Some((from, wire::seal(&known.pair, self.keys.public().id(), self.counter, &Message::Echo(nonce))))
     }
 
     fn ask(&mut self, datagram: &Datagram, round: u64, target: Errand, witness: Errand, now: Instant) -> Vec<Outgoing> {
-        let known = self.replicas.iter_mut().find(|known| known.id == datagram.sender);
-        let Some(known) = known.filter(|known| datagram.is_of(&known.pair) && known.counter < datagram.counter) else {
+        if !self.is_next_of_replica(datagram) {
             return Vec::new();
-        };
-        known.counter = datagram.counter;
+        }
         let (Some(target), Some(witness)) = (Sent::new(target), Sent::new(witness)) else { return Vec::new() };
         if self.errands.len() >= ERRANDS_MAX {
             return Vec::new();

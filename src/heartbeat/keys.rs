@@ -13,16 +13,19 @@ use x25519_dalek::{PublicKey as Point, StaticSecret};
 use crate::api::names;
 
 /// Bytes of a public key.
-const PUBLIC: usize = 32;
+pub const PUBLIC: usize = 32;
 /// Bytes of a [`Tag`].
 pub const TAG: usize = 16;
 /// What the shared keys are for, and in which version of the protocol.
 const CONTEXT: &[u8] = b"bulkhead heartbeat v1";
+/// The same for two agents.
+const PEERS: &[u8] = b"bulkhead heartbeat peers v1";
 
 /// The first bytes of a datagram's HMAC-SHA-256.
 pub type Tag = [u8; TAG];
 
 /// A process's own keys.
+#[derive(Clone)]
 pub struct KeyPair {
     secret: StaticSecret,
     public: PublicKey,
@@ -36,7 +39,7 @@ pub struct PublicKey([u8; PUBLIC]);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub [u8; 8]);
 
-/// What one agent and one replica share.
+/// What one agent and one replica share, or two agents.
 #[derive(Clone)]
 pub struct PairKey(Hmac<Sha256>);
 
@@ -60,23 +63,34 @@ impl KeyPair {
 
     /// What this agent shares with a replica; `None` for a key that would make it known to everybody.
     pub fn with_replica(&self, replica: PublicKey) -> Option<PairKey> {
-        self.shared(replica, self.public, replica)
+        self.shared(CONTEXT, replica, self.public, replica)
     }
 
     /// What this replica shares with an agent.
     pub fn with_agent(&self, agent: PublicKey) -> Option<PairKey> {
-        self.shared(agent, agent, self.public)
+        self.shared(CONTEXT, agent, agent, self.public)
     }
 
-    fn shared(&self, other: PublicKey, agent: PublicKey, replica: PublicKey) -> Option<PairKey> {
+    /// What this agent shares with another.
+    pub fn with_peer(&self, peer: PublicKey) -> Option<PairKey> {
+        let (first, second) = if self.public.0 < peer.0 { (self.public, peer) } else { (peer, self.public) };
+        self.shared(PEERS, peer, first, second)
+    }
+
+    /// The secret half, for the disk of the node alone.
+    pub fn secret(&self) -> [u8; 32] {
+        self.secret.to_bytes()
+    }
+
+    fn shared(&self, context: &[u8], other: PublicKey, first: PublicKey, second: PublicKey) -> Option<PairKey> {
         let shared = self.secret.diffie_hellman(&Point::from(other.0));
         // RFC 7748, section 6.1: points of small order give the same secret to everybody.
         if !shared.was_contributory() {
             return None;
         }
         let mut key = [0; 32];
-        let info = [agent.0, replica.0].concat();
-        Hkdf::<Sha256>::new(Some(CONTEXT), shared.as_bytes()).expand(&info, &mut key).ok()?;
+        let info = [first.0, second.0].concat();
+        Hkdf::<Sha256>::new(Some(context), shared.as_bytes()).expand(&info, &mut key).ok()?;
         Hmac::new_from_slice(&key).ok().map(PairKey)
     }
 }
@@ -94,6 +108,16 @@ impl PublicKey {
             *byte = digit(*high)? << 4 | digit(*low)?;
         }
         Some(Self(key))
+    }
+
+    /// The key as it is in datagrams.
+    pub fn from_bytes(bytes: [u8; PUBLIC]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> [u8; PUBLIC] {
+        self.0
     }
 
     /// Its name in datagrams.

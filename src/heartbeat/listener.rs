@@ -41,6 +41,15 @@ struct Inner {
     metrics: ReplicaMetrics,
 }
 
+/// What is to be done beside listening.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// After which silence the peers of a node are asked; never without.
+    pub ask_after: Option<Duration>,
+    /// Whether agents are introduced to each other.
+    pub introduce: bool,
+}
+
 /// Who there is.
 pub struct Sources {
     /// Nodes.
@@ -87,12 +96,11 @@ impl Heartbeats {
         self.0.as_ref().map(|inner| inner.changed.subscribe())
     }
 
-    /// Takes in what comes, until `cancel`. `ask` says whether the peers of silent nodes are to be asked, and after which
-    /// silence.
-    pub async fn run(self, sources: Sources, ask: impl Fn() -> Option<Duration> + Send, cancel: CancellationToken) {
+    /// Takes in what comes, until `cancel`. `wish` says what is to be done beside.
+    pub async fn run(self, sources: Sources, wish: impl Fn() -> Wish + Send, cancel: CancellationToken) {
         let Some(inner) = self.0 else { return };
         let work = async {
-            tokio::join!(inner.receive(), inner.look(ask), inner.learn(sources));
+            tokio::join!(inner.receive(), inner.look(wish), inner.learn(sources));
         };
         cancel.run_until_cancelled(work).await;
     }
@@ -116,12 +124,17 @@ impl Inner {
         }
     }
 
-    async fn look(&self, ask: impl Fn() -> Option<Duration>) {
+    async fn look(&self, wish: impl Fn() -> Wish) {
         let mut pace = tokio::time::interval(LOOK);
         pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             pace.tick().await;
-            let look = self.monitor().look(ask(), monotonic(), keys::random);
+            let Wish { ask_after, introduce } = wish();
+            let look = {
+                let mut monitor = self.monitor();
+                monitor.introduce(introduce);
+                monitor.look(ask_after, monotonic(), keys::random)
+            };
             match look {
                 Ok(look) => {
                     for (to, datagram) in look.send {

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::agent::Outgoing;
 use super::keys::{KeyId, KeyPair, PublicKey};
+use super::neighbours::Introductions;
 use super::tracker::{Agent, Known, Refusal, Tracker};
 use super::verdict::{self, Round, Sealer, Verdict};
-use super::wire::{Message, Nonce};
+use super::wire::{self, Message, Nonce};
 
 /// How long a verdict counts.
 const FRESH: Duration = Duration::from_secs(5);
@@ -25,6 +26,8 @@ pub struct Sight {
     pub silent_for: Option<Duration>,
     /// What its peers said of it since.
     pub verdict: Option<Verdict>,
+    /// Time since it was heard last, by us or by a peer that we asked: from then on it may know that it is alone.
+    pub out_of_reach_for: Option<Duration>,
 }
 
 /// What came of a look.
@@ -45,8 +48,11 @@ pub struct Monitor {
     counter: u64,
     rounds: BTreeMap<u64, Round>,
     verdicts: BTreeMap<String, Reached>,
+    /// When peers reached the agents last that we do not hear.
+    echoed: BTreeMap<String, Instant>,
     lost: BTreeSet<String>,
     rounds_begun: u64,
+    introductions: Introductions,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +66,21 @@ struct Reached {
 impl Monitor {
     /// Knows nobody yet.
     pub fn new(keys: KeyPair, now: Instant) -> Self {
-        let (rounds, verdicts, lost) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Self { tracker: Tracker::new(keys, now), counter: 0, rounds, verdicts, lost, rounds_begun: 0 }
+        Self {
+            tracker: Tracker::new(keys, now),
+            counter: 0,
+            rounds: BTreeMap::new(),
+            verdicts: BTreeMap::new(),
+            echoed: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            rounds_begun: 0,
+            introductions: Introductions::default(),
+        }
+    }
+
+    /// Whether agents are introduced to each other.
+    pub fn introduce(&mut self, is_on: bool) {
+        self.introductions.set(is_on);
     }
 
     /// Our own key.
@@ -77,6 +96,7 @@ impl Monitor {
     /// Takes a datagram in.
     pub fn receive(&mut self, bytes: &[u8], now: Instant) -> Result<(), Refusal> {
         let received = self.tracker.receive(bytes, now)?;
+        self.introductions.heard(received.sender, now);
         let Message::Answer { round, target, witness } = received.message else { return Ok(()) };
         self.rounds.get_mut(&round).ok_or(Refusal::Unexpected)?.take(received.sender, target, witness)
     }
@@ -96,6 +116,7 @@ impl Monitor {
         }
         self.tracker.tick(now);
         self.finish(&mut look, now);
+        self.tell_neighbours(&mut look, now);
         let Some(after) = ask else { return Ok(look) };
         let is_lost = |agent: &&Agent| agent.silent_for(now).is_some_and(|silent| silent >= after);
         let lost: BTreeSet<_> = self.tracker.agents().filter(is_lost).map(|agent| agent.node.clone()).collect();
@@ -134,10 +155,22 @@ impl Monitor {
         Ok(())
     }
 
+    fn tell_neighbours(&mut self, look: &mut Look, now: Instant) {
+        for (id, message) in self.introductions.due(&self.tracker, now) {
+            let Some(agent) = self.tracker.by_key(id) else { continue };
+            self.counter += 1;
+            let sealed = wire::seal(&agent.pair, self.tracker.key().id(), self.counter, &message);
+            look.send.push((agent.known.at, sealed));
+        }
+    }
+
     fn finish(&mut self, look: &mut Look, now: Instant) {
         self.rounds.retain(|_, round| {
             let Some(verdict) = round.verdict(now) else { return true };
             let reached = Reached { target: round.target, verdict, began: round.began, at: now };
+            if verdict == Verdict::Reachable {
+                self.echoed.insert(round.node.clone(), now);
+            }
             self.verdicts.insert(round.node.clone(), reached);
             look.verdicts.push(verdict);
             look.changed = true;
@@ -146,6 +179,11 @@ impl Monitor {
         let tracker = &self.tracker;
         // Of a node that is heard again nothing of before counts.
         self.verdicts.retain(|node, reached| tracker.of(node).is_some_and(|agent| reached.is_of(agent, now)));
+        let is_newer = |node: &str, at: &Instant| {
+            let silent = tracker.of(node).and_then(|agent| agent.silent_for(now));
+            silent.is_some_and(|silent| now.saturating_duration_since(*at) < silent)
+        };
+        self.echoed.retain(|node, at| is_newer(node, at));
     }
 
     /// What is known of a node's agent; nothing while nobody listened.
@@ -154,7 +192,10 @@ impl Monitor {
             return Sight::default();
         };
         let verdict = self.verdicts.get(node).filter(|reached| reached.is_of(agent, now));
-        Sight { silent_for: agent.silent_for(now), verdict: verdict.map(|reached| reached.verdict) }
+        let silent_for = agent.silent_for(now);
+        let echoed_for = self.echoed.get(node).map(|at| now.saturating_duration_since(*at));
+        let out_of_reach_for = silent_for.map(|silent| silent.min(echoed_for.unwrap_or(silent)));
+        Sight { silent_for, verdict: verdict.map(|reached| reached.verdict), out_of_reach_for }
     }
 
     /// How many agents are heard, and how many were heard but are not any more.

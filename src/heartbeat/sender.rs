@@ -1,5 +1,5 @@
-//! The agent's socket: beats once a second, answers probes and runs errands. It goes on when the API is down, with the
-//! replicas that it knows.
+//! The agent's socket: beats once a second, asks its neighbours, answers probes and runs errands. It goes on when the API is
+//! down, with the replicas and neighbours that it knows.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use tokio::net::UdpSocket;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::node_volume_report::HeartbeatEndpoint;
@@ -16,8 +17,9 @@ use crate::runtime::random_unit;
 use crate::runtime::store::{ObjectKey, Store};
 
 use super::agent::{Agent, Outgoing};
-use super::keys::KeyPair;
+use super::keys::{self, KeyPair};
 use super::metrics::AgentMetrics;
+use super::peers::{Acquaintance, Heard};
 use super::replicas;
 use super::wire::LONGEST;
 
@@ -33,13 +35,33 @@ pub struct Source {
     pub namespace: String,
 }
 
-/// Starts to beat, from this address, until `cancel`; then says good-bye. Returns what others have to know.
+/// What the agent hears of its neighbours, and what a later process needs to ask them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Surroundings {
+    /// What it hears.
+    pub heard: Heard,
+    /// For a later process.
+    pub acquaintance: Acquaintance,
+}
+
+/// What runs, and what others have to know of it.
+pub struct Started<F> {
+    /// By what its heartbeats are known.
+    pub endpoint: HeartbeatEndpoint,
+    /// What it hears of its neighbours.
+    pub surroundings: watch::Receiver<Surroundings>,
+    /// The work.
+    pub work: F,
+}
+
+/// Starts to beat, from this address, until `cancel`; then says good-bye. `earlier` is what a process before knew.
 pub async fn start(
     at: SocketAddr,
     source: Source,
+    earlier: Option<Acquaintance>,
     metrics: AgentMetrics,
     cancel: CancellationToken,
-) -> Result<(HeartbeatEndpoint, impl Future<Output = ()> + Send)> {
+) -> Result<Started<impl Future<Output = ()> + Send>> {
     let failed = |source| Error::Io { context: format!("the heartbeat's address {at}"), source };
     let socket = UdpSocket::bind(at).await.map_err(failed)?;
     let bound = socket.local_addr().map_err(failed)?;
@@ -49,14 +71,21 @@ pub async fn start(
         address: bound.ip().to_string(),
         port: bound.port(),
     };
-    let sender = Sender { socket: Arc::new(socket), agent: Agent::new(keys), metrics };
-    Ok((endpoint, sender.run(source, cancel)))
+    let agent = match &earlier {
+        Some(earlier) => Agent::after(keys, earlier),
+        None => Agent::new(keys),
+    };
+    let now = Surroundings { heard: agent.heard(), acquaintance: agent.acquaintance() };
+    let (told, surroundings) = watch::channel(now);
+    let sender = Sender { socket: Arc::new(socket), agent, metrics, told };
+    Ok(Started { endpoint, surroundings, work: sender.run(source, cancel) })
 }
 
 struct Sender {
     socket: Arc<UdpSocket>,
     agent: Agent,
     metrics: AgentMetrics,
+    told: watch::Sender<Surroundings>,
 }
 
 impl Sender {
@@ -78,6 +107,7 @@ impl Sender {
                         let datagram = buffer.get(..length).unwrap_or_default();
                         let out = self.agent.receive(from, datagram, monotonic());
                         self.send(out);
+                        self.tell();
                     }
                 }
                 () = tokio::time::sleep_until(wake.into()) => {
@@ -88,12 +118,29 @@ impl Sender {
                         beat_at = next_beat(now);
                         let beats = self.agent.beat();
                         self.send(beats);
+                        self.ask();
                     }
                 }
             }
         }
         let last = self.agent.leave();
         self.send(last);
+    }
+
+    fn ask(&mut self) {
+        match self.agent.ask_neighbours(keys::random) {
+            Ok(questions) => self.send(questions),
+            Err(error) => tracing::warn!(%error, "no random numbers: no neighbours are asked"),
+        }
+    }
+
+    fn tell(&self) {
+        let now = Surroundings { heard: self.agent.heard(), acquaintance: self.agent.acquaintance() };
+        self.told.send_if_modified(|before| {
+            let is_new = *before != now;
+            *before = now;
+            is_new
+        });
     }
 
     /// A ConfigMap that is gone says nothing: who was known still is.

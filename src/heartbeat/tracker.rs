@@ -1,7 +1,7 @@
 //! Which agents are known, and when each was heard last, by this process and its own monotonic clock. Never heard is
 //! unknown. Time in which nobody was listening is nobody's silence.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -75,6 +75,8 @@ pub struct Tracker {
     keys: KeyPair,
     agents: HashMap<KeyId, Agent>,
     by_node: BTreeMap<String, KeyId>,
+    /// The keys of all agents in order.
+    ring: BTreeSet<KeyId>,
     /// Counters of keys that are known no more: none of their datagrams counts twice either.
     retired: HashMap<KeyId, u64>,
     ticked: Instant,
@@ -104,7 +106,7 @@ impl Tracker {
     /// Knows nobody yet.
     pub fn new(keys: KeyPair, now: Instant) -> Self {
         let (agents, by_node, retired) = (HashMap::new(), BTreeMap::new(), HashMap::new());
-        Self { keys, agents, by_node, retired, ticked: now }
+        Self { keys, agents, by_node, ring: BTreeSet::new(), retired, ticked: now }
     }
 
     /// Our own key.
@@ -129,11 +131,13 @@ impl Tracker {
         let Some(pair) = self.keys.with_agent(known.key) else { return };
         let counter = self.retired.remove(&id).unwrap_or_default();
         self.by_node.insert(node.to_owned(), id);
+        self.ring.insert(id);
         self.agents.insert(id, Agent { node: node.to_owned(), known, id, pair, counter, heard: None });
     }
 
     fn forget(&mut self, node: &str, id: KeyId) {
         self.by_node.remove(node);
+        self.ring.remove(&id);
         if let Some(agent) = self.agents.remove(&id) {
             if self.retired.len() >= RETIRED_MAX {
                 self.retired.clear();
@@ -184,6 +188,11 @@ impl Tracker {
     /// The agent with that key.
     pub fn by_key(&self, id: KeyId) -> Option<&Agent> {
         self.agents.get(&id)
+    }
+
+    /// The keys of all agents in order.
+    pub fn ring(&self) -> &BTreeSet<KeyId> {
+        &self.ring
     }
 
     /// All agents, by the names of their nodes.

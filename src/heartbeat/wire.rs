@@ -8,12 +8,14 @@
 //! | Probe | replica → (peer →) agent | answer this nonce |
 //! | Echo | agent → (peer →) replica | I am here, and this was the nonce |
 //! | Answer | peer → replica | what came back |
+//! | Introduce | replica → agent | these are your neighbours: whoever hears none of them is alone |
 //!
-//! Probe and Echo are sealed between the replica and the agent that is asked: the peer only carries them.
+//! Probe and Echo are sealed between the replica and the agent that is asked: the peer only carries them. Neighbours ask
+//! each other with the same two, sealed between them, and say good-bye with Leaving.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use super::keys::{KeyId, PairKey, TAG, Tag};
+use super::keys::{KeyId, PUBLIC, PairKey, PublicKey, TAG, Tag};
 
 /// Version of the protocol.
 const VERSION: u8 = 1;
@@ -29,8 +31,12 @@ pub const PROBE: usize = HEAD + NONCE + TAG;
 pub const ASK: usize = HEAD + 8 + 2 * (PLACE + PROBE) + TAG;
 /// Size of an Answer.
 pub const ANSWER: usize = HEAD + 8 + 1 + 2 * PROBE + TAG;
+/// Neighbours of an agent at most.
+pub const NEIGHBOURS_MAX: usize = 6;
+/// Size of an Introduce.
+pub const INTRODUCE: usize = HEAD + 1 + NEIGHBOURS_MAX * (PLACE + PUBLIC) + TAG;
 /// No datagram is longer.
-pub const LONGEST: usize = ASK;
+pub const LONGEST: usize = INTRODUCE;
 /// Bytes of a nonce.
 pub const NONCE: usize = 16;
 
@@ -68,6 +74,17 @@ pub enum Message {
         /// The witness's echo.
         witness: Option<Carried>,
     },
+    /// These are your neighbours.
+    Introduce(Vec<Neighbour>),
+}
+
+/// Another agent, as an agent has to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Its key.
+    pub key: PublicKey,
+    /// Where it is reached.
+    pub at: SocketAddr,
 }
 
 /// A probe, and where to.
@@ -122,6 +139,16 @@ pub fn seal(key: &PairKey, sender: KeyId, counter: u64, message: &Message) -> Ve
                 bytes.extend(echo.unwrap_or([0; PROBE]));
             }
         }
+        Message::Introduce(neighbours) => {
+            let known = neighbours.iter().take(NEIGHBOURS_MAX);
+            bytes.push(u8::try_from(known.len()).unwrap_or_default());
+            let written = known.map(|one| (place(one.at), one.key.bytes()));
+            let empty = std::iter::repeat(([0; PLACE], [0; PUBLIC]));
+            for (place, key) in written.chain(empty).take(NEIGHBOURS_MAX) {
+                bytes.extend(place);
+                bytes.extend(key);
+            }
+        }
     }
     let tag = key.tag(&bytes);
     bytes.extend(tag);
@@ -150,6 +177,7 @@ pub fn parse(bytes: &[u8]) -> Option<Datagram<'_>> {
         4 => Message::Probe(rest.take()?),
         5 => Message::Echo(rest.take()?),
         6 => rest.answer()?,
+        7 => rest.introduce()?,
         _ => return None,
     };
     let is_whole = rest.0.is_empty();
@@ -164,6 +192,7 @@ fn kind(message: &Message) -> u8 {
         Message::Probe(_) => 4,
         Message::Echo(_) => 5,
         Message::Answer { .. } => 6,
+        Message::Introduce(_) => 7,
     }
 }
 
@@ -193,10 +222,26 @@ impl Reader<'_> {
         self.take().map(u64::from_be_bytes)
     }
 
-    fn errand(&mut self) -> Option<Errand> {
+    fn place(&mut self) -> Option<SocketAddr> {
         let address = IpAddr::V6(Ipv6Addr::from(self.take::<16>()?)).to_canonical();
         let port = u16::from_be_bytes(self.take()?);
-        Some(Errand { to: SocketAddr::new(address, port), probe: self.take()? })
+        Some(SocketAddr::new(address, port))
+    }
+
+    fn errand(&mut self) -> Option<Errand> {
+        Some(Errand { to: self.place()?, probe: self.take()? })
+    }
+
+    fn introduce(&mut self) -> Option<Message> {
+        let [count] = self.take::<1>()?;
+        let mut neighbours = Vec::new();
+        for _ in 0..NEIGHBOURS_MAX {
+            let at = self.place()?;
+            neighbours.push(Neighbour { at, key: PublicKey::from_bytes(self.take()?) });
+        }
+        let is_known = usize::from(count) <= NEIGHBOURS_MAX;
+        neighbours.truncate(usize::from(count));
+        is_known.then_some(Message::Introduce(neighbours))
     }
 
     fn answer(&mut self) -> Option<Message> {

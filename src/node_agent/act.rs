@@ -78,6 +78,7 @@ pub async fn report(cx: &Context, stores: &Stores, seen: Seen, stand: Option<&St
 
 fn tell(cx: &Context, seen: &Seen, written: &NodeVolumeReport) {
     tell_of_probes(cx, &seen.report, written);
+    tell_of_self_fencing(cx, &seen.report, written);
     let cleanup = |report: &NodeVolumeReport| report.status.as_ref().and_then(|status| status.cleanup.clone());
     let (before_it, Some(now)) = (cleanup(&seen.report), cleanup(written)) else { return };
     let same = |before: &&crate::api::node_volume_report::Cleanup| {
@@ -119,6 +120,23 @@ fn tell_of_probes(cx: &Context, before: &NodeVolumeReport, written: &NodeVolumeR
         let note = format!("node {}: {}", cx.settings.node_name, status::PROBES_HUNG);
         cx.events.publish(written.object_ref(&()), EventType::Warning, "ProbesHung", "Probe", note);
     }
+}
+
+fn tell_of_self_fencing(cx: &Context, before: &NodeVolumeReport, written: &NodeVolumeReport) {
+    let of = |report: &NodeVolumeReport| {
+        let conditions = report.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        conditions::find(conditions, status::SELF_FENCED).map(|found| (found.status.clone(), found.message.clone()))
+    };
+    let Some((state, message)) = of(written) else { return };
+    if of(before).is_some_and(|(before, _)| before == state) {
+        return;
+    }
+    let note = format!("node {}: {}", cx.settings.node_name, message);
+    let (kind, reason) = match state.as_str() {
+        "True" => (EventType::Warning, "SelfFenced"),
+        _ => (EventType::Normal, "SelfFencingOver"),
+    };
+    cx.events.publish(written.object_ref(&()), kind, reason, "SelfFence", note);
 }
 
 fn failure(id: &str, reason: &str, message: impl Into<String>) -> Failure {
@@ -217,7 +235,7 @@ fn done(id: &str, answer: Result<Answer, NoAnswer>) -> Result<(), Failure> {
         Ok(Answer::Removed) => Ok(()),
         Ok(Answer::Stuck(Stuck { id, reason, message })) => Err(failure(&id, &reason, message)),
         Ok(Answer::Failed(message)) => Err(failure(id, "NotPermitted", message)),
-        Ok(Answer::Inventory(_) | Answer::Probed(_)) => {
+        Ok(Answer::Inventory(_) | Answer::Probed(_) | Answer::SelfFenced(_)) => {
             Err(failure(id, "InternalError", "a child answered something else"))
         }
         Err(error) => {

@@ -17,6 +17,7 @@ use super::mounts::mountinfo::Mount;
 use super::mounts::read::{self, Request, Root};
 use super::probes;
 use super::probes::order::{Outcome, Probe};
+use super::self_fence::cut;
 
 /// First argument of a child, before the name of its task.
 pub const CHILD: &str = "child";
@@ -44,6 +45,8 @@ pub enum Task {
     Unmount(Removal),
     /// Ask a volume how it is.
     Probe(Probe),
+    /// Stop the access of pods, or give it back.
+    SelfFence(cut::Order),
 }
 
 impl Task {
@@ -54,6 +57,7 @@ impl Task {
             Self::Abort(_) => "abort",
             Self::Unmount(_) => "unmount",
             Self::Probe(_) => "probe",
+            Self::SelfFence(_) => "self-fence",
         }
     }
 }
@@ -95,6 +99,8 @@ pub enum Answer {
     Stuck(Stuck),
     /// What a probe found.
     Probed(Outcome),
+    /// What became of pods' access.
+    SelfFenced(cut::Done),
     /// The task could not be begun.
     Failed(String),
 }
@@ -132,6 +138,7 @@ fn obey(task: Task, detach: DetachLoop) -> Answer {
             Err(stuck) => Answer::Stuck(stuck),
         },
         Task::Probe(probe) => Answer::Probed(probes::child::obey(probe)),
+        Task::SelfFence(order) => Answer::SelfFenced(cut::obey(&order)),
     }
 }
 

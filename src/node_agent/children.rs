@@ -12,10 +12,12 @@ use tokio::process::{Child, Command};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
 
 use super::child::{Answer, CHILD, Order, Task};
+use super::self_fence::cut;
 
 /// Children alive at once.
 pub const CHILDREN_MAX: usize = 24;
-/// Places of these that only inventories may take: whatever hangs, the node can still be looked at.
+/// Places of these that only inventories and self-fencing may take: whatever hangs, the node can still be looked at, and its
+/// pods be stopped.
 const LOOKS: usize = 2;
 /// What a child that was killed may take to end before it counts as hung.
 const KILLED: Duration = Duration::from_millis(500);
@@ -117,7 +119,7 @@ impl Children {
     /// Runs a task about a volume or the node, for at most `deadline` from its start, and as long at most until a place
     /// is free.
     pub async fn run(&self, about: &str, task: Task, deadline: Duration) -> Result<Answer, NoAnswer> {
-        let place = tokio::time::timeout(deadline, self.place(matches!(task, Task::Inventory(_))));
+        let place = tokio::time::timeout(deadline, self.place(is_reserved(&task)));
         let Ok(Ok(place)) = place.await else { return Err(NoAnswer::AtTheCap) };
         let name = task.name();
         let order = Order { host: self.host.clone(), task };
@@ -154,6 +156,15 @@ impl Children {
             drop(place);
             drop(hangs);
         });
+    }
+}
+
+/// Whether a task has places of its own. What waits for storage has none.
+fn is_reserved(task: &Task) -> bool {
+    match task {
+        Task::Inventory(_) => true,
+        Task::SelfFence(order) => !matches!(order, cut::Order::Sync(_)),
+        Task::Abort(_) | Task::Unmount(_) | Task::Probe(_) => false,
     }
 }
 

@@ -116,6 +116,8 @@ pub struct Seen {
     pub addresses: Vec<String>,
     /// By what our heartbeats are known.
     pub heartbeat: Option<HeartbeatEndpoint>,
+    /// Whether self-fencing is over, and what is told of it; none where nothing was stopped in this boot.
+    pub self_fencing: Option<(bool, String)>,
     /// Our report, as it is.
     pub report: Arc<NodeVolumeReport>,
     /// The incident, if there is one to clean up after.

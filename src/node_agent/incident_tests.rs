@@ -70,6 +70,7 @@ fn reported(report: &NodeVolumeReport, incident: Incident, found: Result<Invento
         node_boot_id: String::new(),
         addresses: Vec::new(),
         heartbeat: None,
+        self_fencing: None,
         report: Arc::new(report.clone()),
         fence: Some(incident),
         has_fence: true,

@@ -83,6 +83,8 @@ pub struct Metrics {
     seconds: Histogram,
     remaining: Family<KindLabel, Gauge>,
     began: Arc<Mutex<Option<Instant>>>,
+    self_fences: Counter,
+    self_fenced_pods: Gauge,
 }
 
 impl Metrics {
@@ -106,6 +108,16 @@ impl Metrics {
             ),
             remaining: telemetry.register("node_cleanup_remaining", "What cannot be removed", Family::default()),
             began: Arc::default(),
+            self_fences: telemetry.register(
+                "node_self_fences",
+                "Times that protected pods were stopped since the node was alone",
+                Counter::default(),
+            ),
+            self_fenced_pods: telemetry.register(
+                "node_self_fenced_pods",
+                "Pods that are stopped now",
+                Gauge::default(),
+            ),
             looks: telemetry.register("node_volume_looks", "Looks at volumes by check and result", Family::default()),
             pass: telemetry.register(
                 "node_volume_pass_seconds",
@@ -120,6 +132,16 @@ impl Metrics {
             volumes: telemetry.register("node_volumes", "Volumes that are looked at", Gauge::default()),
             unhealthy: telemetry.register("node_volumes_unhealthy", "Of these, not Healthy", Gauge::default()),
         }
+    }
+
+    /// Protected pods are stopped.
+    pub fn self_fenced(&self) {
+        self.self_fences.inc();
+    }
+
+    /// So many are.
+    pub fn self_fenced_pods(&self, count: usize) {
+        self.self_fenced_pods.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Samples of one volume.

@@ -8,6 +8,7 @@ mod addresses;
 pub mod child;
 pub mod children;
 pub mod decide;
+mod disk;
 pub mod driver;
 #[cfg(test)]
 mod incident_tests;
@@ -20,6 +21,7 @@ pub mod observe;
 pub mod probes;
 mod reads;
 pub mod remnants;
+pub mod self_fence;
 pub mod status;
 #[cfg(test)]
 mod tests;
@@ -39,6 +41,7 @@ use crate::api::node_volume_report::{HeartbeatEndpoint, NodeVolumeReport};
 use crate::api::slim::{Node, PersistentVolume, Pod};
 use crate::api::volume_health_policy::VolumeHealthPolicy;
 use crate::error::Result;
+use crate::heartbeat::sender::Surroundings;
 use crate::runtime::apply::Writer;
 use crate::runtime::client::Clients;
 use crate::runtime::clock::Clock;
@@ -53,6 +56,8 @@ use children::Children;
 use driver::{Plugin, Plugins};
 use memory::Memory;
 use metrics::Metrics;
+use self_fence::record::Record;
+use self_fence::{Namespaces, Sources};
 use volumes::report::NodeHealth;
 
 /// Volumes cleaned at once.
@@ -111,6 +116,8 @@ pub struct Context {
     pub found: Arc<tokio::sync::Mutex<Option<Found>>>,
     /// By what its heartbeats are known, if it sends any.
     pub heartbeat: Option<HeartbeatEndpoint>,
+    /// What is told of self-fencing; nothing where no pod was stopped.
+    pub self_fence: Arc<watch::Sender<Option<self_fence::record::Told>>>,
     /// What is known of the health of the volumes; nothing before all of them were looked at once.
     pub health: Arc<watch::Sender<Option<Arc<NodeHealth>>>>,
 }
@@ -160,13 +167,23 @@ impl Stores {
 /// Memory shared with the work under way.
 pub type Shared = Arc<Mutex<Memory>>;
 
+/// Self-fencing, by what heartbeats tell of the neighbours and what an earlier process wrote down. Without heartbeats there is
+/// none.
+pub type Alone = (watch::Receiver<Surroundings>, Record);
+
 /// Works until `cancel`.
-pub async fn run(cx: Context, telemetry: &Telemetry, health: &Health, cancel: CancellationToken) {
+pub async fn run(cx: Context, alone: Option<Alone>, telemetry: &Telemetry, health: &Health, cancel: CancellationToken) {
     let watches = &cx.clients.watches;
     let by_name = format!("metadata.name={}", cx.settings.node_name);
     let bound = format!("spec.nodeName={}", cx.settings.node_name);
     let nodes: Store<Node> =
         Informer::new(Api::all(watches.clone()), "nodes").fields(&by_name).eager().spawn(cancel.clone(), telemetry);
+    let pods: Store<Pod> =
+        Informer::new(Api::all(watches.clone()), "pods").fields(&bound).eager().spawn(cancel.clone(), telemetry);
+    if let Some(alone) = alone {
+        // Whether or not the API has ever answered us.
+        fence_itself(&cx, pods.clone(), alone, telemetry, &cancel);
+    }
     let gate = health.gate("informers");
     gate.close("the first lists have not arrived");
     // Which volumes may be here depends on the Node.
@@ -187,7 +204,7 @@ pub async fn run(cx: Context, telemetry: &Telemetry, health: &Health, cancel: Ca
             .fields(&by_name)
             .eager()
             .spawn(cancel.clone(), telemetry),
-        pods: Informer::new(Api::all(watches.clone()), "pods").fields(&bound).eager().spawn(cancel.clone(), telemetry),
+        pods,
         volumes: Informer::new(Api::all(watches.clone()), "persistentvolumes")
             .keep(is_here)
             .spawn(cancel.clone(), telemetry),
@@ -198,6 +215,26 @@ pub async fn run(cx: Context, telemetry: &Telemetry, health: &Health, cancel: Ca
     }
     gate.open();
     serve(cx, stores, telemetry, cancel).await;
+}
+
+fn fence_itself(
+    cx: &Context,
+    pods: Store<Pod>,
+    (surroundings, earlier): Alone,
+    telemetry: &Telemetry,
+    cancel: &CancellationToken,
+) {
+    let watches = cx.clients.watches.clone();
+    let policies =
+        Informer::new(Api::all(watches.clone()), "resiliencypolicies").eager().spawn(cancel.clone(), telemetry);
+    let namespaces = {
+        let (telemetry, cancel) = (telemetry.clone(), cancel.clone());
+        Namespaces::new(move || {
+            Informer::new(Api::all(watches.clone()), "namespaces").eager().spawn(cancel.clone(), &telemetry)
+        })
+    };
+    let sources = Sources { policies, pods, namespaces };
+    tokio::spawn(self_fence::run(cx.clone(), sources, surroundings, earlier, cancel.clone()));
 }
 
 /// Works with what the stores hold, until `cancel`.
@@ -212,7 +249,13 @@ pub async fn serve(cx: Context, stores: Stores, telemetry: &Telemetry, cancel: C
         let queue = queue.clone();
         move || queue.add_after(Turn::Report, GATHER)
     };
-    tokio::spawn(volumes::watch(cx.clone(), stores.clone(), cancel.clone(), changed));
+    tokio::spawn(volumes::watch(cx.clone(), stores.clone(), cancel.clone(), changed.clone()));
+    let mut told = cx.self_fence.subscribe();
+    tokio::spawn(cancel.clone().run_until_cancelled_owned(async move {
+        while told.changed().await.is_ok() {
+            changed();
+        }
+    }));
     // A look waits for a place first, for as long at most.
     let deadline = Duration::from_secs(60) + cx.settings.inventory_timeout * 2;
     let agent = Arc::new(Agent { cx, stores, queue, memory: Shared::default(), checked: Mutex::default() });

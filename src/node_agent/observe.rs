@@ -18,7 +18,7 @@ use super::mounts::mountinfo::Device;
 use super::mounts::read::Request;
 use super::probes::blocking::{PROBE, PROBES_MAX};
 use super::probes::gather::LOOKING;
-use super::{Context, Stores, addresses};
+use super::{Context, Stores, addresses, self_fence};
 
 /// What an inventory is about: no name of a volume.
 const NODE: &str = "";
@@ -45,6 +45,7 @@ pub async fn observe(cx: &Context, stores: &Stores) -> Result<Option<Seen>> {
         node_boot_id: node.status.node_info.boot_id.clone(),
         addresses: addresses(cx, &report).await,
         heartbeat: cx.heartbeat.clone(),
+        self_fencing: cx.self_fence.borrow().as_ref().map(|told| (told.is_over, self_fence::words(told))),
         report,
         has_fence: fence.is_some(),
         fenced: fence.iter().flat_map(|fence| fenced(fence)).collect(),

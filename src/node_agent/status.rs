@@ -23,6 +23,8 @@ const TEXT_MAX: usize = 1024;
 /// What people have to know of probes that hang.
 pub const PROBES_HUNG: &str = "child processes wait for storage that does not answer, and cannot be killed: what may wait as \
                                they do is not asked any more. An answer or a reboot ends them";
+/// Condition: whether the agent has stopped protected pods, since its node was alone. Absent where it never has.
+pub const SELF_FENCED: &str = "SelfFenced";
 /// How often a report says only that something else of the same kind is left.
 const AT_MOST_EVERY: Duration = Duration::from_secs(60);
 
@@ -32,6 +34,13 @@ pub fn compute(seen: &Seen, stand: Option<&Stand>, now: Now) -> NodeVolumeReport
     let mut conditions = before.conditions.clone();
     let (state, reason, message) = ready(seen);
     conditions::set(&mut conditions, "Ready", state, reason, message, 0, now.wall);
+    if let Some((is_over, message)) = &seen.self_fencing {
+        let (state, reason) = match is_over {
+            false => (State::True, "ApiAndPeersLost"),
+            true => (State::False, "AccessGivenBack"),
+        };
+        conditions::set(&mut conditions, SELF_FENCED, state, reason, text(message), 0, now.wall);
+    }
     let cleanup = match stand {
         Some(stand) => Some(cleanup(stand, before.cleanup.as_ref(), now)),
         // The record stays as long as what it is about.

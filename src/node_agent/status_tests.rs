@@ -50,6 +50,7 @@ fn seen(before: NodeVolumeReportStatus) -> Seen {
         node_boot_id: "boot-1".into(),
         addresses: Vec::new(),
         heartbeat: None,
+        self_fencing: None,
         report: Arc::new(report),
         fence: Some(Incident { key, wanted: Vec::new(), unusable: Vec::new() }),
         has_fence: true,

@@ -65,6 +65,7 @@ impl Case {
             node_boot_id: "boot-1".into(),
             addresses: Vec::new(),
             heartbeat: None,
+            self_fencing: None,
             report: Arc::new(NodeVolumeReport::new("n", NodeVolumeReportSpec {})),
             fence: Some(incident),
             has_fence: true,

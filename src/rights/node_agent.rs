@@ -37,6 +37,16 @@ pub(super) const ROLES: &[Role] = &[
             Rule::new("bulkhead.dev", "nodefences", &[(READ, "what was cut off from the node and must be cleaned")]),
             Rule::new(
                 "bulkhead.dev",
+                "resiliencypolicies",
+                &[(READ, "whom it stops when its node is alone: which policies select its pods")],
+            ),
+            Rule::new(
+                "",
+                "namespaces",
+                &[(READ, "their labels, by which a policy may select pods; read only while a policy enables selfFencing")],
+            ),
+            Rule::new(
+                "bulkhead.dev",
                 "nodevolumereports",
                 &[(READ, "its report; the controller made it, with the Node as its owner")],
             ),

@@ -51,9 +51,13 @@ const S3_PURE: [&str; 4] = ["/mount_options.rs", "/decide.rs", "/publication.rs"
 /// Files of the heartbeat that do something.
 const HEARTBEAT_IMPURE: [&str; 4] = ["/announce.rs", "/listener.rs", "/metrics.rs", "/sender.rs"];
 
-/// Who rests on heartbeats: the controller that decides, by its observe and mod.
-const HEARTBEAT_USERS: [&str; 2] =
-    ["src/controllers/resiliency_policy/mod.rs", "src/controllers/resiliency_policy/observe.rs"];
+/// Who rests on heartbeats: the controller that decides, by its observe and mod; and the agent that may be alone.
+const HEARTBEAT_USERS: [&str; 4] = [
+    "src/controllers/resiliency_policy/mod.rs",
+    "src/controllers/resiliency_policy/observe.rs",
+    "src/node_agent/mod.rs",
+    "src/node_agent/self_fence/mod.rs",
+];
 
 fn layers_import_only_what_lies_below() -> Result<(), Failed> {
     let mut wrong = Vec::new();

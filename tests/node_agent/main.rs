@@ -12,12 +12,14 @@
 
 mod bench;
 mod cleaning;
+mod outside;
 mod plugin;
 mod probes;
 mod probes_blocking;
 mod probes_hung;
 mod refusing;
 mod timed;
+mod self_fencing;
 mod volumes;
 mod world;
 
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         probes_hung::trials(),
         volumes::trials(),
         timed::trials(),
+        self_fencing::trials(),
     ];
     let mut trials: Vec<_> = groups.into_iter().flatten().collect();
     if !root {

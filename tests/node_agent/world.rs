@@ -31,6 +31,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::outside::Outside;
 use super::plugin::{Behaviour, DRIVER, Plugin};
 
 pub const NODE: &str = "worker-1";
@@ -51,6 +52,7 @@ pub struct World {
     pub history: Arc<Mutex<Vec<NodeVolumeReportStatus>>>,
     /// Pods that the API has, beside those that the watch has told of.
     pub untold: Arc<Mutex<Vec<Value>>>,
+    pub outside: Outside,
     agent: Option<CancellationToken>,
     _folder: tempfile::TempDir,
 }
@@ -106,6 +108,7 @@ impl World {
             events: Arc::default(),
             history: Arc::default(),
             untold: Arc::default(),
+            outside: Outside::new(),
             agent: None,
             _folder: folder,
         }
@@ -216,8 +219,10 @@ impl World {
             turns: Arc::new(Semaphore::new(VOLUMES_AT_ONCE)),
             found: Arc::default(),
             heartbeat: None,
+            self_fence: Arc::default(),
             health: Arc::default(),
         };
+        self.outside.start(&cx, &self.stores, &cancel);
         let (stores, token) = (self.stores.clone(), cancel.clone());
         tokio::spawn(async move { node_agent::serve(cx, stores, &telemetry, token).await });
         self.agent = Some(cancel);
@@ -232,11 +237,12 @@ impl World {
     /// An API that takes reports and Events.
     fn api(&self) -> Client {
         let (stores, history, events) = (self.stores.clone(), self.history.clone(), self.events.clone());
-        let untold = self.untold.clone();
+        let (untold, outside) = (self.untold.clone(), self.outside.clone());
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
             let (stores, history, events) = (stores.clone(), history.clone(), events.clone());
-            let untold = untold.clone();
+            let (untold, outside) = (untold.clone(), outside.clone());
             async move {
+                outside.api_answers().await;
                 let (parts, body) = request.into_parts();
                 let body = axum::body::to_bytes(Body::new(body), usize::MAX).await.unwrap();
                 let key = ObjectKey::cluster(NODE);
@@ -248,6 +254,14 @@ impl World {
                         history.lock().unwrap().extend(report.status.clone());
                         stores.reports.insert(report.clone());
                         serde_json::to_value(report).unwrap()
+                    }
+                    (&Method::GET, path)
+                        if path.ends_with("/nodefences/worker-1") && stores.fences.get(&key).is_none() =>
+                    {
+                        let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                                             "message": "not found", "reason": "NotFound", "code": 404 });
+                        let body = Body::from(status.to_string());
+                        return Ok(Response::builder().status(StatusCode::NOT_FOUND).body(body).unwrap());
                     }
                     (&Method::GET, path) if path.ends_with("/nodefences/worker-1") => {
                         serde_json::to_value(stores.fences.get(&key).as_deref()).unwrap()

@@ -8,6 +8,7 @@ mod health;
 mod s3;
 mod s3_faults;
 mod scenes;
+mod self_fencing;
 mod shared_volume;
 mod story;
 mod table;
@@ -64,6 +65,7 @@ async fn play(cluster: &RealCluster, scene: Scene) -> Outcome {
         Scene::NodeMadeAnew => scenes::node_made_anew(cluster).await,
         Scene::TwoOfThree => scenes::two_of_three(cluster).await,
         Scene::TwoOfThreeWithBrakes => scenes::two_of_three_with_brakes(cluster).await,
+        Scene::SelfFencing => self_fencing::ends_before_the_fence(cluster).await,
         Scene::DeadFileServer => health::dead_file_server(cluster).await,
         Scene::LocalFolderGone => health::local_folder_gone(cluster).await,
         Scene::DeadFileServerMoves => health::dead_file_server_moves_the_pod(cluster).await,

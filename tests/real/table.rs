@@ -123,6 +123,7 @@ pub enum Scene {
     NodeMadeAnew,
     TwoOfThree,
     TwoOfThreeWithBrakes,
+    SelfFencing,
     DeadFileServer,
     LocalFolderGone,
     DeadFileServerMoves,
@@ -159,7 +160,7 @@ const fn row(scene: Scene, name: &'static str, ordinary: bool, expected: &'stati
 }
 
 /// All scenes.
-pub const SCENES: [Row; 36] = [
+pub const SCENES: [Row; 37] = [
     row(
         Scene::LeaderOnTheFailingNode,
         "leader_on_the_failing_node",
@@ -204,6 +205,12 @@ pub const SCENES: [Row; 36] = [
         "two_of_three_nodes_with_brakes",
         false,
         "default limits: no NodeFence, 0 deletes; healed: both write on",
+    ),
+    row(
+        Scene::SelfFencing,
+        "self_fencing_ends_before_the_fence",
+        true,
+        "cut off from API and neighbours, storage up, the fence held up: the node stops its own writer, and nothing that its kubelet starts anew writes; moved, cleaned by the agent",
     ),
     row(
         Scene::DeadFileServer,

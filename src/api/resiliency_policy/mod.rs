@@ -6,6 +6,7 @@ mod fencing;
 mod limits;
 mod plugins;
 mod release;
+mod self_fencing;
 mod status;
 mod storage;
 mod windows;
@@ -16,6 +17,7 @@ pub use fencing::*;
 pub use limits::*;
 pub use plugins::*;
 pub use release::*;
+pub use self_fencing::*;
 pub use status::*;
 pub use storage::*;
 pub use windows::*;
@@ -60,6 +62,7 @@ use super::time::Duration;
     printcolumn(name = "FENCES", type_ = "string", json_path = ".status.activeFences", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.selfFencing) || !has(self.detection) || self.selfFencing.mode != 'Enabled' || duration(self.selfFencing.after) < duration(self.detection.kubelet.suspectAfter) + duration(self.detection.kubelet.decisiveAfter)").message("selfFencing.after must be shorter than detection.kubelet.suspectAfter plus decisiveAfter, or the node could still write when it is declared failed").field_path(".selfFencing.after"))]
 pub struct ResiliencyPolicySpec {
     /// What the policy may do: DryRun records the plan it would execute, RequireApproval waits for spec.approval of the
     /// NodeFence, Enforce acts.
@@ -99,6 +102,10 @@ pub struct ResiliencyPolicySpec {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub maintenance_windows: Vec<MaintenanceWindow>,
+    /// Optional cut-off by the node itself.
+    #[serde(default)]
+    #[schemars(transform = empty_default)]
+    pub self_fencing: SelfFencing,
 }
 
 impl ResiliencyPolicySpec {

@@ -15,7 +15,7 @@ use super::decide::{Seen, effective, may_be_released};
 type IsStricter = fn(&ResiliencyPolicySpec, &ResiliencyPolicySpec) -> bool;
 
 /// The fields of which the strictest value holds for a pod, as [`super::select::Effective`] combines them.
-const FIELDS: [(&str, IsStricter); 21] = [
+const FIELDS: [(&str, IsStricter); 22] = [
     ("mode", |mine, other| other.mode < mine.mode),
     ("triggers.nodeFailure", |mine, other| {
         mine.triggers.node_failure == NodeFailureAction::Release
@@ -78,6 +78,10 @@ const FIELDS: [(&str, IsStricter); 21] = [
     }),
     ("release.detach", |mine, other| {
         mine.release.detach == DetachMode::Automatic && other.release.detach == DetachMode::VolumeAttachments
+    }),
+    ("selfFencing", |mine, other| {
+        let other = other.self_fencing.deadline();
+        other.is_some_and(|other| mine.self_fencing.deadline().is_none_or(|mine| other < mine))
     }),
     ("limits.cooldown", |mine, other| other.limits.cooldown.get() > mine.limits.cooldown.get()),
 ];

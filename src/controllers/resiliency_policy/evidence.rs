@@ -68,7 +68,9 @@ pub fn declares(
     // Heartbeats share the way of the kubelet's word, so they count beside another sign only: the taint, what the array
     // says, or two renewals of the Lease that are missed, which by themselves say nothing yet.
     let lost = silence.heartbeat.is_confirmed(policies.agent_suspect_after());
-    let agent = lost && (kubelet || missed || storage.is_some());
+    // Before the taint an agent that cuts its node off by itself is given the time for it.
+    let in_time = kubelet || silence.heartbeat.has_had_time(policies.self_fencing_after());
+    let agent = lost && in_time && (kubelet || missed || storage.is_some());
     let lease = agent && missed && !kubelet;
     let agreeing = [kubelet || lease, independent.is_some(), agent, storage.is_some()];
     let agreeing = agreeing.into_iter().filter(|says| *says).count();

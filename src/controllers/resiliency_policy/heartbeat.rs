@@ -15,6 +15,9 @@ use super::evidence::{self, Silence};
 
 /// A kubelet renews its Lease every 10 s: after this time two renewals are missed.
 pub const TWO_RENEWALS: Duration = Duration::from_secs(21);
+/// What self-fencing takes after its deadline: an echo that no peer brought us (2 s between two rounds, 1.2 s for one), and
+/// the end of the containers.
+const SELF_FENCING_TAKES: Duration = Duration::from_secs(5);
 /// After so many nodes were silent at once that it must have been us who did not hear, nothing is believed for this time.
 const DEAF_FOR: Duration = Duration::from_secs(60);
 
@@ -25,6 +28,8 @@ pub struct Heartbeat {
     pub silent_for: Option<Duration>,
     /// How many of how many peers that were asked do not reach it; none while they do not agree that it is out of reach.
     pub against: Option<(usize, usize)>,
+    /// Time since it was heard last, by us or by a peer that was asked.
+    pub out_of_reach_for: Option<Duration>,
 }
 
 impl Heartbeat {
@@ -36,6 +41,12 @@ impl Heartbeat {
     /// Whether the peers say so too.
     pub fn is_confirmed(&self, suspect_after: Duration) -> bool {
         self.is_lost(suspect_after) && self.against.is_some()
+    }
+
+    /// Whether an agent that cuts its own node off after that loss has done so by now, if it could. It proves nothing.
+    pub fn has_had_time(&self, self_fencing: Option<Duration>) -> bool {
+        let loss = self.out_of_reach_for.unwrap_or_default();
+        self_fencing.is_none_or(|after| loss >= after.saturating_add(SELF_FENCING_TAKES))
     }
 
     /// The row of the plan.

@@ -50,7 +50,7 @@ use crate::api::node_fence::NodeFence;
 use crate::api::slim::Node;
 use crate::controllers::{Context, reference};
 use crate::error::Result;
-use crate::heartbeat::listener::{Heartbeats, Sources};
+use crate::heartbeat::listener::{Heartbeats, Sources, Wish};
 use crate::runtime::clock::Now;
 use crate::runtime::events::EventType;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
@@ -109,11 +109,12 @@ fn hear(cx: &Context, heartbeats: &Heartbeats, queue: &Queue<&'static str>, canc
     let Some(mut changes) = heartbeats.changes() else { return };
     let sources = Sources { nodes: cx.stores.nodes.clone(), reports: cx.stores.node_reports.clone() };
     let (policies, leadership) = (cx.stores.policies.clone(), cx.writer.leadership().clone());
-    let ask = move || {
-        leadership.remaining()?;
-        heartbeat::suspect_after(policies.list().iter().map(Arc::as_ref))
+    let wish = move || {
+        let policies = if leadership.remaining().is_some() { policies.list() } else { Vec::new() };
+        let introduce = policies.iter().any(|policy| policy.spec.self_fencing.deadline().is_some());
+        Wish { ask_after: heartbeat::suspect_after(policies.iter().map(Arc::as_ref)), introduce }
     };
-    tokio::spawn(heartbeats.clone().run(sources, ask, cancel.clone()));
+    tokio::spawn(heartbeats.clone().run(sources, wish, cancel.clone()));
     let queue = queue.clone();
     tokio::spawn(async move {
         while changes.changed().await.is_ok() {

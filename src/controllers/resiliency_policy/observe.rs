@@ -88,7 +88,7 @@ fn heard(heartbeats: &Heartbeats, node: &str) -> Heartbeat {
         Some(Verdict::Unreachable { against, asked }) => Some((against, asked)),
         Some(Verdict::Reachable | Verdict::Inconclusive | Verdict::TooFewPeers) | None => None,
     };
-    Heartbeat { silent_for: sight.silent_for, against }
+    Heartbeat { silent_for: sight.silent_for, against, out_of_reach_for: sight.out_of_reach_for }
 }
 
 /// One node as the API has it now; `None` when it is gone.

@@ -94,6 +94,11 @@ impl<'a> Effective<'a> {
         self.specs().map(|spec| spec.detection.agent.suspect_after.get()).max().unwrap_or(Duration::MAX)
     }
 
+    /// After which loss the node's agent stops the pod itself; of several policies the first deadline.
+    pub fn self_fencing_after(&self) -> Option<Duration> {
+        self.specs().filter_map(|spec| spec.self_fencing.deadline()).min()
+    }
+
     /// Whether every policy counts this taint. Cordons and our own taints never count.
     pub fn counts_taint(&self, taint: &k8s_openapi::api::core::v1::Taint) -> bool {
         self.specs().all(|spec| spec.detection.counts_taint(taint))

@@ -1,5 +1,6 @@
 mod monitor;
 mod network;
+mod peers;
 mod wire;
 
 use std::net::SocketAddr;

@@ -69,6 +69,26 @@ fn an_echo_of_the_node_vetoes() {
 }
 
 #[test]
+fn whom_a_peer_reached_is_not_out_of_reach() {
+    let mut network = Network::new(6, TWO);
+    network.run(seconds(5));
+    // Only the way to the replica is gone: it may know of its neighbours all the time.
+    network.cut.insert((Some(0), None));
+    network.run(seconds(20));
+    let sight = network.of(0);
+    assert!(sight.silent_for.unwrap() >= seconds(19) && sight.out_of_reach_for.unwrap() <= seconds(4), "{sight:?}");
+    network.off.insert(0);
+    network.run(seconds(10));
+    let sight = network.of(0);
+    let out_of_reach = sight.out_of_reach_for.unwrap();
+    assert!(is_unreachable(sight) && out_of_reach >= seconds(10) && out_of_reach <= seconds(14), "{sight:?}");
+    network.off.remove(&0);
+    network.cut.clear();
+    network.run(seconds(2));
+    assert!(network.of(0).out_of_reach_for.unwrap() <= seconds(1));
+}
+
+#[test]
 fn too_few_peers_decide_nothing() {
     for (agents, zones, cut_off, enough) in [
         (4, &[][..], vec![], true),
@@ -296,6 +316,47 @@ fn pauses_of_two_seconds_declare_nobody() {
         assert!((0..5).all(|number| !is_unreachable(network.of(number))));
     }
     assert!(!network.verdicts.iter().any(|verdict| matches!(verdict, Verdict::Unreachable { .. })));
+}
+
+#[test]
+fn a_rolling_upgrade_and_then_another_leader_declare_nobody() {
+    let mut network = Network::new(6, TWO);
+    network.monitor.introduce(true);
+    network.run(seconds(15));
+    for number in 0..6 {
+        let last = network.agents.get_mut(&number).unwrap().leave();
+        let replica = network.replica().at;
+        for (_, datagram) in last.iter().filter(|(to, _)| *to == replica) {
+            network.monitor.receive(datagram, network.now).unwrap();
+        }
+        network.off.insert(number);
+        network.run(seconds(8));
+        network.off.remove(&number);
+        network.begin(number, keys(100 + number as u8), Some(TWO[number % 2].to_owned()));
+        network.run(seconds(2));
+    }
+    network.restart_replica(keys(254));
+    network.run(seconds(5));
+    network.tell_replica();
+    network.run(seconds(20));
+    assert_eq!(network.verdicts, [], "nobody was even asked about anybody");
+    assert!((0..6).all(|number| network.of(number).silent_for.unwrap() <= seconds(1)));
+}
+
+#[test]
+fn lost_datagrams_declare_nobody() {
+    // A quarter of an hour each.
+    for loss in [10, 100] {
+        let mut network = Network::new(20, TWO);
+        network.loss = loss;
+        network.run(seconds(900));
+        let against = network.verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Unreachable { .. })).count();
+        assert_eq!(against, 0, "{loss} of 1000 lost: {:?}", network.verdicts);
+        // And who dies is found all the same.
+        network.off.insert(0);
+        network.run(seconds(12));
+        assert!(is_unreachable(network.of(0)), "{loss} of 1000 lost");
+    }
 }
 
 #[test]

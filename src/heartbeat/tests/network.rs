@@ -23,6 +23,7 @@ pub struct Network {
     pub now: Instant,
     step: u64,
     fresh: u128,
+    dice: u64,
     /// Agents that are off: they neither send nor receive.
     pub off: BTreeSet<usize>,
     /// Ways that are cut: the datagrams of the first do not reach the second. `None` is the replica.
@@ -31,6 +32,8 @@ pub struct Network {
     pub is_paused: bool,
     /// Whether it asks peers.
     pub asks: bool,
+    /// Of a thousand datagrams so many are lost.
+    pub loss: u64,
     pub verdicts: Vec<Verdict>,
     pub refused: Vec<Refusal>,
     /// All that reached the replica.
@@ -48,10 +51,12 @@ impl Network {
             now,
             step: 0,
             fresh: 1,
+            dice: 1,
             off: BTreeSet::new(),
             cut: BTreeSet::new(),
             is_paused: false,
             asks: true,
+            loss: 0,
             verdicts: Vec::new(),
             refused: Vec::new(),
             taped: Vec::new(),
@@ -65,8 +70,12 @@ impl Network {
 
     /// An agent's process begins, and its node's report tells of it.
     pub fn begin(&mut self, number: usize, keys: KeyPair, zone: Option<String>) {
+        self.begin_with(number, Agent::new(keys.clone()), keys, zone);
+    }
+
+    /// The same with what an earlier process knew.
+    pub fn begin_with(&mut self, number: usize, mut agent: Agent, keys: KeyPair, zone: Option<String>) {
         let known = Known { key: keys.public(), at: address(number as u16), zone };
-        let mut agent = Agent::new(keys);
         agent.set_replicas(&[self.replica()]);
         self.monitor.know(&name(number), Some(known.clone()));
         self.known.insert(number, known);
@@ -106,7 +115,16 @@ impl Network {
         let now = self.now;
         let mut flying: VecDeque<(Option<usize>, Outgoing)> = VecDeque::new();
         for (number, agent) in self.agents.iter_mut().filter(|(number, _)| !self.off.contains(number)) {
-            let beats = if self.step.is_multiple_of(10) { agent.beat() } else { Vec::new() };
+            let mut beats = Vec::new();
+            if self.step.is_multiple_of(10) {
+                let fresh = &mut self.fresh;
+                let nonce = || {
+                    *fresh += 1;
+                    Ok((*fresh << 64 | *fresh).to_be_bytes())
+                };
+                beats = agent.beat();
+                beats.extend(agent.ask_neighbours(nonce).unwrap());
+            }
             flying.extend(beats.into_iter().chain(agent.due(now)).map(|out| (Some(*number), out)));
         }
         if self.step.is_multiple_of(2) && !self.is_paused {
@@ -130,7 +148,7 @@ impl Network {
     }
 
     fn deliver(&mut self, from: Option<usize>, to: Option<usize>, datagram: &[u8]) -> Vec<Outgoing> {
-        if self.cut.contains(&(from, to)) {
+        if self.cut.contains(&(from, to)) || self.is_lost() {
             return Vec::new();
         }
         let Some(number) = to else {
@@ -144,6 +162,21 @@ impl Network {
         let is_off = self.off.contains(&number);
         let agent = self.agents.get_mut(&number).filter(|_| !is_off);
         agent.map(|agent| agent.receive(source, datagram, self.now)).unwrap_or_default()
+    }
+}
+
+impl Network {
+    /// The same for each run (the constants are those of Knuth's MMIX).
+    fn is_lost(&mut self) -> bool {
+        self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.dice >> 33) % 1_000 < self.loss
+    }
+
+    /// Cuts a node off from everybody.
+    pub fn cut_off(&mut self, number: usize) {
+        for other in self.agents.keys().copied().map(Some).chain([None]) {
+            self.cut.extend([(Some(number), other), (other, Some(number))]);
+        }
     }
 }
 

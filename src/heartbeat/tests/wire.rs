@@ -9,6 +9,7 @@ use super::{address, keys};
 fn messages() -> Vec<(Message, usize)> {
     let pair = keys(1).with_replica(keys(2).public()).unwrap();
     let probe = carried(&seal(&pair, KeyId([3; 8]), 1, &Message::Probe([4; NONCE]))).unwrap();
+    let neighbour = |at| Neighbour { key: keys(9).public(), at };
     let errand = |to| Errand { to, probe };
     let six = "[fd00::1]:9810".parse().unwrap();
     vec![
@@ -19,6 +20,8 @@ fn messages() -> Vec<(Message, usize)> {
         (Message::Echo([6; NONCE]), PROBE),
         (Message::Answer { round: 7, target: None, witness: Some(probe) }, ANSWER),
         (Message::Answer { round: 7, target: Some(probe), witness: None }, ANSWER),
+        (Message::Introduce(Vec::new()), INTRODUCE),
+        (Message::Introduce(vec![neighbour(six), neighbour(address(3))]), INTRODUCE),
     ]
 }
 
@@ -102,7 +105,7 @@ fn random_bytes_are_read_or_not_and_never_panic() {
         bytes[1] = (turn % 8) as u8;
         bytes[length] ^= turn as u8;
         if let Some(read) = parse(&bytes[..length]) {
-            let sizes = [BEAT, ASK, PROBE, ANSWER];
+            let sizes = [BEAT, ASK, PROBE, ANSWER, INTRODUCE];
             assert!(sizes.contains(&length), "{read:?} of {length} bytes");
         }
     }

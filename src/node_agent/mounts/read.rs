@@ -92,6 +92,13 @@ pub fn mounts() -> io::Result<Vec<mountinfo::Mount>> {
 
 type Failed = (String, io::Error);
 
+/// All folders of CSI volumes in pods, as far as their names can be read.
+pub fn pod_folders(root: &Root) -> Result<Vec<Folder>, (String, io::Error)> {
+    let mut found = Vec::new();
+    folders(root, &mut found, &mut Vec::new())?;
+    Ok(found)
+}
+
 /// All folders of CSI volumes in pods.
 fn folders(root: &Root, found: &mut Vec<Folder>, unknown: &mut Vec<Unknown>) -> Result<(), Failed> {
     for pod in root.names("pods", unknown)? {

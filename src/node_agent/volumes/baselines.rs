@@ -2,23 +2,17 @@
 //! unmounted while no agent ran is a plain folder to who does not know better.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::fd::OwnedFd;
+use std::io;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::super::Settings;
-use super::super::lock::FOLDER;
+use super::super::disk;
 use super::super::probes::{self, Baseline, HostView};
 use super::subjects::Found;
 
 /// Name of the file.
 const FILE: &str = "volumes.json";
-/// Longest file that is read, in bytes.
-const LENGTH_MAX: u64 = 16 * 1024 * 1024;
 
 /// What was seen first, by uid of the PersistentVolume.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +40,7 @@ impl Baselines {
     pub async fn read(settings: &Settings) -> Self {
         let (host, root, boot) = (settings.host.clone(), settings.kubelet_root.clone(), settings.boot_id_file.clone());
         let read =
-            tokio::task::spawn_blocking(move || Ok::<_, io::Error>((load(&host, &root)?, boot_id(&boot)?))).await;
+            tokio::task::spawn_blocking(move || Ok::<_, io::Error>((load(&host, &root)?, disk::boot_id(&boot)?))).await;
         let (stored, boot_id) = match read.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
             Ok(read) => read,
             Err(error) => {
@@ -71,8 +65,8 @@ impl Baselines {
         let (host, root, boot) = (settings.host.clone(), settings.kubelet_root.clone(), settings.boot_id_file.clone());
         let volumes = self.volumes.clone();
         let written = tokio::task::spawn_blocking(move || {
-            let stored = Stored { boot_id: boot_id(&boot)?, volumes };
-            store(&host, &root, &serde_json::to_vec(&stored)?)
+            let stored = Stored { boot_id: disk::boot_id(&boot)?, volumes };
+            disk::write(&host, &root, FILE, &serde_json::to_vec(&stored)?)
         });
         if let Err(error) = written.await.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
             tracing::warn!(%error, "what was seen of volumes first cannot be written down: a restart sees it anew");
@@ -133,45 +127,11 @@ fn next(before: Option<&Kept>, now: Option<Baseline>) -> Option<Kept> {
     }
 }
 
-fn boot_id(path: &str) -> io::Result<String> {
-    Ok(std::fs::read_to_string(path)?.trim().to_owned())
-}
-
-/// The agent's folder on the host.
-fn folder(host: &str, kubelet_root: &str) -> io::Result<OwnedFd> {
-    let path = OFlags::PATH | OFlags::CLOEXEC;
-    let host = rustix::fs::openat(CWD, format!("{host}/root"), path, Mode::empty())?;
-    let root = rustix::fs::openat2(host, kubelet_root, path | OFlags::DIRECTORY, Mode::empty(), ResolveFlags::IN_ROOT)?;
-    for made in ["plugins", FOLDER] {
-        match rustix::fs::mkdirat(&root, made, Mode::from_raw_mode(0o750)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    let confined = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    Ok(rustix::fs::openat2(root, FOLDER, path | OFlags::DIRECTORY, Mode::empty(), confined)?)
-}
-
 fn load(host: &str, kubelet_root: &str) -> io::Result<Stored> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = match rustix::fs::openat(folder(host, kubelet_root)?, FILE, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(Stored::default()),
-        opened => File::from(opened?),
-    };
-    let mut text = Vec::new();
-    file.take(LENGTH_MAX).read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
-}
-
-/// Replaces the file as a whole.
-fn store(host: &str, kubelet_root: &str, text: &[u8]) -> io::Result<()> {
-    let folder = folder(host, kubelet_root)?;
-    let new = format!("{FILE}.new");
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let mut file = File::from(rustix::fs::openat(&folder, &new, flags, Mode::from_raw_mode(0o600))?);
-    file.write_all(text)?;
-    file.sync_data()?;
-    Ok(rustix::fs::renameat(&folder, &new, &folder, FILE)?)
+    match disk::read(host, kubelet_root, FILE)? {
+        Some(text) => Ok(serde_json::from_slice(&text)?),
+        None => Ok(Stored::default()),
+    }
 }
 
 #[cfg(test)]

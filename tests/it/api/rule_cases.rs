@@ -69,6 +69,16 @@ fn policy() -> Vec<Case> {
             NEVER,
             vec![("/spec/detection/decisiveChannels", json!([])), ("/spec/detection/taints", json!([]))],
         ),
+        one("spec.selfFencing.after", "must be between 5s and 1h", "/spec/selfFencing", json!({"after": "4s"})),
+        create(
+            "spec.selfFencing.after",
+            "selfFencing.after must be shorter than detection.kubelet.suspectAfter plus decisiveAfter, or the node could still \
+             write when it is declared failed",
+            vec![
+                ("/spec/selfFencing", json!({"mode": "Enabled", "after": "45s"})),
+                ("/spec/detection/kubelet", json!({"suspectAfter": "15s", "decisiveAfter": "30s"})),
+            ],
+        ),
         one(
             "spec.detection.kubelet.suspectAfter",
             "must be between 11s and 10m",

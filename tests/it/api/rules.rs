@@ -171,14 +171,14 @@ pub async fn limits_and_enums_are_enforced(world: &World) -> Outcome {
     }
     // What a later release adds is refused, not ignored.
     let later =
-        changed(&sample("ResiliencyPolicy")?, "later", &vec![("/spec/selfFencing", json!({"mode": "Enabled"}))])?;
+        changed(&sample("ResiliencyPolicy")?, "later", &vec![("/spec/laterField", json!({"mode": "Enabled"}))])?;
     let strict = PatchParams {
         field_validation: Some(kube::api::ValidationDirective::Strict),
         ..PatchParams::apply("a-person").dry_run()
     };
     match api_of(&world.admin, &later)?.patch("later", &strict, &Patch::Apply(&later)).await {
-        Err(kube::Error::Api(status)) if status.message.contains("selfFencing") => Ok(()),
-        other => Err(format!("spec.selfFencing: {other:?}").into()),
+        Err(kube::Error::Api(status)) if status.message.contains("laterField") => Ok(()),
+        other => Err(format!("spec.laterField: {other:?}").into()),
     }
 }
 

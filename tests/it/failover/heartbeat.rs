@@ -67,7 +67,7 @@ async fn metric(cluster: &Cluster, name: &str) -> Result<Option<u64>, ClusterErr
     Ok(Some(line.and_then(|value| value.trim().parse().ok()).unwrap_or_default()))
 }
 
-async fn comes_to(cluster: &Cluster, name: &str, holds: impl Fn(u64) -> bool) -> Result<(), Failed> {
+pub async fn comes_to(cluster: &Cluster, name: &str, holds: impl Fn(u64) -> bool) -> Result<(), Failed> {
     let look = async || {
         let value = metric(cluster, name).await?;
         Ok(if value.is_some_and(&holds) { Ok(()) } else { Err(format!("{value:?}")) })
@@ -75,7 +75,7 @@ async fn comes_to(cluster: &Cluster, name: &str, holds: impl Fn(u64) -> bool) ->
     Ok(cluster.wait(name, SOON, look).await?)
 }
 
-const HEARD: &str = "bulkhead_heartbeat_nodes_heard";
+pub const HEARD: &str = "bulkhead_heartbeat_nodes_heard";
 const SILENT: &str = "bulkhead_heartbeat_nodes_silent";
 const REACHABLE: &str = "bulkhead_heartbeat_verdicts_total{verdict=\"Reachable\"}";
 const UNREACHABLE: &str = "bulkhead_heartbeat_verdicts_total{verdict=\"Unreachable\"}";
@@ -84,7 +84,7 @@ fn refused(result: &str) -> String {
     format!("bulkhead_heartbeat_datagrams_total{{result=\"{result}\"}}")
 }
 
-async fn fences(cluster: &Cluster) -> Result<Vec<NodeFence>, Failed> {
+pub async fn fences(cluster: &Cluster) -> Result<Vec<NodeFence>, Failed> {
     Ok(Api::all(cluster.client.clone()).list(&ListParams::default()).await?.items)
 }
 

@@ -9,6 +9,7 @@ mod external;
 mod finalizers;
 pub mod fleet;
 mod heartbeat;
+mod heartbeat_storage;
 mod identity;
 pub mod kept;
 mod kinds;
@@ -64,6 +65,7 @@ pub fn trials() -> Vec<Trial> {
             external::a_node_without_power_is_carried_through_by_the_next_controller,
         ),
         heartbeat::trial(),
+        heartbeat_storage::trial(),
         alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
         alone(
             "a_storm_of_taints_moves_nobody_and_a_killed_controller_is_replaced",

@@ -21,7 +21,8 @@ const NOTHING: &[Channel] = &[];
 const BOTH: &[Channel] = &[Channel::Kubelet, Channel::Agent];
 
 fn heartbeat(silent: u64, against: Option<(usize, usize)>) -> Heartbeat {
-    Heartbeat { silent_for: Some(Duration::from_secs(silent)), against }
+    let silent = Some(Duration::from_secs(silent));
+    Heartbeat { silent_for: silent, against, out_of_reach_for: silent }
 }
 
 fn with(node: &Node, lease: Option<u64>, heartbeat: Heartbeat) -> Silence {
@@ -90,6 +91,37 @@ fn a_lost_storage_path_is_such_a_sign() {
     assert_eq!(of(heartbeat(9, None), Some(path.clone())), [], "nor while the peers do not say so");
     let rows = of(heartbeat(9, PEERS), Some(path));
     assert_eq!(rows.iter().map(|row| row.channel).collect::<Vec<_>>(), [Channel::Agent, Channel::Storage]);
+}
+
+#[test]
+fn self_fencing_is_given_its_time() {
+    let (well, gone) = (node("n1"), unreachable("n1"));
+    let path = || Evidence {
+        channel: Channel::Storage,
+        state: EvidenceState::Failed,
+        backend: None,
+        since: time::stamp(now().wall),
+        reason: "BackendDisconnected".into(),
+        message: None,
+    };
+    let enabled = json!({ "selfFencing": { "mode": "Enabled", "after": "15s" } });
+    let disabled = json!({ "selfFencing": { "mode": "Disabled", "after": "15s" } });
+    let out_of_reach = |seconds| {
+        let seconds: Option<u64> = seconds;
+        Heartbeat { out_of_reach_for: seconds.map(Duration::from_secs), ..heartbeat(60, PEERS) }
+    };
+    for (name, node, spec, seconds, expected) in [
+        ("disabled", &well, &disabled, Some(4), 2),
+        ("not yet", &well, &enabled, Some(4), 0),
+        ("it may have acted, and what it does takes time", &well, &enabled, Some(19), 0),
+        ("a peer reached it since", &well, &enabled, Some(3), 0),
+        ("nobody knows when it was reached", &well, &enabled, None, 0),
+        ("it has had its time", &well, &enabled, Some(20), 2),
+        ("the taint waits for nothing", &gone, &enabled, Some(4), 3),
+    ] {
+        let found = evidence_beside(node, with(node, Some(4), out_of_reach(seconds)), spec, Some(path()));
+        assert_eq!(found.len(), expected, "{name}");
+    }
 }
 
 #[test]

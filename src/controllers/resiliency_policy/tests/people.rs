@@ -158,6 +158,7 @@ fn the_policy_that_asks_for_less_is_told_by_whom_and_in_what() {
         ("fencing.methods", json!({ "fencing": { "methods": [{ "type": "Unpublish" }] } })),
         ("release.detach", json!({ "release": { "detach": "VolumeAttachments" } })),
         ("limits.cooldown", json!({ "limits": { "cooldown": "1h" } })),
+        ("selfFencing", json!({ "selfFencing": { "mode": "Enabled" } })),
     ] {
         let policies = vec![selecting("lax", &json!({})), selecting("strict", &strict)];
         let pods = vec![pod("p0", "n0", &[csi("v0")])];

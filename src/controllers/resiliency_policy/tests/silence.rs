@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::api::slim::{Lease, Node};
 use crate::controllers::testing::*;
 
+use super::super::heartbeat::TWO_RENEWALS;
 use super::super::silence::{FencerTracker, SilenceTracker};
 
 fn lease(renewed: i64) -> Lease {
@@ -129,4 +130,26 @@ fn a_fencer_is_silent_when_its_lease_stands_still() {
         assert_eq!(tracker.is_silent("fencer", at(seconds)), silent, "after {seconds} s");
     }
     assert!(!tracker.is_silent("another", at(100)), "one without a Lease tells nothing");
+}
+
+/// With a lost heartbeat two missed renewals declare a node: an API server that is away must not make them up, with a relist
+/// when it is back, or without.
+#[test]
+fn an_api_server_that_is_away_makes_nobody_miss_two_renewals() {
+    for (away, relists) in [(10, false), (60, true), (60, false), (600, true)] {
+        let mut fed = Fed::new(&["a", "b", "c"], &[]);
+        fed.run(35, &node("a"));
+        let mut ages = Vec::new();
+        fed.stands = true;
+        for second in 0..away + 40 {
+            if second == away {
+                fed.stands = false;
+                fed.epoch.0 += u64::from(relists);
+            }
+            fed.run(1, &node("a"));
+            ages.extend(fed.age("a"));
+        }
+        let oldest = ages.into_iter().max();
+        assert!(oldest < Some(TWO_RENEWALS.as_secs()), "away for {away} s: {oldest:?}");
+    }
 }

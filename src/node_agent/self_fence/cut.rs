@@ -1,0 +1,296 @@
+//! What a child does to stop pods' access, and to give it back. All their processes are killed; and the kubelet's mounts of
+//! their volumes are covered by an empty file system that nobody can write to, so that what the kubelet starts anew has no
+//! volume. Nothing is unmounted: a container that starts on the node's own disk would take that for its volume.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::{Deserialize, Serialize};
+
+use super::super::mounts::layout::{self, Owner};
+use super::super::mounts::mountinfo::{self, Mount};
+use super::super::mounts::process;
+use super::super::mounts::read::{self, Root, is_gone};
+use super::super::mounts::vol_data::Record;
+
+/// By this name covers are told from all other mounts.
+const COVER: &str = "bulkhead-self-fencing";
+/// How long killed processes may take to end.
+const ENDS: Duration = Duration::from_secs(2);
+/// Pause between two looks at them.
+const PACE: Duration = Duration::from_millis(10);
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Tell which volumes pods have.
+    Volumes(String),
+    /// Stop the access of pods.
+    Stop(Stop),
+    /// Write what is in memory of these mounts.
+    Sync(Vec<String>),
+    /// Uncover these mounts.
+    GiveBack(GiveBack),
+}
+
+/// Whose access to stop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stop {
+    /// The kubelet's root folder.
+    pub kubelet_root: String,
+    /// The pods, by uid.
+    pub pods: BTreeSet<String>,
+    /// Whether their mounts are covered too.
+    pub cover: bool,
+}
+
+/// Which mounts to give back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GiveBack {
+    /// The kubelet's root folder.
+    pub kubelet_root: String,
+    /// The mounts.
+    pub paths: Vec<String>,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Done {
+    /// The volumes of pods.
+    Volumes(Vec<PodVolume>),
+    /// The access is stopped, as far as this says.
+    Stopped(Stopped),
+    /// All of it.
+    All,
+    /// This could not be done.
+    Failed(String),
+}
+
+/// A CSI volume that a pod has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PodVolume {
+    /// The pod's uid.
+    pub pod: String,
+    /// The name of its folder: that of the PersistentVolume.
+    pub volume: String,
+    /// CSI driver.
+    pub driver: String,
+}
+
+/// How far pods were stopped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// Mounts that were not covered before, and are.
+    pub covered: Vec<String>,
+    /// Processes that were killed.
+    pub killed: usize,
+    /// What is left, in words.
+    pub left: Vec<String>,
+}
+
+/// Does it.
+pub fn obey(order: &Order) -> Done {
+    let done = match order {
+        Order::Volumes(root) => volumes(root).map(Done::Volumes),
+        Order::Stop(stop) => stopped(stop).map(Done::Stopped),
+        Order::Sync(paths) => paths.iter().try_for_each(|path| sync(path)).map(|()| Done::All),
+        Order::GiveBack(give_back) => given_back(give_back).map(|()| Done::All),
+    };
+    done.unwrap_or_else(|error| Done::Failed(error.to_string()))
+}
+
+/// From the kubelet's folders alone: the API may be away.
+fn volumes(kubelet_root: &str) -> io::Result<Vec<PodVolume>> {
+    let root = Root::open(kubelet_root)?;
+    let folders = read::pod_folders(&root).map_err(|(path, error)| io::Error::other(format!("{path}: {error}")))?;
+    let volume = |folder: super::super::mounts::inventory::Folder| match folder.record {
+        Record::Of(data) => Some(PodVolume { pod: folder.pod, volume: folder.name, driver: data.driver }),
+        Record::Absent | Record::Unreadable(_) => None,
+    };
+    Ok(folders.into_iter().filter_map(volume).collect())
+}
+
+fn stopped(stop: &Stop) -> io::Result<Stopped> {
+    let mut done = Stopped::default();
+    // This first: it waits for no file system.
+    end(stop, &mut done)?;
+    if stop.cover {
+        match Root::open(&stop.kubelet_root) {
+            Ok(root) => cover_all(&root, stop, &mut done)?,
+            Err(error) => done.left.push(format!("{}: {error}", stop.kubelet_root)),
+        }
+        // Whoever was started meanwhile may have the volume still.
+        end(stop, &mut done)?;
+    }
+    done.left.sort();
+    done.left.dedup();
+    Ok(done)
+}
+
+/// Kills all processes of the pods, and waits until they have ended.
+fn end(stop: &Stop, done: &mut Stopped) -> io::Result<()> {
+    let until = Instant::now() + ENDS;
+    let mut killed = BTreeSet::new();
+    loop {
+        let found = processes_of(&stop.pods)?;
+        for (pid, view) in &found {
+            match kill(*pid, view) {
+                Ok(true) => _ = killed.insert(*pid),
+                Ok(false) => {}
+                Err(error) if is_gone(&error) => {}
+                Err(error) => done.left.push(format!("pid {pid}: {error}")),
+            }
+        }
+        if found.is_empty() || Instant::now() >= until {
+            done.left.extend(found.keys().map(|pid| format!("pid {pid}: it was killed and has not ended")));
+            done.killed += killed.len();
+            return Ok(());
+        }
+        std::thread::sleep(PACE);
+    }
+}
+
+fn cover_all(root: &Root, stop: &Stop, done: &mut Stopped) -> io::Result<()> {
+    for mount in of_pods(root, |pod| stop.pods.contains(pod))?.into_values().filter(|mount| !is_closed(mount)) {
+        match cover(root, &mount) {
+            Ok(()) => done.covered.push(mount.path),
+            Err(error) => done.left.push(format!("{}: {error}", mount.path)),
+        }
+    }
+    Ok(())
+}
+
+/// Mounts of pods' volumes and their sub-paths by path: of several the one on top.
+fn of_pods(root: &Root, is_wanted: impl Fn(&str) -> bool) -> io::Result<BTreeMap<String, Mount>> {
+    let below = |mount: &Mount| Some(mount.path.strip_prefix(&root.path)?.strip_prefix('/')?.to_owned());
+    let is_of = |mount: &Mount| match below(mount).as_deref().map(layout::owner) {
+        Some(Owner::Pod(pod, _)) => is_wanted(pod),
+        Some(Owner::Volume | Owner::Other) | None => false,
+    };
+    let mounts = read::mounts()?.into_iter().filter(|mount| mount.exact && is_of(mount));
+    Ok(mounts.map(|mount| (mount.path.clone(), mount)).collect())
+}
+
+fn is_cover(mount: &Mount) -> bool {
+    mount.fs_type == "tmpfs" && mount.source == COVER
+}
+
+fn is_closed(mount: &Mount) -> bool {
+    is_cover(mount) || mount.options.iter().any(|option| option == "ro")
+}
+
+/// What nobody can write to by its file system: a container's own mount of it may be made writable, and is not. A file has no
+/// room for a file system, so its mount alone is made read-only.
+fn cover(root: &Root, mount: &Mount) -> io::Result<()> {
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let (_held, path) = reached(root, mount)?;
+    match rustix::mount::mount(COVER, path.as_str(), "tmpfs", flags, c"size=4k,mode=0555") {
+        Err(Errno::NOTDIR) => remount(&path, mount, true),
+        done => Ok(done?),
+    }
+}
+
+/// A path to where something is mounted, through its folder, which was reached without any symbolic link.
+fn reached(root: &Root, mount: &Mount) -> io::Result<(OwnedFd, String)> {
+    let below = mount.path.strip_prefix(&root.path).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
+    let (folder, name) = root.parent(below)?;
+    let path = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
+    Ok((folder, path))
+}
+
+fn remount(path: &str, mount: &Mount, read_only: bool) -> io::Result<()> {
+    let mut flags = MountFlags::BIND;
+    flags.set(MountFlags::RDONLY, read_only);
+    // Flags that are not given would be taken away; the kernel keeps those of access times by itself.
+    for (option, flag) in [("nosuid", MountFlags::NOSUID), ("nodev", MountFlags::NODEV), ("noexec", MountFlags::NOEXEC)]
+    {
+        flags.set(flag, mount.options.iter().any(|found| found == option));
+    }
+    Ok(rustix::mount::mount_remount(path, flags, c"")?)
+}
+
+/// Only what is ours still: a path that is gone needs nothing.
+fn given_back(give_back: &GiveBack) -> io::Result<()> {
+    let root = Root::open(&give_back.kubelet_root)?;
+    let mounts = of_pods(&root, |_| true)?;
+    let mut outcome = Ok(());
+    for mount in give_back.paths.iter().filter_map(|path| mounts.get(path)).filter(|mount| is_closed(mount)) {
+        let (_held, path) = reached(&root, mount)?;
+        outcome = outcome.and(match is_cover(mount) {
+            true => rustix::mount::unmount(path.as_str(), UnmountFlags::NOFOLLOW).map_err(io::Error::from),
+            false => remount(&path, mount, false),
+        });
+    }
+    outcome
+}
+
+/// Through another mount of the same file system, such as the staged one: the pod's own is covered.
+fn sync(path: &str) -> io::Result<()> {
+    let mounts = read::mounts()?;
+    let on_top = |path: &str| mounts.iter().rfind(|mount| mount.path == path);
+    let Some(volume) = mounts.iter().rfind(|mount| mount.path == path && !is_cover(mount)) else { return Ok(()) };
+    let is_open = |mount: &&Mount| {
+        mount.device == volume.device && mount.exact && on_top(&mount.path).is_some_and(|top| top.id == mount.id)
+    };
+    let Some(open) = mounts.iter().find(is_open) else { return Ok(()) };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    Ok(rustix::fs::syncfs(rustix::fs::openat(CWD, open.path.as_str(), flags, Mode::empty())?)?)
+}
+
+/// The processes of pods, each with the mounts that it sees: a container has its pod's `etc-hosts` or its termination log
+/// mounted. The host's own are none of them.
+fn processes_of(pods: &BTreeSet<String>) -> io::Result<BTreeMap<u32, String>> {
+    let host = fs::read_link("/proc/self/ns/mnt")?.display().to_string();
+    let mut views: BTreeMap<String, bool> = BTreeMap::from([(host, false)]);
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Ok(folder) = process::folder(&Path::new("/proc").join(pid.to_string())) else { continue };
+        let Ok(view) = view(&folder) else { continue };
+        let is_theirs = match views.get(&view) {
+            Some(known) => *known,
+            None => {
+                // One that ends has none: what lives and sees the same tells.
+                let Some(mounts) = mounts_of(&folder) else { continue };
+                let is_theirs =
+                    mounts.iter().any(|mount| layout::pod_of_root(&mount.root).is_some_and(|pod| pods.contains(pod)));
+                views.insert(view.clone(), is_theirs);
+                is_theirs
+            }
+        };
+        if is_theirs {
+            found.insert(pid, view);
+        }
+    }
+    Ok(found)
+}
+
+fn view(folder: &Path) -> io::Result<String> {
+    Ok(fs::read_link(folder.join("ns/mnt"))?.display().to_string())
+}
+
+fn mounts_of(folder: &Path) -> Option<Vec<Mount>> {
+    let text = fs::read(folder.join("mountinfo")).ok().filter(|text| !text.is_empty())?;
+    mountinfo::parse(&text).ok()
+}
+
+/// Kills a process if it is still the one that was seen; whether it was.
+fn kill(pid: u32, seen: &str) -> io::Result<bool> {
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(false) };
+    let held = rustix::process::pidfd_open(number, PidfdFlags::empty())?;
+    // From here on the number is not given to another.
+    let folder = process::folder(&Path::new("/proc").join(pid.to_string()))?;
+    if view(&folder)? != seen {
+        return Ok(false);
+    }
+    rustix::process::pidfd_send_signal(held, Signal::KILL)?;
+    Ok(true)
+}

@@ -1,0 +1,93 @@
+//! A node whose heartbeat is lost and that its array has lost too: declared in seconds, long before two renewals of its Lease
+//! are missed. Kubernetes itself would take ten minutes.
+
+use std::time::{Duration, Instant};
+
+use bulkhead::api::node_fence::Channel;
+use bulkhead_testbed::TestbedOptions;
+use bulkhead_testbed::array::Link;
+use bulkhead_testbed::cluster::{Cluster, ClusterOptions, Workload};
+use bulkhead_testbed::process::Process;
+use libtest_mimic::{Failed, Trial};
+use serde_json::json;
+
+use super::agents;
+use super::fleet::{SOON, create_policy, options};
+use super::heartbeat::{HEARD, comes_to, fences};
+
+const NODES: usize = 6;
+/// Two renewals are missed after 21 s at the soonest.
+const SECONDS: Duration = Duration::from_secs(15);
+/// The shortest deadline, and the time that an agent is given after it.
+const SELF_FENCED: Duration = Duration::from_secs(10);
+
+pub fn trial() -> Trial {
+    let trial = super::alone("heartbeat_and_storage_tell_of_a_death_in_seconds", tell_of_a_death_in_seconds);
+    let ci = std::env::var("CI").is_ok_and(|value| value == "true");
+    match rustix::process::geteuid().is_root() || ci {
+        true => trial,
+        false => trial.with_kind("needs root").with_ignored_flag(true),
+    }
+}
+
+/// A cluster with a protected pod on each of two nodes, the second under a policy by which nodes fence themselves.
+async fn start() -> Result<Cluster, Failed> {
+    let testbed = TestbedOptions { node_monitor_grace_period: Duration::from_secs(600), ..options().testbed };
+    let mut controller_args = options().controller_args;
+    controller_args.extend(["--heartbeat-address=127.0.0.1", "--heartbeat-port=0"].map(str::to_owned));
+    let cluster = Cluster::start(ClusterOptions { nodes: NODES, testbed, controller_args, ..options() }).await?;
+    for (name, number, self_fencing) in
+        [("plain", 1, json!({})), ("alone", 2, json!({ "mode": "Enabled", "after": "5s" }))]
+    {
+        let spec = json!({
+            "limits": { "maxUnhealthy": "99%" },
+            "selfFencing": self_fencing,
+            "triggers": { "storagePathLoss": "Ignore" },
+            "detection": { "storage": { "period": "1s", "lossThreshold": 2, "recoveryThreshold": 2 } },
+        });
+        create_policy(&cluster.client, name, name, &spec).await?;
+        let labels = [("lane".to_owned(), name.to_owned())].into();
+        let set = Workload { labels, node: Some(format!("node-{number}")), ..Workload::new(name) };
+        cluster.stateful_set(&set).await?;
+        cluster.pods_ready(&set, SOON).await?;
+    }
+    Ok(cluster)
+}
+
+async fn tell_of_a_death_in_seconds() -> Result<(), Failed> {
+    let cluster = start().await?;
+    let mut agents = Vec::new();
+    for number in 1..=NODES {
+        agents.push(agents::start(&cluster, &format!("node-{number}")).await?);
+    }
+    comes_to(&cluster, HEARD, |heard| heard == NODES as u64).await?;
+    // The path alone, which the policy ignores, declares nobody: nor does it while heartbeats come.
+    let array = cluster.arrays.first().ok_or("no array")?.clone();
+    let id = cluster.node("node-1")?.csi_node_id().to_owned();
+    array.set_link(&id, Link::Refuse);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(fences(&cluster).await?.len(), 0);
+    array.set_link(&id, Link::Up);
+    let took = dies(&cluster, "node-1", agents.remove(0)).await?;
+    assert!(took < SECONDS, "{took:?}");
+    // Its agent, if it lives, has stopped its pods by then.
+    let took = dies(&cluster, "node-2", agents.remove(0)).await?;
+    assert!(took >= SELF_FENCED && took < SELF_FENCED + SECONDS, "{took:?}");
+    cluster.judge()?;
+    Ok(())
+}
+
+/// Node, agent and storage path of a node are gone; how long until it is declared.
+async fn dies(cluster: &Cluster, node: &str, agent: Process) -> Result<Duration, Failed> {
+    let array = cluster.arrays.first().ok_or("no array")?;
+    let died = Instant::now();
+    cluster.node(node)?.kill().await;
+    agent.kill().await;
+    array.set_link(cluster.node(node)?.csi_node_id(), Link::Refuse);
+    let fence = cluster.fence(node, "declared", SOON, |_| true).await?;
+    let took = died.elapsed();
+    println!("{node} declared {took:?} after its death");
+    let channels: Vec<_> = fence.spec.plan.evidence.iter().map(|it| it.channel).collect();
+    assert_eq!(channels, [Channel::Agent, Channel::Storage], "{:?}", fence.spec.plan.evidence);
+    Ok(took)
+}

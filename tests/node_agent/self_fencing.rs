@@ -1,0 +1,241 @@
+//! A node that is alone stops its protected pods, and nobody else's; and gives back what nobody has fenced.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bulkhead::api::conditions;
+use bulkhead::node_agent::mounts::mountinfo;
+use bulkhead::runtime::store::Store;
+use libtest_mimic::Trial;
+use serde_json::{Value, json};
+
+use super::cleaning::trial;
+use super::plugin::Behaviour;
+use super::world::{Volume, World, running, staging, target, volume};
+
+/// The policy's deadline; a real one has five seconds at least.
+const AFTER: Duration = Duration::from_secs(3);
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("self_fencing::a_node_that_is_alone_stops_protected_pods", a_node_that_is_alone),
+        trial("self_fencing::one_of_both_is_enough_to_go_on", one_of_both_is_enough),
+        trial("self_fencing::an_agent_that_starts_alone_goes_on", an_agent_that_starts_alone),
+        trial("self_fencing::what_was_fenced_meanwhile_is_not_given_back", what_was_fenced_meanwhile),
+    ]
+}
+
+/// A node with a protected pod, another, and a neighbour's word.
+struct Node {
+    world: World,
+    protected: Container,
+    other: Container,
+}
+
+/// A container that writes to its pod's volume, as fast as it can.
+struct Container {
+    volume: Volume,
+    child: Child,
+}
+
+impl Container {
+    fn start(world: &World, number: usize) -> Self {
+        let volume = volume(number);
+        let pod = world.path(&format!("pods/{}", volume.pod));
+        let (hosts, seen) = (pod.join("etc-hosts"), world.path(&format!("hosts-{number}")));
+        fs::create_dir_all(&pod).unwrap();
+        [&hosts, &seen].into_iter().for_each(|file| fs::write(file, "127.0.0.1 localhost").unwrap());
+        let script = format!(
+            "mount --bind {} {} && while :; do echo $$ >> {}; sleep 0.02; done",
+            hosts.display(),
+            seen.display(),
+            journal(world, &volume).display()
+        );
+        // It may be ended at any moment.
+        let unshare = ["--mount", "--propagation", "private", "sh", "-c", script.as_str()];
+        let child = Command::new("unshare").args(unshare).stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        Self { volume, child }
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn journal(world: &World, volume: &Volume) -> PathBuf {
+    world.path(&target(volume)).join("mount/journal")
+}
+
+/// What is on the volume, whatever its pods see of it.
+fn written(world: &World, volume: &Volume) -> usize {
+    let journal = world.path(&staging(volume)).join("globalmount/journal");
+    fs::read_to_string(journal).unwrap_or_default().lines().count()
+}
+
+fn labelled(volume: &Volume, app: &str) -> Value {
+    let mut pod = running(&volume.pod);
+    pod["metadata"]["labels"] = json!({ "app": app });
+    pod["metadata"]["ownerReferences"] =
+        json!([{ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "s", "uid": "s", "controller": true }]);
+    pod
+}
+
+impl Node {
+    async fn start() -> Self {
+        let mut world = World::new(Behaviour { stages: true, unmounts: true, ..Behaviour::default() });
+        world.plugin.register();
+        for (number, app) in [(1, "db"), (2, "web")] {
+            world.publish(&volume(number));
+            world.stores.pods.insert(serde_json::from_value(labelled(&volume(number), app)).unwrap());
+        }
+        world.stores.pods.list_done();
+        let policy = json!({
+            "apiVersion": "bulkhead.dev/v1alpha1", "kind": "ResiliencyPolicy", "metadata": { "name": "db" },
+            "spec": { "mode": "Enforce", "selector": { "podSelector": { "matchLabels": { "app": "db" } } },
+                      "selfFencing": { "mode": "Enabled", "after": format!("{}s", AFTER.as_secs()) } },
+        });
+        world.outside.policies.insert(serde_json::from_value(policy).unwrap());
+        let (protected, other) = (Container::start(&world, 1), Container::start(&world, 2));
+        world.start();
+        let node = Self { world, protected, other };
+        // It knows whom to stop, and by whose silence.
+        node.world
+            .until("the agent knows", |world| {
+                let record = record(world);
+                record["protected"].as_array().is_some_and(|pods| pods.len() == 1)
+                    && record["neighbours"] == 3
+                    && written(world, &volume(1)) > 3
+            })
+            .await;
+        node
+    }
+
+    async fn until_stopped(&mut self) {
+        let protected = &mut self.protected.child;
+        let end = Instant::now() + super::world::PATIENCE;
+        while protected.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < end, "{}", record(&self.world));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(is_covered(&self.world, &volume(1)));
+        assert!(self.other.is_alive() && !is_covered(&self.world, &volume(2)), "nobody else is touched");
+    }
+
+    async fn until_given_back(&self) {
+        self.world.until("given back", |world| record(world)["stopped"].is_null()).await;
+        self.world.until("told", |world| self_fenced(world) == Some("False".to_owned())).await;
+    }
+}
+
+/// What the agent wrote down.
+fn record(world: &World) -> Value {
+    let text = fs::read(world.path("plugins/bulkhead-node-agent/self-fencing.json")).unwrap_or_default();
+    serde_json::from_slice::<Value>(&text).map(|mut stored| stored["record"].take()).unwrap_or_default()
+}
+
+fn is_covered(world: &World, volume: &Volume) -> bool {
+    let path = world.path(&target(volume)).join("mount");
+    let mounts = mountinfo::parse(&fs::read("/proc/self/mountinfo").unwrap()).unwrap();
+    let mount = mounts.iter().rfind(|mount| mount.path == path.to_str().unwrap()).unwrap();
+    mount.source == "bulkhead-self-fencing" && mount.options.iter().any(|option| option == "ro")
+}
+
+fn self_fenced(world: &World) -> Option<String> {
+    conditions::find(&world.status().conditions, "SelfFenced").map(|found| found.status.clone())
+}
+
+async fn a_node_that_is_alone() {
+    let mut node = Node::start().await;
+    let began = Instant::now();
+    node.world.outside.api(false);
+    node.world.outside.neighbours(0);
+    node.until_stopped().await;
+    println!("stopped after {:?}, of which the policy's are {AFTER:?}", began.elapsed());
+    assert!(began.elapsed() >= AFTER - Duration::from_millis(200), "{:?}", began.elapsed());
+    // What the kubelet starts anew cannot write, and ends.
+    let before = written(&node.world, &volume(1));
+    node.protected = Container::start(&node.world, 1);
+    node.until_stopped().await;
+    assert_eq!(written(&node.world, &volume(1)), before);
+    // Neighbours that are back say nothing of what was done meanwhile.
+    node.world.outside.neighbours(3);
+    tokio::time::sleep(AFTER).await;
+    assert!(is_covered(&node.world, &volume(1)));
+    node.world.outside.api(true);
+    node.until_given_back().await;
+    assert!(!is_covered(&node.world, &volume(1)));
+    node.protected = Container::start(&node.world, 1);
+    node.world.until("it writes again", |world| written(world, &volume(1)) > before).await;
+    node.world.until("Events", |world| world.events.lock().unwrap().len() >= 2).await;
+    assert_eq!(*node.world.events.lock().unwrap(), ["SelfFenced", "SelfFencingOver"]);
+    let condition = conditions::find(&node.world.status().conditions, "SelfFenced").cloned().unwrap();
+    assert!(condition.message.contains(&format!("shop/{}", volume(1).pod)), "{}", condition.message);
+}
+
+async fn one_of_both_is_enough() {
+    let mut node = Node::start().await;
+    for (api, neighbours) in [(false, 3), (true, 3), (true, 0), (true, 3), (false, 1)] {
+        node.world.outside.api(api);
+        node.world.outside.neighbours(neighbours);
+        // Longer than the deadline: that nothing happens is what this is about.
+        tokio::time::sleep(AFTER + Duration::from_secs(1)).await;
+        assert!(node.protected.is_alive(), "API {api}, neighbours {neighbours}");
+    }
+    // Of one neighbour the silence says nothing.
+    node.world.outside.neighbours(0);
+    tokio::time::sleep(AFTER + Duration::from_secs(1)).await;
+    assert!(node.protected.is_alive());
+    assert_eq!(self_fenced(&node.world), None);
+}
+
+async fn an_agent_that_starts_alone() {
+    let mut node = Node::start().await;
+    node.world.stop();
+    node.world.outside.api(false);
+    node.world.outside.neighbours(0);
+    // Whatever the API has, this process has never heard of it.
+    node.world.outside.forget();
+    let pods = std::mem::replace(&mut node.world.stores.pods, Store::new_detached(Vec::new()));
+    let began = Instant::now();
+    node.world.start();
+    node.until_stopped().await;
+    assert!(began.elapsed() >= AFTER, "its own silence counts from its start: {:?}", began.elapsed());
+    // And the next one knows what was done, and gives it back.
+    node.world.stop();
+    node.world.stores.pods = pods;
+    node.world.start();
+    node.world.outside.neighbours(3);
+    node.world.outside.api(true);
+    node.until_given_back().await;
+    assert!(!is_covered(&node.world, &volume(1)));
+}
+
+async fn what_was_fenced_meanwhile() {
+    let mut node = Node::start().await;
+    node.world.outside.api(false);
+    node.world.outside.neighbours(0);
+    node.until_stopped().await;
+    node.world.fence(1, &[volume(1)]);
+    node.world.outside.api(true);
+    node.world.outside.neighbours(3);
+    node.world.until("told", |world| self_fenced(world) == Some("True".to_owned())).await;
+    tokio::time::sleep(AFTER * 2).await;
+    assert!(is_covered(&node.world, &volume(1)), "the incident decides");
+    node.world.pod_is_gone(&volume(1).pod);
+    node.until_given_back().await;
+    // Nothing is in its way.
+    node.world
+        .until("clean", |world| world.state() == Some(bulkhead::api::node_volume_report::CleanupState::Clean))
+        .await;
+    assert!(node.world.mounts().iter().all(|path| !path.contains(&volume(1).name)));
+}
