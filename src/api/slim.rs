@@ -338,6 +338,12 @@ impl Node {
         ready.map_or("Unknown", |condition| condition.status.as_str())
     }
 
+    /// Since when the Ready condition has its status; not known of a node without one.
+    pub fn ready_since(&self) -> Option<DateTime<Utc>> {
+        let ready = self.status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
+        ready.last_transition_time.as_ref().map(super::time::from_k8s)
+    }
+
     /// Its taints.
     pub fn taints(&self) -> &[core::Taint] {
         self.spec.taints.as_deref().unwrap_or_default()

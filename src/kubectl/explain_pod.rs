@@ -18,7 +18,7 @@ use crate::controllers::resiliency_policy::select::{Effective, selects};
 
 use super::incident::{IncidentReport, PodStands};
 use super::print::{Page, Report, ago, names, or_dash};
-use super::simulate::{Said, Simulation, best_proof};
+use super::simulate::{Said, Simulation};
 use super::words;
 
 /// What there is to say about a pod.

@@ -302,33 +302,18 @@ fn rows(fence: Option<&NodeFence>, prospect: Option<&Prospect>, seen: &Seen) -> 
     let volume = |plan: &PlannedVolume| {
         let row = prospect.and_then(|it| it.rows.volumes.iter().find(|row| row.plan == *plan));
         let report = plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
-        let (best_proof, method) = best_proof(&plan.methods, report.map(Arc::as_ref));
+        let is_silent = plan.driver.as_ref().is_some_and(|driver| seen.silent_fencers.contains(driver));
+        let best = best_proof(&plan.methods, report.map(Arc::as_ref), is_silent);
         let needed = row.is_some_and(|row| row.needed);
         VolumeForeseen {
             plan: plan.clone(),
             needed,
-            best_proof,
-            method,
-            waits: row.filter(|row| row.needed).and_then(|row| weakness(row, best_proof)),
+            best_proof: best.proof,
+            method: best.method,
+            waits: row.filter(|row| row.needed).and_then(|row| weakness(row, best.proof)),
         }
     };
     (plan.pods.iter().map(pod).collect(), plan.volumes.iter().map(volume).collect())
-}
-
-/// The strongest proof that methods can give with what the driver says of itself today.
-pub fn best_proof(methods: &[FenceMethod], report: Option<&DriverReport>) -> (Proof, Option<FenceMethodType>) {
-    let proof = |method: &FenceMethod| match method.type_ {
-        FenceMethodType::Detach => Proof::Acknowledged,
-        FenceMethodType::Unpublish => report.map_or(Proof::None, DriverReport::unpublish_proof),
-    };
-    let mut best = (Proof::None, None);
-    for method in methods {
-        let proof = proof(method);
-        if proof > best.0 {
-            best = (proof, Some(method.type_));
-        }
-    }
-    best
 }
 
 fn weakness(row: &VolumeRow, best: Proof) -> Option<Said> {

@@ -191,35 +191,14 @@ fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &'static str
 /// The strongest proof that the policy's methods can give for a driver today.
 pub fn driver_proof(policy: &ResiliencyPolicy, driver: &str, facts: &Facts) -> DriverProof {
     let minimum = policy.spec.fencing.minimum_proof_for(driver);
-    let mut best = (Proof::None, None);
-    let mut reason = None;
-    for method in policy.spec.fencing.methods_for(driver) {
-        let proof = match method.type_ {
-            FenceMethodType::Detach => Proof::Acknowledged,
-            FenceMethodType::Unpublish => match facts.reports.get(driver) {
-                None => {
-                    reason = Some("FencerMissing");
-                    Proof::None
-                }
-                Some(_) if facts.silent_fencers.contains(driver) => {
-                    reason = Some("FencerSilent");
-                    Proof::None
-                }
-                Some(report) => report.unpublish_proof(),
-            },
-        };
-        if proof > best.0 {
-            best = (proof, Some(method.type_));
-        }
-    }
-    let weak = best.0 < minimum;
-    let reason = reason.unwrap_or("ProofUnreachable");
     let report = facts.reports.get(driver).map(AsRef::as_ref);
+    let is_silent = facts.silent_fencers.contains(driver);
+    let best = best_proof(policy.spec.fencing.methods_for(driver), report, is_silent);
     DriverProof {
         name: driver.into(),
-        best_proof: best.0,
-        method: best.1,
-        reason: weak.then(|| reason.to_owned()),
-        storage_evidence: Some(storage::support(report, facts.silent_fencers.contains(driver))),
+        best_proof: best.proof,
+        method: best.method,
+        reason: (best.proof < minimum).then(|| best.lacking.to_owned()),
+        storage_evidence: Some(storage::support(report, is_silent)),
     }
 }

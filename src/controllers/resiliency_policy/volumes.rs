@@ -252,14 +252,8 @@ fn unprovable(seen: &Seen, pod: &PodView, policies: &Effective) -> Option<Stays>
 
 fn is_provable(seen: &Seen, policies: &Effective, driver: &str) -> bool {
     let minimum = policies.minimum_proof(driver).max(Proof::Acknowledged);
-    policies.methods(driver).iter().any(|method| match method.type_ {
-        FenceMethodType::Detach => true,
-        FenceMethodType::Unpublish => {
-            let report = seen.reports.get(driver);
-            let heard_of = !seen.silent_fencers.contains(driver);
-            heard_of && report.is_some_and(|report| report.unpublish_proof() >= minimum)
-        }
-    })
+    let (report, is_silent) = (seen.reports.get(driver), seen.silent_fencers.contains(driver));
+    best_proof(&policies.methods(driver), report.map(AsRef::as_ref), is_silent).proof >= minimum
 }
 
 /// Takes those who share a volume with a pod that stays out of the movers, and with them whoever shares one with these.
