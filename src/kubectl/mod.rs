@@ -15,6 +15,8 @@ mod print;
 #[cfg(test)]
 mod printed_tests;
 mod simulate;
+mod simulation;
+mod support_bundle;
 mod words;
 mod write;
 
@@ -87,6 +89,8 @@ enum Command {
     Resume(pause::Resume),
     /// What is not in order, before it is needed. Exit code 0: nothing was found; 1: warnings; 2: it could not look.
     Doctor(doctor::Doctor),
+    /// Collect what somebody who helps needs to see into one archive. No Secrets; what looks like a credential is masked.
+    SupportBundle(support_bundle::SupportBundle),
 }
 
 #[derive(Debug, Subcommand)]
@@ -147,6 +151,7 @@ async fn answer(cli: Cli) -> Result<(String, ExitCode)> {
         Command::Pause(asked) => fine(asked.run(&cluster, output).await?),
         Command::Resume(asked) => fine(asked.run(&cluster, output).await?),
         Command::Doctor(asked) => asked.run(&cluster, output).await?,
+        Command::SupportBundle(asked) => fine(output.render(&asked.run(&cluster).await?)?),
     })
 }
 

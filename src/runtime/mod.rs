@@ -12,6 +12,7 @@ pub mod health;
 pub mod informer;
 pub mod installation;
 pub mod leader;
+pub mod logs;
 pub mod patch;
 pub mod program;
 pub(crate) mod progress;

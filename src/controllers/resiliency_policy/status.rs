@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::api::conditions::{self, State};
 use crate::api::driver_report::DriverReport;
-use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{NodeFence, Phase};
+use crate::api::proof::best_proof;
 use crate::api::resiliency_policy::{
     CrashLoopDelete, DriverProof, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType,
 };

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::TimeDelta;
 
-use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::fencing::Proof;
 use crate::api::node_fence::{Channel, Evidence, EvidenceState, NodeFence, PodAction, VOLUME_TAINT};
+use crate::api::proof::best_proof;
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::Node;
 use crate::api::time::{self, Now};

@@ -2,8 +2,8 @@
 
 use crate::api::fencing::FenceMethodType;
 use crate::api::names;
+use crate::api::proof::best_proof;
 use crate::kubectl::gather::Gathered;
-use crate::kubectl::simulate::best_proof;
 use crate::runtime::store::ObjectKey;
 
 use super::{Finding, drivers, install, protected_drivers};
@@ -27,7 +27,10 @@ fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize) -> Option
     let fencing = &stores.policies.get(&ObjectKey::cluster(policy))?.spec.fencing;
     let minimum = fencing.minimum_proof_for(driver);
     let report = stores.reports.get(&ObjectKey::cluster(driver));
-    let (best, method) = best_proof(fencing.methods_for(driver), report.as_deref());
+    let is_silent =
+        gathered.operator_lease_age(&names::fencer_lease(driver)).is_some_and(|it| install::is_old(it.num_seconds()));
+    let found = best_proof(fencing.methods_for(driver), report.as_deref(), is_silent);
+    let (best, method) = (found.proof, found.method);
     let about = format!("policy {policy}, driver {driver}");
     if best >= minimum {
         let method = method.map_or_else(String::new, |method| format!(" by {method:?}"));
@@ -35,6 +38,7 @@ fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize) -> Option
     }
     let why = match &report {
         None => "no DriverReport: no sidecar speaks for the driver",
+        Some(_) if is_silent => "its sidecar has fallen silent",
         Some(report) if !report.is_ready() => "the driver does not answer its sidecar",
         Some(_) => "the driver cannot give more with these methods",
     };

@@ -124,7 +124,7 @@ impl Examination {
 }
 
 /// Looks at everything.
-async fn examine(cluster: &Cluster) -> Result<Examination> {
+pub async fn examine(cluster: &Cluster) -> Result<Examination> {
     let gathered = cluster.gather().await?;
     let mut findings = Vec::new();
     let (deployments, stateful_sets, daemon_sets, validating, mutating, bindings) = tokio::join!(
