@@ -16,6 +16,7 @@ pub mod names;
 pub mod node_fence;
 pub mod node_volume_report;
 pub mod pod_affinity;
+pub mod proof;
 pub mod provider_volume;
 pub mod quantity;
 pub mod resiliency_policy;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, Utc};
 use k8s_openapi::api::admissionregistration::v1 as admission;
 use k8s_openapi::api::coordination::v1 as coordination;
 use k8s_openapi::api::core::v1 as core;
@@ -362,6 +363,12 @@ impl Node {
     pub fn ready(&self) -> &str {
         let ready = self.status.conditions.iter().find(|condition| condition.type_ == "Ready");
         ready.map_or("Unknown", |condition| condition.status.as_str())
+    }
+
+    /// Since when the Ready condition has its status; not known of a node without one.
+    pub fn ready_since(&self) -> Option<DateTime<Utc>> {
+        let ready = self.status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
+        ready.last_transition_time.as_ref().map(super::time::from_k8s)
     }
 
     /// Its taints.

@@ -13,6 +13,7 @@ use bulkhead::controllers::{
 use bulkhead::error::{Error, Result};
 use bulkhead::heartbeat::announce::Announcer;
 use bulkhead::heartbeat::listener::Heartbeats;
+use bulkhead::kubectl::ScratchVolume;
 use bulkhead::runtime::apply::Writer;
 use bulkhead::runtime::client::Clients;
 use bulkhead::runtime::clock::Clock;
@@ -71,6 +72,8 @@ enum Command {
     /// Say whether this installation works: definitions are served, a controller leads, and its pod is ready. Waits a minute
     /// for it. What `helm test` runs.
     Check,
+    #[command(subcommand, hide = true)]
+    ScratchVolume(ScratchVolume),
 }
 
 #[tokio::main]
@@ -91,6 +94,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
             return alone(&cli.common, release).await;
         }
         Some(Command::Check) => return check(&cli.common).await,
+        Some(Command::ScratchVolume(asked)) => return scratch_volume(asked).await,
     }
     let namespace = cli.common.namespace.clone();
     let s3 = cli.s3.config().map_err(Error::Invalid)?;
@@ -217,6 +221,14 @@ async fn check(flags: &Flags) -> Result<ExitCode> {
     let clients = Clients::load(flags.kubeconfig.as_deref(), "bulkhead-controller").await?;
     installation::check(&clients.reads, &flags.namespace, CHECK_PATIENCE).await?;
     println!("the definitions are served, a controller leads, and its pod is ready");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Blocks for as long as the volume does.
+async fn scratch_volume(asked: ScratchVolume) -> Result<ExitCode> {
+    let ended = tokio::task::spawn_blocking(move || asked.run()).await;
+    let ended = ended.unwrap_or_else(|panic| Err(std::io::Error::other(panic)));
+    ended.map_err(|source| Error::Io { context: "the scratch volume".into(), source })?;
     Ok(ExitCode::SUCCESS)
 }
 

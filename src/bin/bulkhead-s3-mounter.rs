@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bulkhead::api::s3::{CACHE_FOLDER, COMMUNICATION_FOLDER};
 use bulkhead::error::{Error, Result};
+use bulkhead::runtime::logs::{self, LogFormat};
 use bulkhead::runtime::program;
-use bulkhead::runtime::telemetry::{self, LogFormat};
 use bulkhead::s3::mounter::{self, Outcome, Settings};
 use clap::Parser;
 
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<ExitCode> {
-    let _tracing = telemetry::init("bulkhead-s3-mounter", cli.log_format, &cli.log, None)?;
+    let _tracing = logs::init("bulkhead-s3-mounter", cli.log_format, &cli.log, None)?;
     let settings = Settings {
         communication_folder: cli.communication_folder,
         cache_folder: cli.cache_folder,

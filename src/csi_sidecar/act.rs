@@ -7,6 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::GetParams;
 use kube::{Api, Resource};
+use tracing::Instrument as _;
 
 use crate::api::fence_request::{FenceOutcome, FenceRequest, FenceResult, RequestedVolume};
 use crate::api::slim::PersistentVolume;
@@ -77,9 +78,10 @@ fn send(
 ) {
     let attempts = lock(memory).begins(&volume);
     let (cx, memory, timeout) = (cx.clone(), memory.clone(), request.spec.call_timeout.get());
+    let span = tracing::Span::current();
     cx.calls.clone().spawn(async move {
         // The task that ends without an answer (a panic) must not leave the row running for ever.
-        let called = tokio::spawn(unpublish(cx.clone(), volume.clone(), timeout)).await;
+        let called = tokio::spawn(unpublish(cx.clone(), volume.clone(), timeout).instrument(span)).await;
         let outcome = called.unwrap_or_else(|panic| Err(internal(panic.to_string())));
         lock(&memory).ended(&volume, attempts, outcome, cx.clock.now().mono);
         wake();

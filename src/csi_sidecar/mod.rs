@@ -95,7 +95,12 @@ pub async fn run(cx: Context, health: &Health, cancel: CancellationToken) {
     gate.open();
     let (driver, calls) = (cx.driver.clone(), cx.calls.clone());
     let sidecar = Arc::new(Sidecar { cx, store, queue, memories: Mutex::default() });
-    let config = QueueConfig { name: "fence_request", concurrency: 16, deadline: Duration::from_secs(360) };
+    let config = QueueConfig {
+        name: "fence_request",
+        kind: "FenceRequest",
+        concurrency: 16,
+        deadline: Duration::from_secs(360),
+    };
     let reconcile = move |name: String| {
         let sidecar = sidecar.clone();
         async move { sidecar.reconcile(&name).await }

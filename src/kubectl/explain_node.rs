@@ -17,7 +17,7 @@ use crate::controllers::resiliency_policy::storage::Paths;
 use super::foresee::Foreseen;
 use super::incident::IncidentReport;
 use super::print::{Page, Report, ago, names as joined, span};
-use super::simulate::{BRAKE_COLUMNS, Brake, PodRow, Simulation, brake_columns};
+use super::simulation::{BRAKE_COLUMNS, Brake, PodRow, Simulation, brake_columns};
 use super::words;
 
 /// What there is to say about a node.
@@ -139,7 +139,6 @@ pub fn explain(facts: &Facts, now: Now) -> NodeExplanation {
 }
 
 fn seen(node: &Node, lease: Option<&Lease>) -> NodeSeen {
-    let ready = node.status.conditions.iter().find(|condition| condition.type_ == "Ready");
     let taint =
         |taint: &k8s_openapi::api::core::v1::Taint| match taint.value.as_deref().filter(|value| !value.is_empty()) {
             Some(value) => format!("{}={value}:{}", taint.key, taint.effect),
@@ -147,7 +146,7 @@ fn seen(node: &Node, lease: Option<&Lease>) -> NodeSeen {
         };
     NodeSeen {
         ready: node.ready().to_owned(),
-        ready_since: ready.and_then(|ready| ready.last_transition_time.as_ref()).map(time::from_k8s),
+        ready_since: node.ready_since(),
         taints: node.taints().iter().map(taint).collect(),
         lease_renewed_at: renewed_at(lease),
         paused: names::paused(&node.metadata).map(str::to_owned),
@@ -208,9 +207,7 @@ fn verdict(
 fn why(facts: &Facts, evidence: &[Evidence], now: Now) -> Vec<String> {
     let Some(node) = facts.node else { return Vec::new() };
     let mut why = Vec::new();
-    let since = node.status.conditions.iter().find(|condition| condition.type_ == "Ready");
-    let since = since.and_then(|condition| condition.last_transition_time.as_ref()).map(time::from_k8s);
-    let since = since.map(|at| format!(" for {}", ago(at, now.wall))).unwrap_or_default();
+    let since = node.ready_since().map(|at| format!(" for {}", ago(at, now.wall))).unwrap_or_default();
     let ready = format!("channel Kubelet: Ready={}{since}", node.ready());
     why.push(match node.ready() {
         "True" => format!("{ready}: the kubelet reports"),

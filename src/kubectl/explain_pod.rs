@@ -7,7 +7,6 @@ use chrono::{DateTime, Utc};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::api::driver_report::DriverReport;
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{NodeFence, PodAction};
 use crate::api::resiliency_policy::ResiliencyPolicy;
@@ -18,7 +17,7 @@ use crate::controllers::resiliency_policy::select::{Effective, selects};
 
 use super::incident::{IncidentReport, PodStands};
 use super::print::{Page, Report, ago, names, or_dash};
-use super::simulate::{Said, Simulation, best_proof};
+use super::simulation::{Said, Simulation};
 use super::words;
 
 /// What there is to say about a pod.
@@ -147,7 +146,7 @@ pub fn explain(facts: &Facts, now: Now) -> PodExplanation {
         let shares =
             |other: &&PodView| other.uid() != pod.uid() && other.volumes.iter().any(|it| it.name == volume.name);
         let shared_with = sharers.filter(shares).map(PodView::display).collect();
-        volume_of(&volume.name, &volume.kind, effective.as_ref(), &seen.reports, shared_with)
+        volume_of(&volume.name, &volume.kind, effective.as_ref(), seen, shared_with)
     });
     PodExplanation {
         namespace: pod.namespace().to_owned(),
@@ -199,7 +198,7 @@ fn volume_of(
     name: &str,
     kind: &VolumeKind,
     policies: Option<&Effective>,
-    reports: &BTreeMap<String, Arc<DriverReport>>,
+    seen: &Seen,
     shared_with: Vec<String>,
 ) -> VolumeOfPod {
     let (driver, unfenceable) = match kind {
@@ -208,11 +207,11 @@ fn volume_of(
         VolumeKind::Unknown(what) => (None, Some(format!("{what}: no fence method covers it"))),
     };
     let methods = policies.zip(driver.as_ref()).map(|(it, driver)| it.methods(driver)).unwrap_or_default();
-    let report = driver.as_ref().and_then(|driver| reports.get(driver));
+    let fencers = seen.fencers(driver.as_deref().unwrap_or_default());
     VolumeOfPod {
         name: name.to_owned(),
         minimum_proof: policies.map(|it| it.minimum_proof(driver.as_deref().unwrap_or_default())),
-        best_proof: best_proof(methods.iter().map(|method| method.type_), report.map(Arc::as_ref)).0,
+        best_proof: fencers.best_proof(methods.iter().cloned()).proof,
         methods: methods.iter().map(|method| method.type_).collect(),
         driver,
         unfenceable,

@@ -52,10 +52,7 @@ pub async fn failure(found: Found, name: &str, now: Now, look: impl Look) -> Res
 /// Decides as the controller does now. A node that is unreachable is taken to be so since its condition says it.
 pub async fn present(found: Found, name: &str, now: Now, look: impl Look) -> Result<Foreseen> {
     let node = found.nodes.iter().find(|node| node.name_any() == name);
-    let ready = node.filter(|node| node.is_unreachable()).and_then(|node| {
-        let condition = node.status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
-        condition.last_transition_time.as_ref().map(time::from_k8s)
-    });
+    let ready = node.filter(|node| node.is_unreachable()).and_then(|node| node.ready_since());
     let since = ready.and_then(|at| now.wall.signed_duration_since(at).to_std().ok()).unwrap_or_default();
     let begun = Now { mono: now.mono, wall: now.wall - since };
     Passes::new(found, name, begun)

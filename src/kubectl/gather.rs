@@ -24,7 +24,8 @@ use crate::runtime::store::ObjectKey;
 
 use super::error::{Error, Result};
 use super::foresee::{self, Foreseen};
-use super::simulate::{self, Simulation};
+use super::simulate;
+use super::simulation::Simulation;
 
 /// Shows in the server's audit log.
 const USER_AGENT: &str = "kubectl-bulkhead";

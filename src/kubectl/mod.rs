@@ -15,6 +15,8 @@ mod print;
 #[cfg(test)]
 mod printed_tests;
 mod simulate;
+mod simulation;
+mod support_bundle;
 mod words;
 mod write;
 
@@ -25,6 +27,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::api::names;
 
+pub use doctor::ScratchVolume;
 pub use error::{Error, Result};
 pub use print::Output;
 
@@ -85,7 +88,9 @@ enum Command {
     #[command(subcommand)]
     Resume(pause::Resume),
     /// What is not in order, before it is needed. Exit code 0: nothing was found; 1: warnings; 2: it could not look.
-    Doctor,
+    Doctor(doctor::Doctor),
+    /// Collect what somebody who helps needs to see into one archive. No Secrets; what looks like a credential is masked.
+    SupportBundle(support_bundle::SupportBundle),
 }
 
 #[derive(Debug, Subcommand)]
@@ -145,10 +150,8 @@ async fn answer(cli: Cli) -> Result<(String, ExitCode)> {
         Command::Unhold(asked) => fine(asked.run(&cluster, output).await?),
         Command::Pause(asked) => fine(asked.run(&cluster, output).await?),
         Command::Resume(asked) => fine(asked.run(&cluster, output).await?),
-        Command::Doctor => {
-            let findings = doctor::examine(&cluster).await?;
-            (output.render(&findings)?, findings.exit_code())
-        }
+        Command::Doctor(asked) => asked.run(&cluster, output).await?,
+        Command::SupportBundle(asked) => fine(output.render(&asked.run(&cluster).await?)?),
     })
 }
 

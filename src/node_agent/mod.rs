@@ -259,7 +259,7 @@ pub async fn serve(cx: Context, stores: Stores, telemetry: &Telemetry, cancel: C
     // A look waits for a place first, for as long at most.
     let deadline = Duration::from_secs(60) + cx.settings.inventory_timeout * 2;
     let agent = Arc::new(Agent { cx, stores, queue, memory: Shared::default(), checked: Mutex::default() });
-    let config = QueueConfig { name: "node_agent", concurrency: 2, deadline };
+    let config = QueueConfig { name: "node_agent", kind: "", concurrency: 2, deadline };
     let reconcile = move |turn: Turn| {
         let agent = agent.clone();
         async move { agent.turn(turn).await }

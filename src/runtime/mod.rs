@@ -12,6 +12,7 @@ pub mod health;
 pub mod informer;
 pub mod installation;
 pub mod leader;
+pub mod logs;
 mod packing;
 pub mod patch;
 mod places;

@@ -16,8 +16,9 @@ use super::client::Clients;
 use super::events::Events;
 use super::health::{self, Health};
 use super::leader::{self, Ended, Leadership, LeaseSpec, LeaseTimes};
+use super::logs::{self, LogFormat, Tracing};
 use super::queue;
-use super::telemetry::{self, LogFormat, Telemetry, Tracing};
+use super::telemetry::Telemetry;
 
 /// How long the work may take to end: a little longer than the queues give themselves, so that they can say what they
 /// stopped. With the release of the Lease this fits in 5 s.
@@ -88,7 +89,7 @@ struct Candidacy {
 impl Flags {
     /// Starts logging, clients and the health server. Call once, first.
     pub async fn serve(&self, service: &'static str) -> Result<Serving> {
-        let tracing = telemetry::init(service, self.log_format, &self.log, self.otlp_endpoint.as_deref())?;
+        let tracing = logs::init(service, self.log_format, &self.log, self.otlp_endpoint.as_deref())?;
         let telemetry = Telemetry::new();
         let health = Health::new();
         let cancel = CancellationToken::new();

@@ -22,10 +22,11 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use super::{
     leader::Leadership,
+    logs,
     progress::Progress,
     random_unit,
     telemetry::{Outcome, QueueLabel, Telemetry},
@@ -60,10 +61,20 @@ pub enum Next {
 pub struct QueueConfig {
     /// Label of its metrics and spans.
     pub name: &'static str,
+    /// Kind of the object that a key names, for logs; empty where a key names none.
+    pub kind: &'static str,
     /// How many keys are worked on at once; at least one.
     pub concurrency: usize,
     /// How long one reconcile may take before it is given up as [`Error::Deadline`].
     pub deadline: Duration,
+}
+
+#[cfg(test)]
+impl QueueConfig {
+    /// A queue of a test.
+    pub(crate) const fn test(name: &'static str) -> Self {
+        Self { name, kind: "", concurrency: 4, deadline: Duration::from_secs(30) }
+    }
 }
 
 /// The sending side; clones share the queue.
@@ -162,6 +173,7 @@ struct Runner<K> {
 struct Running<K> {
     key: K,
     since: Instant,
+    span: Span,
 }
 
 /// Failures in a row of one key.
@@ -236,7 +248,7 @@ impl<K: Key> Runner<K> {
         }
         self.waiting.remove(&key);
         self.again.insert(key.clone(), false);
-        let span = tracing::info_span!("reconcile", queue = self.config.name, key = %key);
+        let span = self.span(&key);
         let deadline = self.config.deadline;
         let work = {
             let (key, reconcile) = (key.clone(), reconcile.clone());
@@ -245,8 +257,28 @@ impl<K: Key> Runner<K> {
                 tokio::time::timeout(deadline, work).await.unwrap_or(Err(Error::Deadline(deadline)))
             }
         };
-        let id = self.tasks.spawn(work.instrument(span)).id();
-        self.running.insert(id, Running { key, since: Instant::now() });
+        let id = self.tasks.spawn(work.instrument(span.clone())).id();
+        self.running.insert(id, Running { key, since: Instant::now(), span });
+    }
+
+    /// What every line of a reconcile carries.
+    fn span(&self, key: &K) -> Span {
+        let text = key.to_string();
+        let QueueConfig { name: queue, kind, .. } = self.config;
+        let (namespace, name) = text.split_once('/').map_or((None, text.as_str()), |(it, name)| (Some(it), name));
+        let is_object = !kind.is_empty();
+        let span = tracing::info_span!(
+            "reconcile",
+            queue,
+            key = text,
+            object_kind = is_object.then_some(kind),
+            object_namespace = namespace.filter(|_| is_object),
+            object_name = is_object.then_some(name),
+            policy = tracing::field::Empty,
+            trace_id = tracing::field::Empty,
+        );
+        logs::note_trace(&span);
+        span
     }
 
     fn finished(&mut self, done: std::result::Result<(Id, Result<Next>), JoinError>) {
@@ -254,7 +286,7 @@ impl<K: Key> Runner<K> {
             Ok(done) => done,
             Err(error) => (error.id(), Err(Error::Panic(panic_text(error)))),
         };
-        let Some(Running { key, since }) = self.running.remove(&id) else {
+        let Some(Running { key, since, span }) = self.running.remove(&id) else {
             return;
         };
         let again = self.again.remove(&key).unwrap_or_default();
@@ -265,7 +297,7 @@ impl<K: Key> Runner<K> {
         }
         match result {
             Ok(next) => self.succeeded(key, next, again),
-            Err(error) => self.failed(key, &error, again),
+            Err(error) => span.in_scope(|| self.failed(key, &error, again)),
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::time::{advance, sleep};
 use super::*;
 use crate::runtime::leader::tests::Switch;
 
-const CONFIG: QueueConfig = QueueConfig { name: "test", concurrency: 4, deadline: Duration::from_secs(30) };
+const CONFIG: QueueConfig = QueueConfig::test("test");
 
 /// A queue that runs in a task, and when each key ran.
 struct Bench {

@@ -1,4 +1,4 @@
-//! Logs, traces and metrics. Metric names are `bulkhead_*`; labels are enums or names fixed in our
+//! Metrics. Their names are `bulkhead_*`; labels are enums or names fixed in our
 //! code, never names of objects or texts of errors.
 
 use std::{
@@ -7,9 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use opentelemetry::trace::TracerProvider as _;
-use opentelemetry_otlp::WithExportConfig as _;
-use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
 use prometheus_client::{
     encoding::{
         EncodeLabelSet, EncodeLabelValue,
@@ -18,7 +15,6 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Metric, Registry},
 };
-use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 use super::{
     clock::monotonic,
@@ -245,64 +241,6 @@ impl RuntimeMetrics {
     }
 }
 
-/// How logs look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON object per line, for machines.
-    Json,
-}
-
-/// Keeps the trace exporter alive; [`Tracing::shutdown`] sends what is left.
-#[must_use]
-pub struct Tracing(Option<SdkTracerProvider>);
-
-/// Starts logging at `filter` (for example `info` or `bulkhead=debug,kube=warn`), and sends traces to `otlp_endpoint`
-/// (gRPC, for example `http://collector:4317`) when one is given. Call once, inside a tokio runtime.
-pub fn init(service: &'static str, format: LogFormat, filter: &str, otlp_endpoint: Option<&str>) -> Result<Tracing> {
-    let filter = EnvFilter::try_new(filter)
-        .map_err(|error| Error::Invalid(format!("log filter {filter:?}: {error}; use for example info")))?;
-    let logs = match format {
-        LogFormat::Text => {
-            let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-            tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours).boxed()
-        }
-        LogFormat::Json => tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).boxed(),
-    };
-    let provider = otlp_endpoint.map(|endpoint| exporter(service, endpoint)).transpose()?;
-    let traces = provider.as_ref().map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer(service)));
-    tracing_subscriber::registry()
-        .with(filter)
-        .with(logs)
-        .with(traces)
-        .try_init()
-        .map_err(|error| Error::Invalid(format!("logging is started twice: {error}")))?;
-    Ok(Tracing(provider))
-}
-
-fn exporter(service: &'static str, endpoint: &str) -> Result<SdkTracerProvider> {
-    let exporter = opentelemetry_otlp::SpanExporter::builder()
-        .with_tonic()
-        .with_endpoint(endpoint)
-        .build()
-        .map_err(|error| Error::Invalid(format!("OTLP endpoint {endpoint:?}: {error}")))?;
-    let resource = Resource::builder().with_service_name(service).build();
-    Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
-}
-
-impl Tracing {
-    /// Sends the spans that are still buffered; waits at most a second.
-    pub fn shutdown(self) {
-        if let Some(provider) = self.0
-            && let Err(error) = provider.shutdown_with_timeout(Duration::from_secs(1))
-        {
-            tracing::debug!(%error, "the last traces were not sent");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -331,11 +269,5 @@ mod tests {
         });
         telemetry.encode().unwrap();
         assert!(telemetry.encode().unwrap().contains("bulkhead_age 2"));
-    }
-
-    #[test]
-    fn a_bad_filter_names_itself() {
-        let error = init("test", LogFormat::Text, "bulkhead=nonsense=x", None).err().unwrap();
-        assert!(error.to_string().contains("bulkhead=nonsense=x"), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 //! all tests, one test after the other. Needs Linux and root. A few run always, all with `BULKHEAD_WIDE=1`.
 
 mod bed;
+mod certify;
 mod cleaning;
 mod failures;
 mod health;
@@ -86,6 +87,8 @@ async fn play(cluster: &RealCluster, scene: Scene) -> Outcome {
         Scene::CredentialsRotated => s3_faults::credentials_rotated(cluster).await,
         Scene::CredentialsIsolated => s3_faults::credentials_isolated(cluster).await,
         Scene::BucketPerClaim => s3_faults::bucket_per_claim(cluster).await,
+        Scene::DriverCertified => certify::driver_certified(cluster).await,
+        Scene::DriverLies => certify::driver_lies(cluster).await,
         Scene::NfsServerMoves => shared_volume::nfs_server_moves(cluster).await,
     }
 }

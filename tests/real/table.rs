@@ -129,6 +129,8 @@ pub enum Scene {
     DeadFileServerMoves,
     DeletedInTheBackend,
     UnpublishedBehind,
+    DriverCertified,
+    DriverLies,
     SharedVolume,
     NodeWithLocalVolumes,
     SharedMountpointPod,
@@ -328,6 +330,19 @@ pub const SCENES: [Row; 37] = [
         "s3_bucket_per_claim",
         false,
         "the StorageClass makes a bucket for a claim and deletes it with the claim",
+    ),
+    row(
+        Scene::DriverCertified,
+        "driver_certified",
+        true,
+        "`kubectl bulkhead doctor --certify`: `Certified`; an unpublish that says OK and does nothing: `NotCertified`; nothing \
+         is left",
+    ),
+    row(
+        Scene::DriverLies,
+        "driver_lies",
+        false,
+        "the list leaves the node out too: `NotCertified` by the writes that arrive; interrupted: nothing is left",
     ),
     row(
         Scene::NfsServerMoves,

@@ -38,6 +38,7 @@ use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::slim::{Node, Pod, VolumeAttachment};
 use crate::controllers::{Context, Stores};
 use crate::error::Result;
+use crate::runtime::logs;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
 use crate::runtime::store::{Change, ObjectKey};
 
@@ -67,7 +68,12 @@ pub async fn run(cx: Context, settings: Settings, cancel: CancellationToken) {
     let telemetry = cx.telemetry.clone();
     let metrics = Metrics::register(&telemetry);
     let controller = Arc::new(Controller { cx, metrics, settings, incidents: std::sync::Mutex::default() });
-    let config = QueueConfig { name: "node_fence", concurrency: CONCURRENCY, deadline: Duration::from_secs(60) };
+    let config = QueueConfig {
+        name: "node_fence",
+        kind: "NodeFence",
+        concurrency: CONCURRENCY,
+        deadline: Duration::from_secs(60),
+    };
     let reconcile = move |node: String| {
         let controller = controller.clone();
         async move { controller.reconcile(&node).await }
@@ -179,6 +185,7 @@ impl Controller {
             self.forget(node);
             return Ok(Next::Await);
         };
+        logs::note_policies(seen.fence.spec.policies.iter().map(|policy| policy.name.as_str()));
         if incident.is_ahead_of(&seen, now) || !self.is_confirmed(&seen.fence, incident).await? {
             return Ok(Next::After(Duration::from_millis(20)));
         }

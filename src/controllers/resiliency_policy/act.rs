@@ -36,7 +36,8 @@ pub async fn act(cx: &Context, effect: Effect) -> Result<Option<NodeFence>> {
         Effect::Replan(fence) => {
             let before = fence.metadata.generation;
             let written = cx.writer.replace(fence.as_ref()).await?;
-            tracing::info!(node = written.name_any(), ?before, episode = written.spec.episode, "plan written again");
+            let (node, policy) = (written.name_any(), policies(&written));
+            tracing::info!(node, policy, ?before, episode = written.spec.episode, "plan written again");
             let begun = cx.stores.fences.get(&ObjectKey::from(&written));
             if begun.is_some_and(|known| known.spec.episode != written.spec.episode) {
                 announce(cx, &written);
@@ -77,6 +78,10 @@ pub async fn act(cx: &Context, effect: Effect) -> Result<Option<NodeFence>> {
     Ok(None)
 }
 
+fn policies(fence: &NodeFence) -> String {
+    fence.spec.policies.iter().map(|policy| policy.name.as_str()).collect::<Vec<_>>().join(",")
+}
+
 fn announce(cx: &Context, fence: &NodeFence) {
     let plan = &fence.spec.plan;
     let release = plan.pods.iter().filter(|pod| pod.action == PodAction::Release).count();
@@ -88,7 +93,8 @@ fn announce(cx: &Context, fence: &NodeFence) {
         plan if plan.is_by_path() => ("PathLost", EventType::Warning),
         _ => ("NodeDeclaredFailed", EventType::Normal),
     };
-    tracing::warn!(node, reason, release, volumes = plan.volumes.len(), evidence = evidence.join("; "), "planned");
+    let (policy, volumes) = (policies(fence), plan.volumes.len());
+    tracing::warn!(node, policy, reason, release, volumes, evidence = evidence.join("; "), "planned");
     let note = format!("{}; {release} pods to release once their volumes are fenced", evidence.join("; "));
     cx.events.publish(reference(fence), kind, reason, "Plan", note.clone());
     if let Some(node) = cx.stores.nodes.get(&ObjectKey::cluster(node)) {

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Taint;
 use crate::api::driver_report::DriverReport;
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, Phase};
+use crate::api::proof::Fencers;
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::Node;
 use crate::api::text::printable;
@@ -73,6 +74,12 @@ impl Seen {
     pub fn silence(&self, node: &str) -> Silence {
         let known = self.nodes.iter().find(|(known, _)| known.metadata.name.as_deref() == Some(node));
         known.map(|(_, silence)| *silence).unwrap_or_default()
+    }
+
+    /// What is known of those who can fence a driver's volumes.
+    pub fn fencers<'a>(&'a self, driver: &'a str) -> Fencers<'a> {
+        let report = self.reports.get(driver).map(AsRef::as_ref);
+        Fencers { driver, report, silent: &self.silent_fencers, missing: &self.missing_fencers }
     }
 }
 

@@ -102,8 +102,7 @@ pub fn declares(
 }
 
 fn kubelet_evidence(node: &Node, silence: Silence, now: time::Now) -> Evidence {
-    let ready = node.status.conditions.iter().find(|condition| condition.type_ == "Ready");
-    let since = ready.and_then(|condition| condition.last_transition_time.as_ref()).map(time::from_k8s);
+    let since = node.ready_since();
     let lease = match silence.lease_age {
         Some(age) => format!("Lease {} s old", age.as_secs()),
         None => "Lease age not known".into(),

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::api::conditions::State;
-use crate::api::fencing::{FenceMethod, FenceMethodType, Proof};
+use crate::api::fencing::FenceMethod;
 use crate::api::names;
+use crate::api::proof::Fencers;
 use crate::api::resiliency_policy::{DriverProof, ResiliencyPolicy};
 
 use super::status::Facts;
@@ -48,51 +49,31 @@ pub(super) fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &
 /// The strongest proof that the policy's methods can give for a driver today.
 pub fn driver_proof(policy: &ResiliencyPolicy, driver: &str, facts: &Facts) -> DriverProof {
     let minimum = policy.spec.fencing.minimum_proof_for(driver);
-    let mut best = (Proof::None, None);
-    let mut reason = None;
-    for method in policy.spec.fencing.methods_for(driver) {
-        let lacks = lacks(method, driver, facts);
-        let proof = if lacks.is_some() { Proof::None } else { proof_of(method, driver, facts) };
-        reason = lacks.map(|(why, _)| why).or(reason);
-        if proof > best.0 {
-            best = (proof, Some(method.type_));
-        }
-    }
-    let weak = best.0 < minimum;
-    let reason = reason.unwrap_or("ProofUnreachable");
+    let best = fencers(driver, facts).best_proof(policy.spec.fencing.methods_for(driver).iter().cloned());
     let report = facts.reports.get(driver).map(AsRef::as_ref);
     DriverProof {
         name: driver.into(),
-        best_proof: best.0,
-        method: best.1,
-        reason: weak.then(|| reason.to_owned()),
+        best_proof: best.proof,
+        method: best.method,
+        reason: (best.proof < minimum).then(|| best.lacking.to_owned()),
         storage_evidence: Some(storage::support(report, facts.silent_fencers.contains(driver))),
     }
 }
 
-fn proof_of(method: &FenceMethod, driver: &str, facts: &Facts) -> Proof {
-    match method.type_ {
-        FenceMethodType::Unpublish => facts.reports.get(driver).map_or(Proof::None, |it| it.unpublish_proof()),
-        FenceMethodType::Detach | FenceMethodType::External => method.type_.best_proof(),
-    }
+fn fencers<'a>(driver: &'a str, facts: &'a Facts) -> Fencers<'a> {
+    let report = facts.reports.get(driver).map(AsRef::as_ref);
+    Fencers { driver, report, silent: facts.silent_fencers, missing: facts.missing_fencers }
 }
 
 fn lacks(method: &FenceMethod, driver: &str, facts: &Facts) -> Option<Lacks> {
-    let external = method.external.as_ref().map(|external| external.fencer_name.as_str());
-    match (method.type_, external) {
-        (FenceMethodType::Unpublish, _) if !facts.reports.contains_key(driver) => {
-            Some(("FencerMissing", "run bulkhead-csi-sidecar beside the driver's controller".into()))
+    let absence = fencers(driver, facts).absence(&method.clone().into())?;
+    let remedy = match (method.external.as_ref().map(|external| &external.fencer_name), absence) {
+        (None, "FencerMissing") => "run bulkhead-csi-sidecar beside the driver's controller".into(),
+        (None, _) => "its Lease has not moved for 20 s: look at the pod of bulkhead-csi-sidecar".into(),
+        (Some(fencer), "FencerMissing") => {
+            format!("start fencer {fencer}: it has no Lease {}", names::fencer_lease(fencer))
         }
-        (FenceMethodType::Unpublish, _) if facts.silent_fencers.contains(driver) => {
-            Some(("FencerSilent", "its Lease has not moved for 20 s: look at the pod of bulkhead-csi-sidecar".into()))
-        }
-        (FenceMethodType::External, Some(fencer)) if facts.missing_fencers.contains(fencer) => {
-            let lease = names::fencer_lease(fencer);
-            Some(("FencerMissing", format!("start fencer {fencer}: it has no Lease {lease}")))
-        }
-        (FenceMethodType::External, Some(fencer)) if facts.silent_fencers.contains(fencer) => {
-            Some(("FencerSilent", format!("look at fencer {fencer}: its Lease has not moved for 20 s")))
-        }
-        _ => None,
-    }
+        (Some(fencer), _) => format!("look at fencer {fencer}: its Lease has not moved for 20 s"),
+    };
+    Some((absence, remedy))
 }

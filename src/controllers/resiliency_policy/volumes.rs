@@ -252,16 +252,9 @@ fn unprovable(seen: &Seen, pod: &PodView, policies: &Effective) -> Option<Stays>
 
 fn is_provable(seen: &Seen, policies: &Effective, driver: &str) -> bool {
     let minimum = policies.minimum_proof(driver).max(Proof::Acknowledged);
-    policies.methods(driver).iter().any(|method| match method.type_ {
-        FenceMethodType::Detach => true,
-        // It cuts off the whole node, which is well.
-        FenceMethodType::External => false,
-        FenceMethodType::Unpublish => {
-            let report = seen.reports.get(driver);
-            let heard_of = !seen.silent_fencers.contains(driver);
-            heard_of && report.is_some_and(|report| report.unpublish_proof() >= minimum)
-        }
-    })
+    // An external fencer cuts off the whole node, which is well.
+    let methods = policies.methods(driver).into_iter().filter(|method| method.type_ != FenceMethodType::External);
+    seen.fencers(driver).best_proof(methods).proof >= minimum
 }
 
 /// Takes those who share a volume with a pod that stays out of the movers, and with them whoever shares one with these.

@@ -41,7 +41,7 @@ impl Probes {
                 Ok(Next::Await)
             }
         };
-        let config = QueueConfig { name: "test", concurrency: 1, deadline: Duration::from_secs(5) };
+        let config = QueueConfig { name: "test", kind: "", concurrency: 1, deadline: Duration::from_secs(5) };
         let (of, end) = (telemetry.clone(), cancel.clone());
         tokio::spawn(async move { queue::run(config, receiver, &of, end, None, wake).await });
         Self { prober, woken, telemetry, cancel }

@@ -104,8 +104,12 @@ pub async fn run(
     });
     controller.clone().feed();
     // A poll outlives the pass that began it.
-    let config =
-        QueueConfig { name: "shared_volume_provider", concurrency: CONCURRENCY, deadline: Duration::from_secs(60) };
+    let config = QueueConfig {
+        name: "shared_volume_provider",
+        kind: "SharedVolumeProvider",
+        concurrency: CONCURRENCY,
+        deadline: Duration::from_secs(60),
+    };
     let reconcile = {
         let controller = controller.clone();
         move |provider: String| {

@@ -51,9 +51,7 @@ pub fn failing_since(node: &Node) -> Option<DateTime<Utc>> {
     if node.ready() == "True" {
         return None;
     }
-    let ready = node.status.conditions.iter().find(|condition| condition.type_ == "Ready");
-    let since = ready.and_then(|ready| ready.last_transition_time.as_ref());
-    since.or(node.metadata.creation_timestamp.as_ref()).map(time::from_k8s)
+    node.ready_since().or_else(|| node.metadata.creation_timestamp.as_ref().map(time::from_k8s))
 }
 
 /// When so many nodes had failed together that it looks like a partition: more than 30 % of all, three at least. That

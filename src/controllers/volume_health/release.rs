@@ -31,7 +31,8 @@ pub async fn run(cx: Context, cancel: CancellationToken) {
     let (queue, receiver) = queue::queue();
     feed(&cx, &queue);
     let (leadership, telemetry) = (cx.writer.leadership().clone(), cx.telemetry.clone());
-    let config = QueueConfig { name: "volume_gates", concurrency: CONCURRENCY, deadline: Duration::from_secs(60) };
+    let config =
+        QueueConfig { name: "volume_gates", kind: "Pod", concurrency: CONCURRENCY, deadline: Duration::from_secs(60) };
     let reconcile = move |pod: ObjectKey| {
         let cx = cx.clone();
         async move { reconcile(&cx, &pod).await }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::api::fencing::FenceMethodType;
 use crate::api::names;
+use crate::api::proof::Fencers;
 use crate::kubectl::gather::Gathered;
-use crate::kubectl::simulate::best_proof;
 use crate::runtime::store::ObjectKey;
 
 use super::{Finding, drivers, install, protected_drivers};
@@ -32,8 +32,21 @@ fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize) -> Option
     let fencing = &stores.policies.get(&ObjectKey::cluster(policy))?.spec.fencing;
     let minimum = fencing.minimum_proof_for(driver);
     let report = stores.reports.get(&ObjectKey::cluster(driver));
-    let methods = fencing.methods_for(driver).iter().map(|method| method.type_);
-    let (best, method) = best_proof(methods, report.as_deref());
+    let is_silent = |fencer: &str| {
+        gathered.operator_lease_age(&names::fencer_lease(fencer)).is_some_and(|it| install::is_old(it.num_seconds()))
+    };
+    let external = || fencing.external_fencers();
+    let known = Fencers {
+        driver,
+        report: report.as_deref(),
+        silent: &external().chain([driver]).filter(|it| is_silent(it)).map(str::to_owned).collect(),
+        missing: &external()
+            .filter(|it| gathered.operator_lease_age(&names::fencer_lease(it)).is_none())
+            .map(str::to_owned)
+            .collect(),
+    };
+    let found = known.best_proof(fencing.methods_for(driver).iter().cloned());
+    let (best, method) = (found.proof, found.method);
     let about = format!("policy {policy}, driver {driver}");
     if best >= minimum {
         let method = method.map_or_else(String::new, |method| format!(" by {method:?}"));
@@ -41,6 +54,7 @@ fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize) -> Option
     }
     let why = match &report {
         None => "no DriverReport: no sidecar speaks for the driver",
+        Some(_) if is_silent(driver) => "its sidecar has fallen silent",
         Some(report) if !report.is_ready() => "the driver does not answer its sidecar",
         Some(_) => "the driver cannot give more with these methods",
     };

@@ -1,6 +1,8 @@
-//! `kubectl bulkhead doctor`: what would go wrong at night, found at noon. It reads and writes nothing.
+//! `kubectl bulkhead doctor`: what would go wrong at night, found at noon. It reads and writes nothing, but for `--certify`,
+//! which tries a driver out on a volume of its own.
 
 mod attachers;
+mod certify;
 mod fencers;
 mod install;
 mod timeline;
@@ -10,6 +12,7 @@ mod workloads;
 use std::process::ExitCode;
 
 use chrono::{DateTime, Utc};
+use clap::Args;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use kube::api::ListParams;
@@ -23,10 +26,35 @@ use crate::error::Error as ApiError;
 
 use super::error::{REMEDY_VIEWER, Result};
 use super::gather::{Cluster, Gathered};
-use super::print::{Page, Report};
+use super::print::{Output, Page, Report};
+
+pub use certify::ScratchVolume;
 
 use timeline::PolicyTimeline;
 use workloads::Workload;
+
+/// What is examined.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Instead: certify on a scratch volume that the driver of a StorageClass really takes a node's access away when it is
+    /// asked to. Creates objects of its own, and removes them. Exit code 0: it does; 1: it does not; 2: not shown.
+    #[arg(long)]
+    certify: bool,
+    #[command(flatten)]
+    certification: certify::Certify,
+}
+
+impl Doctor {
+    /// Examines, or certifies.
+    pub async fn run(self, cluster: &Cluster, output: Output) -> Result<(String, ExitCode)> {
+        if self.certify {
+            let certificate = self.certification.run(cluster).await?;
+            return Ok((output.render(&certificate)?, certificate.exit_code()));
+        }
+        let findings = examine(cluster).await?;
+        Ok((output.render(&findings)?, findings.exit_code()))
+    }
+}
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Serialize)]

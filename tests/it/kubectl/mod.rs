@@ -2,12 +2,14 @@
 //! that are held; that what it foresees is what happens; what it writes; and what people without rights are told.
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test says what it expects by panicking")]
 
+mod certify;
 mod doctor;
 mod explain;
 mod people;
 mod plugin;
 mod rights;
 mod simulate;
+mod support_bundle;
 
 use std::sync::Arc;
 
@@ -45,6 +47,13 @@ pub fn trials() -> Vec<Trial> {
         trial(&fleet, "who_may_not_read_is_told_what_is_missing", rights::who_may_not_read_is_told_what_is_missing),
         trial(&fleet, "who_may_read_may_not_write", rights::who_may_read_may_not_write),
         trial(&fleet, "doctor_names_what_is_missing", doctor::doctor_names_what_is_missing),
+        trial(&fleet, "nothing_is_created_without_what_it_takes", certify::nothing_is_created_without_what_it_takes),
+        trial(
+            &fleet,
+            "a_bundle_has_what_helps_and_no_credentials",
+            support_bundle::a_bundle_has_what_helps_and_no_credentials,
+        ),
+        trial(&fleet, "what_may_not_be_read_is_named", support_bundle::what_may_not_be_read_is_named),
     ]
 }
 

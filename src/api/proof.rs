@@ -1,0 +1,114 @@
+//! The strongest proof that fence methods can give for the volumes of a driver as things are.
+
+use std::collections::BTreeSet;
+
+use super::driver_report::DriverReport;
+use super::fencing::{FenceMethodType, PlannedMethod, Proof};
+
+/// What can be proved, and why not more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BestProof {
+    /// The strongest proof.
+    pub proof: Proof,
+    /// The method that gives it, the first of those that do.
+    pub method: Option<FenceMethodType>,
+    /// `FencerMissing`, `FencerSilent` or `ProofUnreachable`: why it is not enough, where it is not.
+    pub lacking: &'static str,
+}
+
+/// What is known of those who carry out fences for the volumes of a driver.
+#[derive(Clone, Copy, Debug)]
+pub struct Fencers<'a> {
+    /// The driver.
+    pub driver: &'a str,
+    /// What its sidecar says of it.
+    pub report: Option<&'a DriverReport>,
+    /// Those whose Lease has not moved lately, by driver for the sidecars. They say nothing any more, whatever their last
+    /// report has.
+    pub silent: &'a BTreeSet<String>,
+    /// External fencers that have no Lease.
+    pub missing: &'a BTreeSet<String>,
+}
+
+impl Fencers<'_> {
+    /// The best of these methods.
+    pub fn best_proof(&self, methods: impl IntoIterator<Item = impl Into<PlannedMethod>>) -> BestProof {
+        let mut best = BestProof { proof: Proof::None, method: None, lacking: "ProofUnreachable" };
+        for method in methods.into_iter().map(Into::into) {
+            if let Some(absence) = self.absence(&method) {
+                best.lacking = absence;
+                continue;
+            }
+            let proof = match (method.type_, self.report) {
+                (FenceMethodType::Unpublish, Some(report)) => report.unpublish_proof(),
+                (FenceMethodType::Unpublish, None) => Proof::None,
+                (FenceMethodType::Detach | FenceMethodType::External, _) => method.type_.best_proof(),
+            };
+            if proof > best.proof {
+                (best.proof, best.method) = (proof, Some(method.type_));
+            }
+        }
+        best
+    }
+
+    /// `FencerMissing` or `FencerSilent`, where there is nobody to carry out a method.
+    pub fn absence(&self, method: &PlannedMethod) -> Option<&'static str> {
+        let fencer = method.fencer(self.driver)?;
+        let is_missing = match method.type_ {
+            FenceMethodType::External => self.missing.contains(fencer),
+            FenceMethodType::Unpublish | FenceMethodType::Detach => self.report.is_none(),
+        };
+        match (is_missing, self.silent.contains(fencer)) {
+            (true, _) => Some("FencerMissing"),
+            (false, true) => Some("FencerSilent"),
+            (false, false) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(capabilities: &[&str], ready: &str) -> DriverReport {
+        let condition = serde_json::json!({
+            "type": "Ready", "status": ready, "reason": "Reported", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let status = serde_json::json!({ "capabilities": capabilities, "conditions": [condition] });
+        let mut report = DriverReport::new("d", Default::default());
+        report.status = Some(serde_json::from_value(status).unwrap());
+        report
+    }
+
+    #[test]
+    fn the_strongest_method_counts_and_a_silent_fencer_gives_none() {
+        let method = |type_, fencer: Option<&str>| PlannedMethod { type_, fencer_name: fencer.map(str::to_owned) };
+        let unpublish = method(FenceMethodType::Unpublish, None);
+        let both = [method(FenceMethodType::Detach, None), unpublish.clone()];
+        let power = [unpublish, method(FenceMethodType::External, Some("power.example.com"))];
+        let good = report(&["Unpublish", "ListPublishedNodes"], "True");
+        let weak = report(&["Unpublish"], "True");
+        let down = report(&["Unpublish", "ListPublishedNodes"], "False");
+        let is = |methods: &[PlannedMethod], report: Option<&DriverReport>, silent: &[&str], missing: &[&str]| {
+            let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+            let (silent, missing) = (set(silent), set(missing));
+            let fencers = Fencers { driver: "d", report, silent: &silent, missing: &missing };
+            let best = fencers.best_proof(methods.iter().cloned());
+            (best.proof, best.method, best.lacking)
+        };
+        let (by_unpublish, by_detach) = (Some(FenceMethodType::Unpublish), Some(FenceMethodType::Detach));
+        assert_eq!(is(&both, Some(&good), &[], &[]), (Proof::Verified, by_unpublish, "ProofUnreachable"));
+        assert_eq!(is(&both, Some(&good), &["d"], &[]), (Proof::Acknowledged, by_detach, "FencerSilent"));
+        assert_eq!(is(&both, None, &[], &[]), (Proof::Acknowledged, by_detach, "FencerMissing"));
+        assert_eq!(is(&both, Some(&weak), &[], &[]), (Proof::Acknowledged, by_detach, "ProofUnreachable"));
+        assert_eq!(is(&both[1..], Some(&weak), &[], &[]), (Proof::Acknowledged, by_unpublish, "ProofUnreachable"));
+        assert_eq!(is(&both[1..], Some(&good), &["d"], &[]), (Proof::None, None, "FencerSilent"));
+        assert_eq!(is(&both[1..], Some(&down), &[], &[]), (Proof::None, None, "ProofUnreachable"));
+        assert_eq!(is(&[], Some(&good), &[], &[]), (Proof::None, None, "ProofUnreachable"));
+        let (by_external, fencer) = (Some(FenceMethodType::External), "power.example.com");
+        assert_eq!(is(&power, Some(&good), &[], &[]), (Proof::PowerOff, by_external, "ProofUnreachable"));
+        assert_eq!(is(&power, Some(&good), &[fencer], &[]), (Proof::Verified, by_unpublish, "FencerSilent"));
+        assert_eq!(is(&power, Some(&good), &[], &[fencer]), (Proof::Verified, by_unpublish, "FencerMissing"));
+        assert_eq!(is(&power, None, &[], &[]), (Proof::PowerOff, by_external, "FencerMissing"));
+    }
+}
