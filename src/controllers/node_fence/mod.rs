@@ -6,6 +6,7 @@ mod conditions;
 pub mod decide;
 pub mod guard;
 pub mod held;
+pub mod io;
 pub mod memory;
 pub(crate) mod metrics;
 pub mod observe;

@@ -19,7 +19,7 @@ use crate::mutants::{self, Mutant};
 
 use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_settled};
 use super::rows::{self, Rows, VolumeRow};
-use super::{pods, volumes};
+use super::{io, pods, volumes};
 
 /// How long all others wait for the first answer to the first wave: a driver that hangs must not hold them up.
 const FIRST_WAVE_PATIENCE: Duration = Duration::from_secs(1);
@@ -124,7 +124,7 @@ fn is_refused(seen: &Seen, row: &VolumeRow) -> bool {
 fn ask_fencer(seen: &Seen, rows: &Rows, driver: &str, wanted: &[&VolumeRow], now: Now) -> Option<Effect> {
     let Some(request) = seen.request(driver) else {
         let volumes: Vec<_> = wanted.iter().filter_map(|row| requested(row, 1)).collect();
-        return (!volumes.is_empty()).then(|| Effect::Ask(Box::new(new_request(seen, driver, volumes))));
+        return (!volumes.is_empty()).then(|| Effect::Ask(Box::new(new_request(seen, driver, volumes, now))));
     };
     let mut next = FenceRequest::clone(request);
     next.status = None;
@@ -139,7 +139,9 @@ fn ask_fencer(seen: &Seen, rows: &Rows, driver: &str, wanted: &[&VolumeRow], now
         next.spec.node = seen.fence.spec.node.clone();
         next.spec.desired = Desired::Fenced;
     }
-    let mut changed = anew;
+    let check = io::check(seen, driver, now);
+    let mut changed = anew || next.spec.io_in_progress_check != check && !wanted.is_empty();
+    next.spec.io_in_progress_check = check;
     for row in wanted {
         let known = next.spec.volumes.iter_mut().find(|v| v.episode == row.plan.episode && v.name == row.plan.name);
         match known {
@@ -185,6 +187,7 @@ fn needs_new_round(seen: &Seen, rows: &Rows, row: &VolumeRow, round: i32, now: N
                 && !in_flight
                 && passed.is_none_or(|passed| passed > PROOF_LIFETIME || is_unsettled(row))
         }
+        _ if io::is_veto(&result) => io::is_due(seen, row, passed, backoff(round), now),
         _ => passed.is_none_or(|passed| passed >= backoff(round)),
     }
 }
@@ -217,7 +220,7 @@ fn requested(row: &VolumeRow, round: i32) -> Option<RequestedVolume> {
     })
 }
 
-fn new_request(seen: &Seen, driver: &str, volumes: Vec<RequestedVolume>) -> FenceRequest {
+fn new_request(seen: &Seen, driver: &str, volumes: Vec<RequestedVolume>, now: Now) -> FenceRequest {
     let node = seen.fence.metadata.name.clone().unwrap_or_default();
     let timeout =
         seen.policies.iter().map(|policy| &policy.spec.fencing.call_timeout).min_by_key(|timeout| timeout.get());
@@ -228,6 +231,7 @@ fn new_request(seen: &Seen, driver: &str, volumes: Vec<RequestedVolume>) -> Fenc
         node: seen.fence.spec.node.clone(),
         desired: Desired::Fenced,
         call_timeout: timeout.cloned().unwrap_or(time::Duration::seconds(30)),
+        io_in_progress_check: io::check(seen, driver, now),
         volumes,
     };
     let mut request = FenceRequest::new(&names::fence_request(&node, driver), spec);

@@ -373,7 +373,7 @@ fn has_been_tried(seen: &Seen, row: &VolumeRow, now: Now) -> bool {
 }
 
 /// The round that is asked for now.
-fn requested_round(seen: &Seen, row: &VolumeRow) -> Option<i32> {
+pub fn requested_round(seen: &Seen, row: &VolumeRow) -> Option<i32> {
     let volumes = &seen.request(row.plan.driver.as_deref()?)?.spec.volumes;
     let asked = volumes.iter().find(|asked| asked.episode == row.plan.episode && asked.name == row.plan.name)?;
     Some(asked.round)

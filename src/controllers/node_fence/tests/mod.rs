@@ -7,6 +7,7 @@ mod cleaning;
 mod fencer;
 mod guard;
 mod held;
+mod io;
 mod order;
 mod outage;
 mod proof;
