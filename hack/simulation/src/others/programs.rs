@@ -15,7 +15,8 @@ impl World {
         let now = self.now;
         let running = self.machines[node].running.iter().filter(|it| it.stops_at.is_none());
         let changed = running.filter_map(|it| {
-            let pod = self.api.pods.get(&it.pod).filter(|pod| pod.uid().as_ref() == Some(&it.uid) && !pod.is_finished())?;
+            let pod =
+                self.api.pods.get(&it.pod).filter(|pod| pod.uid().as_ref() == Some(&it.uid) && !pod.is_finished())?;
             let fails = pod.labels().get("app").is_some_and(|app| self.failing.contains(app));
             let told = !pod.is("Ready") && pod.crash_looping().is_some();
             (if fails { !told } else { !pod.is("Ready") || told }).then(|| (it.pod.clone(), fails))

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::api::fence_request::IO_IN_PROGRESS;
 use crate::api::node_fence::{Channel, PodStatusState};
 use crate::api::resiliency_policy::CheckSwitch;
+use crate::api::time;
 use crate::controllers::testing::*;
 
 use super::world::{Fencer, World};
@@ -44,6 +45,13 @@ impl World {
         self.seen.request(DRIVER).map(|request| request.spec.io_in_progress_check)
     }
 
+    /// Kubernetes gave the node up just now.
+    fn fell_silent_now(&mut self) {
+        let node = Arc::make_mut(self.seen.node.as_mut().unwrap());
+        let ready = node.status.conditions.iter_mut().find(|it| it.type_ == "Ready").unwrap();
+        ready.last_transition_time = Some(time::to_k8s(self.now.wall));
+    }
+
     fn vetoed(&mut self) {
         self.fencers.insert(DRIVER.into(), Fencer::Refuses(IO_IN_PROGRESS));
         self.run();
@@ -75,6 +83,7 @@ fn who_is_asked_to_look_for_io() {
     for (name, spec, channels, wanted) in cases {
         let mut world = failed(spec);
         world.decided_by(channels);
+        world.fell_silent_now();
         world.fencers.insert(DRIVER.into(), Fencer::Silent);
         world.run();
         assert_eq!(world.check(), Some(wanted), "{name}: {:#?}", world.log);
@@ -130,9 +139,7 @@ fn an_answer_that_nobody_gives_any_more_holds_nothing() {
 fn a_kubelet_that_becomes_decisive_lifts_it() {
     let mut world = failed(&json!({ "detection": { "kubelet": { "decisiveAfter": "20s" } } }));
     world.decided_by(&[Channel::Kubelet, Channel::Agent]);
-    let node = Arc::make_mut(world.seen.node.as_mut().unwrap());
-    let ready = node.status.conditions.iter_mut().find(|it| it.type_ == "Ready").unwrap();
-    ready.last_transition_time = Some(crate::api::time::to_k8s(world.now.wall));
+    world.fell_silent_now();
     world.vetoed();
     assert_eq!(world.condition("Held"), Some(("True".into(), IO_IN_PROGRESS.into())), "{:#?}", world.log);
     // Its sidecar would say the same again: it is not asked any more.
