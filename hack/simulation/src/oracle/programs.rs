@@ -27,9 +27,9 @@ impl World {
                 until.get_or_insert(now);
             }
         }
-        failing.into_iter().for_each(|name| {
+        for name in failing {
             self.oracle.failed.insert(name, None);
-        });
+        }
     }
 
     /// A pod is deleted so that it starts on another node. Who edits policies, or sets clocks, gets what he asks for.
