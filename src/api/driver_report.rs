@@ -196,6 +196,9 @@ pub enum Capability {
     VolumeHealth,
     /// Tells whether a node reaches the array (podmon extension).
     Connectivity,
+    /// Tells whether a node's volumes are doing I/O (podmon extension).
+    #[serde(rename = "IOInProgress")]
+    IoInProgress,
 }
 
 impl DriverReport {
@@ -208,6 +211,12 @@ impl DriverReport {
     pub fn tells_connectivity(&self) -> bool {
         let capabilities = self.status.as_ref().map(|status| status.capabilities.as_slice()).unwrap_or_default();
         self.is_ready() && capabilities.contains(&Capability::Connectivity)
+    }
+
+    /// Whether the driver can be asked for I/O in progress.
+    pub fn tells_io(&self) -> bool {
+        let capabilities = self.status.as_ref().map(|status| status.capabilities.as_slice()).unwrap_or_default();
+        self.is_ready() && capabilities.contains(&Capability::IoInProgress)
     }
 
     /// The pairs of a node.

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fencing::{FenceMethodType, NodeIdentity, PlannedMethod, Proof};
+use super::resiliency_policy::CheckSwitch;
 use super::schema;
 use super::time::Duration;
 
@@ -63,10 +64,20 @@ pub struct FenceRequestSpec {
     /// Deadline of one call, from the policy, as a duration from 1s to 5m.
     #[x_kube(validation = Rule::new("duration(self) >= duration('1s') && duration(self) <= duration('5m')").message("must be between 1s and 5m"))]
     pub call_timeout: Duration,
+    /// Enabled: no call is begun while the driver says that these volumes are doing I/O from the node; such rows are answered
+    /// Failed, with reason IOInProgress and without startedAt. Asked right before the first call. Disabled: nobody is asked.
+    #[serde(default = "FenceRequestSpec::default_io_in_progress_check")]
+    pub io_in_progress_check: CheckSwitch,
     /// Volumes of this fencer.
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub volumes: Vec<RequestedVolume>,
+}
+
+impl FenceRequestSpec {
+    fn default_io_in_progress_check() -> CheckSwitch {
+        CheckSwitch::Disabled
+    }
 }
 
 /// What the controller wants of a fencer.
@@ -137,6 +148,8 @@ impl TryFrom<&PlannedMethod> for FencerMethod {
         Ok(Self { type_ })
     }
 }
+/// Reason of a row that is not begun, since its volume, or another of its request, is doing I/O from the node.
+pub const IO_IN_PROGRESS: &str = "IOInProgress";
 
 /// What a fencer can be asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 
 use crate::api::conditions;
-use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, RequestedVolume};
+use crate::api::fence_request::{
+    Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, IO_IN_PROGRESS, RequestedVolume,
+};
 use crate::api::fencing::Proof;
 use crate::api::time::{self, Now};
 use crate::mutants::{self, Mutant};
 
 use super::driver::Published;
+use super::io::{self, Busy, Questions, Verdict};
 
 /// A row: episode and volume name.
 pub type RowKey = (i64, String);
@@ -103,6 +106,8 @@ pub struct Seen {
     pub calls: BTreeMap<RowKey, Call>,
     /// A reading made in this pass, for this very request.
     pub reading: Option<Reading>,
+    /// Whom the driver, asked in this pass, says to be doing I/O.
+    pub busy: Option<Busy>,
 }
 
 /// What to do.
@@ -119,6 +124,8 @@ pub enum Effect {
 pub struct Decision {
     /// Unless empty: read the published nodes of the volumes with these handles and decide again with that.
     pub read: BTreeSet<String>,
+    /// Unless empty: ask whether these nodes are doing I/O and decide again with that.
+    pub ask: Questions,
     /// What to do, in order.
     pub effects: Vec<Effect>,
     /// When to look again though nothing changed.
@@ -163,14 +170,22 @@ fn fence(seen: &Seen, now: Now) -> Decision {
     if gathering.is_none() && seen.reading.is_none() && !read.is_empty() {
         return Decision { read, ..Decision::default() };
     }
-    let mut decision = Decision { look_again: gathering, ..Decision::default() };
+    let unasked: Vec<_> =
+        steps.iter().filter(|(_, step)| matches!(step, Step::Ask)).map(|(volume, _)| volume).collect();
+    // A driver that is slow to say must not make the proofs of others old.
+    let is_due = |step: &Step| matches!(step, Step::Call | Step::Answer(_));
+    if gathering.is_none() && !unasked.is_empty() && !steps.iter().any(|(_, step)| is_due(step)) {
+        return Decision { ask: io::questions(seen, unasked), ..Decision::default() };
+    }
+    let wait = gathering.or((!unasked.is_empty()).then_some(GATHER));
+    let mut decision = Decision { look_again: wait, ..Decision::default() };
     let (mut rows, mut calls) = (Vec::new(), Vec::new());
     for (volume, step) in steps {
         match step {
             Step::Answer(row) if gathering.is_none() => rows.push(row),
             Step::Call => calls.push(volume),
             Step::Wait(wait) => decision.look_again = shorter(decision.look_again, wait),
-            Step::Answer(_) | Step::Read | Step::Done => {}
+            Step::Answer(_) | Step::Read | Step::Ask | Step::Done => {}
         }
     }
     // Calls first: they are for rows that are recorded already, and must not wait for a write.
@@ -186,7 +201,7 @@ fn fence(seen: &Seen, now: Now) -> Decision {
 /// How long what there is to read and to write waits for calls under way; `None` when it need not. Rows without a call
 /// do not wait, and take the others with them.
 fn gather(seen: &Seen, steps: &[(RequestedVolume, Step)], now: Now) -> Option<Duration> {
-    let due = steps.iter().filter(|(_, step)| matches!(step, Step::Read | Step::Answer(_)));
+    let due = steps.iter().filter(|(_, step)| matches!(step, Step::Read | Step::Ask | Step::Answer(_)));
     let ended: Option<Vec<_>> = due.map(|(volume, _)| seen.calls.get(&key(volume))?.ended()).collect();
     let oldest = ended?.into_iter().min()?;
     let left = GATHER.saturating_sub(now.mono.saturating_duration_since(oldest));
@@ -203,6 +218,8 @@ enum Step {
     Call,
     /// Look at the published nodes.
     Read,
+    /// Ask whether the node is doing I/O.
+    Ask,
     /// Record an answer, or that the row begins; its call then comes in a later pass.
     Answer(FenceResult),
     /// Something is under way.
@@ -230,14 +247,26 @@ fn begin(seen: &Seen, volume: &RequestedVolume, now: Now) -> Step {
         let started_at = Some(time::stamp(now.wall));
         FenceResult { started_at, published_before_at, ..row(volume, FenceOutcome::Started, Proof::None) }
     };
-    if volume.minimum_proof < Proof::Verified {
-        return Step::Answer(started(None));
-    }
-    let Some(reading) = &seen.reading else { return Step::Read };
-    match look_up(reading, volume) {
-        Ok(true) => Step::Answer(started(Some(time::stamp(reading.ended)))),
-        Ok(false) => Step::Answer(failed(volume, "NeverPublished", "the driver does not list the node as published")),
-        Err(failure) => Step::Answer(failed(volume, failure.code, &failure.message)),
+    let verified = volume.minimum_proof >= Proof::Verified;
+    let read_at = match &seen.reading {
+        // Whose I/O it is tells the list too.
+        None if verified || io::is_wanted(seen) => return Step::Read,
+        Some(reading) if verified => match look_up(reading, volume) {
+            Ok(true) => Some(time::stamp(reading.ended)),
+            Ok(false) => {
+                let message = "the driver does not list the node as published";
+                return Step::Answer(failed(volume, "NeverPublished", message));
+            }
+            Err(failure) => return Step::Answer(failed(volume, failure.code, &failure.message)),
+        },
+        _ => None,
+    };
+    match io::verdict(seen, volume) {
+        Verdict::Ask => Step::Ask,
+        Verdict::Veto => {
+            Step::Answer(failed(volume, IO_IN_PROGRESS, "the driver says that the node is doing I/O on its volumes"))
+        }
+        Verdict::Begin => Step::Answer(started(read_at)),
     }
 }
 

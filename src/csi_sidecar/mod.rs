@@ -8,6 +8,9 @@ pub mod connectivity;
 pub mod decide;
 pub mod driver;
 pub mod health;
+pub mod io;
+#[cfg(test)]
+mod io_tests;
 pub mod memory;
 pub mod observe;
 pub mod report;
@@ -135,6 +138,10 @@ impl Sidecar {
             let mut decision = decide::decide(&seen, now);
             if !decision.read.is_empty() {
                 seen.reading = Some(observe::read(&self.cx, &request, decision.read).await);
+                decision = decide::decide(&seen, self.cx.clock.now());
+            }
+            if !decision.ask.is_empty() {
+                seen.busy = Some(observe::ask(&self.cx, &request, decision.ask).await);
                 decision = decide::decide(&seen, self.cx.clock.now());
             }
             if decision.effects.is_empty() {

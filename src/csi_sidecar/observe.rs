@@ -7,12 +7,14 @@ use std::time::Duration;
 use crate::api::driver_report::Capability;
 use crate::api::fence_request::FenceRequest;
 
+use super::connectivity::driver::Extension;
 use super::decide::{Failure, FailureClass, Reading, Seen};
+use super::io::{Busy, Question, Questions};
 use super::{Context, Shared, lock};
 
 /// What is known without asking anybody.
 pub fn observe(request: Arc<FenceRequest>, memory: &Shared) -> Seen {
-    Seen { request, calls: lock(memory).calls.clone(), reading: None }
+    Seen { request, calls: lock(memory).calls.clone(), reading: None, busy: None }
 }
 
 /// A single volume that does not answer holds up the others of its request no longer than this: their proof counts
@@ -36,4 +38,45 @@ pub async fn read(cx: &Context, request: &FenceRequest, handles: BTreeSet<String
         }),
     };
     Reading { began, ended: cx.clock.now().wall, published }
+}
+
+/// What a driver is allowed for an answer about I/O (podmon's contract).
+const IO_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Asks which of these nodes are doing I/O. An error, or no answer, says nothing about it.
+pub async fn ask(cx: &Context, request: &FenceRequest, questions: Questions) -> Busy {
+    let extension = Extension::new(cx.driver.clone());
+    let deadline = request.spec.call_timeout.get().min(IO_DEADLINE);
+    let mut busy = Busy::new();
+    for (node_id, question) in questions {
+        if is_busy(&extension, &node_id, &question, deadline).await {
+            busy.insert(node_id);
+        }
+    }
+    busy
+}
+
+async fn is_busy(extension: &Extension, node_id: &str, question: &Question, deadline: Duration) -> bool {
+    if !question.own.is_empty() && says(extension, node_id, &question.own, deadline).await == Some(true) {
+        return true;
+    }
+    let Some(control) = &question.control else { return false };
+    // Per volume, from whichever node, is what most drivers count: one that says so of a node that does not have it does.
+    says(extension, node_id, &question.shared, deadline).await == Some(true)
+        && says(extension, control, &question.shared, deadline).await == Some(false)
+}
+
+async fn says(extension: &Extension, node_id: &str, handles: &BTreeSet<String>, deadline: Duration) -> Option<bool> {
+    match extension.is_doing_io(node_id, handles, deadline).await {
+        Ok(busy) => Some(busy),
+        Err(failure) => {
+            tracing::warn!(
+                node_id,
+                code = failure.code,
+                failure.message,
+                "the driver does not say whether there is I/O"
+            );
+            None
+        }
+    }
 }

@@ -150,7 +150,8 @@ pub fn compute(mut status: DriverReportStatus, answer: Answer, now: Now) -> Driv
     let (state, reason, message) = match answer {
         Ok(capabilities) => {
             // Whether there is the extension is asked by itself: what was last known of it stays until then.
-            let asked_apart = status.capabilities.iter().copied().filter(|it| *it == Capability::Connectivity);
+            let is_apart = |it: &Capability| matches!(it, Capability::Connectivity | Capability::IoInProgress);
+            let asked_apart = status.capabilities.iter().copied().filter(is_apart);
             status.capabilities =
                 capabilities.into_iter().chain(asked_apart).collect::<BTreeSet<_>>().into_iter().collect();
             (State::True, "Reporting", String::new())

@@ -10,14 +10,16 @@ use crate::api::fence_request::{
     Desired, FenceOutcome, FenceRequest, FenceRequestSpec, FenceResult, FencerMethod, FencerMethodType, RequestedVolume,
 };
 use crate::api::fencing::{NodeIdentity, Proof};
+use crate::api::resiliency_policy::CheckSwitch;
 use crate::api::time::{self, Now};
 
 use super::decide::{Call, Decision, Effect, Failure, FailureClass, Reading, RowKey, Seen, decide};
+use super::io::Busy;
 use super::status;
 
 const VOLUME: &str = "pv-1";
-const HANDLE: &str = "vol-1";
-const NODE: &str = "csi-node-1";
+pub(super) const HANDLE: &str = "vol-1";
+pub(super) const NODE: &str = "csi-node-1";
 
 /// A request for one volume, and everything the sidecar knows about it.
 pub(super) struct Case {
@@ -27,6 +29,8 @@ pub(super) struct Case {
     row: Option<FenceResult>,
     call: Option<Call>,
     reading: Option<Reading>,
+    io: CheckSwitch,
+    busy: Option<Busy>,
     now: Now,
 }
 
@@ -36,7 +40,17 @@ impl Case {
             wall: DateTime::from_timestamp(1_700_000_000, 0).unwrap(),
             mono: Instant::now() + Duration::from_secs(3600),
         };
-        Self { desired: Desired::Fenced, minimum: Proof::Verified, round: 1, row: None, call: None, reading: None, now }
+        Self {
+            desired: Desired::Fenced,
+            minimum: Proof::Verified,
+            round: 1,
+            row: None,
+            call: None,
+            reading: None,
+            io: CheckSwitch::Disabled,
+            busy: None,
+            now,
+        }
     }
 
     pub(super) fn request(&self) -> FenceRequest {
@@ -58,6 +72,7 @@ impl Case {
             node: NodeIdentity { uid: "u".into(), boot_id: None, provider_id: None },
             desired: self.desired,
             call_timeout: time::Duration::seconds(30),
+            io_in_progress_check: self.io,
             volumes: vec![volume],
         };
         let mut request = FenceRequest::new("node-1-x", spec);
@@ -65,18 +80,63 @@ impl Case {
         request
     }
 
-    fn decide(&self) -> Decision {
+    pub(super) fn decide(&self) -> Decision {
+        decide(&self.seen(), self.now)
+    }
+
+    fn seen(&self) -> Seen {
         let key: RowKey = (1, VOLUME.into());
-        let seen = Seen {
+        Seen {
             request: Arc::new(self.request()),
             calls: self.call.clone().map(|call| (key, call)).into_iter().collect(),
             reading: self.reading.clone(),
-        };
-        decide(&seen, self.now)
+            busy: self.busy.clone(),
+        }
+    }
+
+    /// Its request wants to know about I/O.
+    pub(super) fn asks_about_io(mut self) -> Self {
+        self.io = CheckSwitch::Enabled;
+        self
+    }
+
+    /// The driver was asked, and said that these nodes are doing I/O.
+    pub(super) fn busy(mut self, nodes: &[&str]) -> Self {
+        self.busy = Some(nodes.iter().map(|node| (*node).to_owned()).collect());
+        self
+    }
+
+    pub(super) fn minimum(self, minimum: Proof) -> Self {
+        Self { minimum, ..self }
+    }
+
+    /// What was answered is on record.
+    pub(super) fn answered(self, row: FenceResult) -> Self {
+        Self { row: Some(row), ..self }
+    }
+
+    /// The next round is asked for; nothing that was read or answered before is at hand.
+    pub(super) fn asked_again(self, round: i32) -> Self {
+        Self { round, busy: None, ..self }
+    }
+
+    /// The driver cannot list.
+    pub(super) fn unreadable(mut self) -> Self {
+        let failure = Failure { code: "Unimplemented", class: FailureClass::Stop, message: "because".into() };
+        self.reading = Some(Reading { began: self.now.mono, ended: self.now.wall, published: Err(failure) });
+        self
+    }
+
+    /// What a pass sees that has read these volumes with their nodes.
+    pub(super) fn lists(&self, listed: &[(&str, &[&str])]) -> Seen {
+        let nodes = |nodes: &[&str]| Ok(nodes.iter().map(|node| (*node).to_owned()).collect());
+        let published = listed.iter().map(|(handle, them)| ((*handle).to_owned(), nodes(them))).collect();
+        let reading = Reading { began: self.now.mono, ended: self.now.wall, published: Ok(published) };
+        Seen { reading: Some(reading), ..self.seen() }
     }
 
     /// The one row that is answered.
-    fn answer(&self) -> FenceResult {
+    pub(super) fn answer(&self) -> FenceResult {
         let decision = self.decide();
         match decision.effects.as_slice() {
             [Effect::Answer(rows)] if rows.len() == 1 => rows[0].clone(),
@@ -89,7 +149,7 @@ impl Case {
     }
 
     /// A read that began so many seconds ago and lists the volume with these nodes.
-    fn read(mut self, seconds_ago: u64, nodes: &[&str]) -> Self {
+    pub(super) fn read(mut self, seconds_ago: u64, nodes: &[&str]) -> Self {
         let nodes: BTreeSet<_> = nodes.iter().map(|node| (*node).to_owned()).collect();
         let published = BTreeMap::from([(HANDLE.to_owned(), Ok(nodes))]);
         self.reading = Some(Reading { began: self.ago(seconds_ago), ended: self.now.wall, published: Ok(published) });
@@ -274,7 +334,7 @@ fn two(ended_ms_ago: u64, second: Option<Call>) -> Decision {
     let at = case.now.mono - Duration::from_millis(ended_ms_ago);
     let first = Some(((1, VOLUME.to_owned()), Call::Acknowledged { at, round: 1 }));
     let calls = first.into_iter().chain(second.map(|call| ((1, "pv-2".to_owned()), call))).collect();
-    decide(&Seen { request: Arc::new(request), calls, reading: None }, case.now)
+    decide(&Seen { request: Arc::new(request), calls, reading: None, busy: None }, case.now)
 }
 
 #[test]

@@ -176,3 +176,44 @@ fn an_edit_puts_and_takes_fields() {
     let take = Edit::of(&meta).take(&["spec", "claimRef"]).patch().unwrap();
     assert_eq!(patched(reserved, &take).unwrap(), document);
 }
+
+/// Two that change the taints of one node all the time, each on what it saw last, which is often old.
+#[test]
+fn of_ten_thousand_edits_beside_another_writer_none_is_lost() {
+    const EDITS: usize = 10_000;
+    let keys = ["bulkhead.dev/fenced", "example.com/maintenance"];
+    let taints = |document: &Value| -> Vec<Taint> {
+        serde_json::from_value(document["spec"]["taints"].clone()).unwrap_or_default()
+    };
+    let mut server = node(&[taint("example.com/rack", "r1", "NoSchedule")]);
+    let mut seen = [taints(&server), taints(&server)];
+    let mut is_set = [false, false];
+    let (mut edits, mut refused, mut random) = (0, 0, 1_u64);
+    while edits < EDITS {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let writer = usize::from(random >> 63 == 1);
+        let (key, present) = (keys[writer], &seen[writer]);
+        let patch = match present.iter().any(|taint| taint.key == key) {
+            true => remove_taint(NODE, present, key, "NoSchedule"),
+            false => add_taint(NODE, present, &taint(key, &edits.to_string(), "NoSchedule")),
+        };
+        match patched(server.clone(), &patch.unwrap()) {
+            Ok(changed) => {
+                server = changed;
+                is_set[writer] = !is_set[writer];
+                edits += 1;
+                // What was written it knows; what the other writes meanwhile it learns of when it is refused.
+                seen[writer] = taints(&server);
+            }
+            Err(_) => {
+                refused += 1;
+                seen[writer] = taints(&server);
+            }
+        }
+        let there = taints(&server);
+        let has = |key: &str| there.iter().any(|taint| taint.key == key);
+        assert_eq!([has(keys[0]), has(keys[1])], is_set, "after {edits} edits");
+        assert!(has("example.com/rack") && there.len() <= 3, "after {edits} edits: {there:?}");
+    }
+    assert!(refused > EDITS / 10, "{refused} were refused: nobody was in anybody's way");
+}

@@ -3,6 +3,7 @@
 mod alerts;
 mod api;
 mod chart;
+mod configuration;
 mod crash;
 mod deaths;
 mod failover;
@@ -31,6 +32,7 @@ fn main() {
         tree::trials(),
         alerts::trials(),
         chart::trials(),
+        configuration::trials(),
         api::trials(),
         failover::trials(),
         storage_path::trials(),

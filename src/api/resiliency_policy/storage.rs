@@ -26,6 +26,14 @@ pub struct StorageDetection {
     #[serde(default = "StorageDetection::default_threshold")]
     #[schemars(range(min = 1, max = 20))]
     pub recovery_threshold: i32,
+    /// Ask before the fence whether the node's volumes are doing I/O, where whenIOInProgress would stop the decision.
+    /// Disabled: no call is made.
+    #[serde(default = "StorageDetection::default_io_in_progress_check")]
+    pub io_in_progress_check: CheckSwitch,
+    /// What I/O in progress stops. VetoUnlessNodeFailed: a decision that rests on storage or on heartbeats, never a decisive
+    /// node failure. Veto: every decision.
+    #[serde(default, rename = "whenIOInProgress")]
+    pub when_io_in_progress: WhenIoInProgress,
 }
 
 impl StorageDetection {
@@ -40,6 +48,10 @@ impl StorageDetection {
     fn default_threshold() -> i32 {
         3
     }
+
+    fn default_io_in_progress_check() -> CheckSwitch {
+        CheckSwitch::Enabled
+    }
 }
 
 impl Default for StorageDetection {
@@ -49,6 +61,8 @@ impl Default for StorageDetection {
             period: Self::default_period(),
             loss_threshold: Self::default_threshold(),
             recovery_threshold: Self::default_threshold(),
+            io_in_progress_check: Self::default_io_in_progress_check(),
+            when_io_in_progress: WhenIoInProgress::default(),
         }
     }
 }
@@ -60,6 +74,17 @@ pub enum CheckSwitch {
     Enabled,
     /// It is not: no call is made.
     Disabled,
+}
+
+/// Which decisions I/O in progress stops, while it lasts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum WhenIoInProgress {
+    /// Those that rest on storage or on heartbeats. A node that is cut off from the API goes on writing: it would never be
+    /// failed over.
+    #[default]
+    VetoUnlessNodeFailed,
+    /// Every one.
+    Veto,
 }
 
 /// What a lost path to a storage backend means for the protected pods that use it.

@@ -1,6 +1,7 @@
 //! The conditions of a NodeFence, each from the rows alone: what it waits for, in the documented reasons.
 
 use crate::api::conditions::{self, State};
+use crate::api::fence_request::IO_IN_PROGRESS;
 use crate::api::node_fence::{NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
 use crate::api::node_volume_report::{CleanupState, Remnant};
 use crate::api::resiliency_policy::{Recovery, RestraintType};
@@ -10,6 +11,7 @@ use crate::api::time::Now;
 use super::clean::{self, CleanBy};
 use super::decide::{NodeState, Seen, Step};
 use super::fencers;
+use super::io;
 use super::rows::Rows;
 use super::status::Counts;
 
@@ -38,8 +40,8 @@ pub(super) fn set(
     let done = phase == Phase::Recovered;
     let waiting = waiting(rows);
     // What nobody may try yet has not failed.
-    let stalled = stalled(seen, rows, now).filter(|_| !done && rows.held.is_none());
-    let held = held(rows).filter(|_| !done);
+    let held = held(seen, rows, now).filter(|_| !done);
+    let stalled = stalled(seen, rows, now).filter(|_| !done && rows.held.is_none() && !is_io(&held));
     let ready = match (&held, &stalled) {
         _ if done => said("Ready", true, "Recovered", ""),
         (Some((reason, message)), _) => said("Ready", false, *reason, message),
@@ -95,9 +97,9 @@ fn detached(rows: &Rows, counts: &Counts) -> Said {
 }
 
 /// Why the whole incident waits.
-fn held(rows: &Rows) -> Option<(&'static str, String)> {
-    if let Some(held) = &rows.held {
-        return Some((held.reason, held.message.clone()));
+fn held(seen: &Seen, rows: &Rows, now: Now) -> Option<(&'static str, String)> {
+    if let Some(held) = rows.held.clone().or_else(|| io::held(seen, rows, now)) {
+        return Some((held.reason, held.message));
     }
     if !rows.is_held() {
         return None;
@@ -113,6 +115,10 @@ fn held(rows: &Rows) -> Option<(&'static str, String)> {
         ),
         _ => ("CorrelatedOutage", "too many nodes are suspected at once: nothing more is begun".into()),
     })
+}
+
+fn is_io(held: &Option<(&str, String)>) -> bool {
+    held.as_ref().is_some_and(|(reason, _)| *reason == IO_IN_PROGRESS)
 }
 
 fn ambiguous(volume: &str) -> String {

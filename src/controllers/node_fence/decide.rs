@@ -325,7 +325,9 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
 /// So many nodes are suspected that the observer must be at fault: nothing that was not sent yet may be sent.
 fn hold_for_outage(seen: &Seen, rows: &Rows) -> Option<Step> {
     rows.outage?;
-    let effects = requests::turn_round(seen, |_| true);
+    // What was begun is brought to its end: turned round with the rest of its request, it would be asked for again, and so on
+    // for ever.
+    let effects = requests::turn_round(seen, |request| !requests::has_begun(request));
     if effects.is_empty() { None } else { Step::new("Holding", effects) }
 }
 

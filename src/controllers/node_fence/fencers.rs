@@ -10,6 +10,7 @@ use crate::api::node_fence::VolumeStatusState;
 use crate::api::time::{self, Now};
 
 use super::decide::{AskKey, Asked, Seen};
+use super::io;
 use super::rows::VolumeRow;
 
 /// What a fencer has answered for a row.
@@ -134,6 +135,10 @@ fn is_open(seen: &Seen, row: &VolumeRow, fencer: &str) -> bool {
 fn has_given_way(seen: &Seen, row: &VolumeRow, fencer: &str, now: Now) -> bool {
     let Some(request) = seen.request(fencer) else { return false };
     let answer = result(seen, row, fencer).filter(|result| round(request, row) == Some(result.round));
+    // One that was not begun for the I/O is not left to another who does not ask about that.
+    if answer.is_some_and(io::is_veto) {
+        return false;
+    }
     match answer.map(|result| (result.result, result.proof)) {
         Some((FenceOutcome::Failed, _)) => true,
         Some((FenceOutcome::Fenced, proof)) => proof < row.minimum,

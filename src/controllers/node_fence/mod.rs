@@ -8,6 +8,7 @@ pub mod decide;
 pub mod fencers;
 pub mod guard;
 pub mod held;
+pub mod io;
 pub mod memory;
 pub(crate) mod metrics;
 pub mod observe;

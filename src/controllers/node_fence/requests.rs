@@ -19,7 +19,7 @@ use super::answers;
 use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_settled};
 use super::fencers::{self, Answer};
 use super::rows::{Rows, VolumeRow};
-use super::{pods, volumes};
+use super::{io, pods, volumes};
 
 /// How long all others wait for the first answer to the first wave: a driver that hangs must not hold them up.
 const FIRST_WAVE_PATIENCE: Duration = Duration::from_secs(1);
@@ -90,7 +90,7 @@ fn is_first_wave_due(seen: &Seen, now: Now) -> bool {
 fn ask_fencer(seen: &Seen, rows: &Rows, fencer: &str, wanted: &[&VolumeRow], now: Now) -> Option<Effect> {
     let Some(request) = seen.request(fencer) else {
         let volumes: Vec<_> = wanted.iter().filter_map(|row| requested(row, fencer, 1)).collect();
-        return (!volumes.is_empty()).then(|| Effect::Ask(Box::new(new_request(seen, fencer, volumes))));
+        return (!volumes.is_empty()).then(|| Effect::Ask(Box::new(new_request(seen, fencer, volumes, now))));
     };
     let mut next = FenceRequest::clone(request);
     next.status = None;
@@ -105,7 +105,9 @@ fn ask_fencer(seen: &Seen, rows: &Rows, fencer: &str, wanted: &[&VolumeRow], now
         next.spec.node = seen.fence.spec.node.clone();
         next.spec.desired = Desired::Fenced;
     }
-    let mut changed = anew;
+    let check = io::check(seen, fencer, now);
+    let mut changed = anew || next.spec.io_in_progress_check != check && !wanted.is_empty();
+    next.spec.io_in_progress_check = check;
     for row in wanted {
         let known = next.spec.volumes.iter_mut().find(|v| v.episode == row.plan.episode && v.name == row.plan.name);
         match known {
@@ -161,6 +163,7 @@ fn needs_new_round(
         }
         // Somebody else has proved it.
         _ if row.fresh => false,
+        _ if io::is_veto(result) => io::is_due(seen, row, passed, backoff(round), now),
         _ => passed.is_none_or(|passed| passed >= backoff(round)),
     }
 }
@@ -194,7 +197,7 @@ fn requested(row: &VolumeRow, fencer: &str, round: i32) -> Option<RequestedVolum
     })
 }
 
-fn new_request(seen: &Seen, fencer: &str, volumes: Vec<RequestedVolume>) -> FenceRequest {
+fn new_request(seen: &Seen, fencer: &str, volumes: Vec<RequestedVolume>, now: Now) -> FenceRequest {
     let node = seen.fence.metadata.name.clone().unwrap_or_default();
     let timeout =
         seen.policies.iter().map(|policy| &policy.spec.fencing.call_timeout).min_by_key(|timeout| timeout.get());
@@ -205,6 +208,7 @@ fn new_request(seen: &Seen, fencer: &str, volumes: Vec<RequestedVolume>) -> Fenc
         node: seen.fence.spec.node.clone(),
         desired: Desired::Fenced,
         call_timeout: timeout.cloned().unwrap_or(time::Duration::seconds(30)),
+        io_in_progress_check: io::check(seen, fencer, now),
         volumes,
     };
     let mut request = FenceRequest::new(&names::fence_request(&node, fencer), spec);

@@ -15,7 +15,7 @@ use super::decide::{Seen, effective, may_be_released};
 type IsStricter = fn(&ResiliencyPolicySpec, &ResiliencyPolicySpec) -> bool;
 
 /// The fields of which the strictest value holds for a pod, as [`super::select::Effective`] combines them.
-const FIELDS: [(&str, IsStricter); 22] = [
+const FIELDS: [(&str, IsStricter); 24] = [
     ("mode", |mine, other| other.mode < mine.mode),
     ("triggers.nodeFailure", |mine, other| {
         mine.triggers.node_failure == NodeFailureAction::Release
@@ -56,6 +56,14 @@ const FIELDS: [(&str, IsStricter); 22] = [
     ("detection.storage.connectivityCheck", |mine, other| {
         mine.detection.storage.connectivity_check == CheckSwitch::Enabled
             && other.detection.storage.connectivity_check == CheckSwitch::Disabled
+    }),
+    ("detection.storage.ioInProgressCheck", |mine, other| {
+        mine.detection.storage.io_in_progress_check == CheckSwitch::Disabled
+            && other.detection.storage.io_in_progress_check == CheckSwitch::Enabled
+    }),
+    ("detection.storage.whenIOInProgress", |mine, other| {
+        let stops = |it: &ResiliencyPolicySpec| it.detection.storage.io_in_progress_check == CheckSwitch::Enabled;
+        stops(other) && other.detection.storage.when_io_in_progress > mine.detection.storage.when_io_in_progress
     }),
     ("fencing.minimumProof", |mine, other| {
         drivers(mine, other)

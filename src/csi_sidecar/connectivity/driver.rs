@@ -1,5 +1,6 @@
-//! The driver's extension: whether it is there, and whether a node is connected. Every call has a deadline.
+//! The driver's extension: whether it is there, whether a node is connected, and whether it is doing I/O. Every call has a deadline.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tonic::transport::Channel;
@@ -49,5 +50,20 @@ impl Extension {
         let answer = call(deadline, self.client().validate_volume_host_connectivity(timed(request, deadline))).await?;
         tracing::debug!(node_id, answer.connected, messages = ?answer.messages, "asked about a node");
         Ok(answer.connected)
+    }
+
+    /// Whether there was I/O lately on any of these volumes: from that node, or from any, as the driver counts.
+    pub async fn is_doing_io(
+        &self,
+        node_id: &str,
+        handles: &BTreeSet<String>,
+        deadline: Duration,
+    ) -> Result<bool, Failure> {
+        let volume_ids = handles.iter().cloned().collect();
+        let request =
+            ValidateVolumeHostConnectivityRequest { node_id: node_id.to_owned(), volume_ids, ..Default::default() };
+        let answer = call(deadline, self.client().validate_volume_host_connectivity(timed(request, deadline))).await?;
+        tracing::debug!(node_id, answer.ios_in_progress, messages = ?answer.messages, "asked about the I/O of a node");
+        Ok(answer.ios_in_progress)
     }
 }

@@ -79,10 +79,13 @@ impl PathReport {
     /// Puts it into a report.
     pub fn write(&self, status: &mut DriverReportStatus) {
         let mut capabilities: BTreeSet<_> = status.capabilities.iter().copied().collect();
-        if self.is_supported {
-            capabilities.insert(Capability::Connectivity);
-        } else {
-            capabilities.remove(&Capability::Connectivity);
+        // One call of the extension answers both.
+        for it in [Capability::Connectivity, Capability::IoInProgress] {
+            if self.is_supported {
+                capabilities.insert(it);
+            } else {
+                capabilities.remove(&it);
+            }
         }
         status.capabilities = capabilities.into_iter().collect();
         status.backends.clone_from(&self.backends);

@@ -132,6 +132,16 @@ pub async fn limits_and_enums_are_enforced(world: &World) -> Outcome {
         ),
         (
             "ResiliencyPolicy",
+            vec![("/spec/detection/storage/ioInProgressCheck", json!("On"))],
+            "ioInProgressCheck: Unsupported value",
+        ),
+        (
+            "ResiliencyPolicy",
+            vec![("/spec/detection/storage/whenIOInProgress", json!("Never"))],
+            "whenIOInProgress: Unsupported value",
+        ),
+        (
+            "ResiliencyPolicy",
             vec![("/spec/triggers/storagePathLoss", json!("Move"))],
             "storagePathLoss: Unsupported value",
         ),

@@ -77,6 +77,8 @@ pub struct ArrayOptions {
     pub lists_health: bool,
     /// The podmon extension is there.
     pub has_podmon: bool,
+    /// Its answer about I/O counts what the node itself did, not what anybody did.
+    pub tells_io_per_node: bool,
     /// The secret (key, value) that publish and unpublish must bring; `Unauthenticated` without it.
     pub required_secret: Option<(String, String)>,
 }
@@ -95,6 +97,7 @@ impl Default for ArrayOptions {
             gets_health: false,
             lists_health: false,
             has_podmon: true,
+            tells_io_per_node: false,
             required_secret: None,
         }
     }

@@ -28,13 +28,15 @@ impl Podmon for PodmonService {
         let request = request.into_inner();
         let volume = request.volume_ids.first().map_or("", String::as_str);
         let about = About::new(Method::ValidateVolumeHostConnectivity, volume, &request.node_id);
-        self.0.call(about, move |state, _| validate(state, &request)).await
+        let per_node = self.0.options.tells_io_per_node;
+        self.0.call(about, move |state, _| validate(state, &request, per_node)).await
     }
 }
 
 fn validate(
     state: &State,
     request: &ValidateVolumeHostConnectivityRequest,
+    per_node: bool,
 ) -> Result<ValidateVolumeHostConnectivityResponse, Status> {
     if request.node_id.is_empty() {
         if !request.volume_ids.is_empty() {
@@ -59,10 +61,13 @@ fn validate(
     };
     for id in &request.volume_ids {
         match state.volume(id) {
-            // Counted per volume, from whichever node: as on real arrays.
             Ok((_, volume)) => {
-                let last = volume.last_write.as_ref();
-                response.ios_in_progress |= last.is_some_and(|last| now.since(last.at) <= sample);
+                // Counted per volume, from whichever node, as most arrays do; else by what this node wrote.
+                let last = match per_node {
+                    false => volume.last_write.as_ref().map(|last| last.at),
+                    true => state.ledger.last_write(id, &request.node_id),
+                };
+                response.ios_in_progress |= last.is_some_and(|at| now.since(at) <= sample);
             }
             Err(status) => response.messages.push(status.message().to_owned()),
         }

@@ -12,6 +12,8 @@ pub enum Fencer {
     Silent,
     /// Writes Started, then hangs.
     Hangs,
+    /// Proves this volume, and never writes anything of the others.
+    BeginsOnly(&'static str),
     /// Calls, and fails with this reason.
     Fails(&'static str),
     /// Refuses before any call.
@@ -48,6 +50,7 @@ pub fn answer(
     }
     match fencer {
         Fencer::Silent => None,
+        Fencer::BeginsOnly(volume) if asked.name != *volume => None,
         _ if done && known.is_some_and(|it| it.result != FenceOutcome::Unfenced) => None,
         Fencer::Refuses(reason) => {
             Some(FenceResult { result: FenceOutcome::Failed, reason: Some((*reason).into()), round, ..row })
@@ -57,6 +60,7 @@ pub fn answer(
             Some(FenceResult { result: FenceOutcome::Started, proof: Proof::None, started_at, round, ..row })
         }
         Fencer::Hangs => None,
+        Fencer::BeginsOnly(_) => answer(&Fencer::Proves(Proof::Verified), desired, asked, known, now),
         Fencer::Fails(reason) => {
             Some(FenceResult { result: FenceOutcome::Failed, reason: Some((*reason).into()), round, ..row })
         }

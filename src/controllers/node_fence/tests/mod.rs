@@ -8,6 +8,7 @@ mod external;
 mod fencer;
 mod guard;
 mod held;
+mod io;
 mod order;
 mod outage;
 mod proof;

@@ -78,6 +78,19 @@ fn what_was_cut_off_is_brought_to_its_end() {
 }
 
 #[test]
+fn a_request_that_is_begun_in_part_is_not_turned_round() {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")]), pod("web", "n1", &[csi("v2")])], &json!({}));
+    world.fencers.insert(DRIVER.into(), Fencer::BeginsOnly("v1"));
+    world.run();
+    world.assert_order(&["Started v1"]);
+    outage(&mut world, Some(RestraintType::CorrelatedOutage));
+    // It comes to rest: a request that is turned round with what was begun would be asked for again, and so on.
+    world.run();
+    assert!(!world.did("ask Unfenced") && !world.did("Started v2") && !world.did("delete web"), "{:#?}", world.log);
+    assert!(world.did("delete pg grace 0"), "its pod has lost its volume: {:#?}", world.log);
+}
+
+#[test]
 fn a_kubelet_that_is_back_detaches_itself() {
     let mut world = one_pod();
     while !world.did("pg is Releasing") {

@@ -25,7 +25,7 @@ fn is_out(status: DriverReportStatus) -> bool {
 #[test]
 fn the_capability_comes_and_goes_with_the_extension_and_leaves_the_others_alone() {
     let mut told = status(Vec::new(), BackendState::Answering, 3);
-    assert_eq!(told.capabilities, [Capability::Unpublish, Capability::Connectivity]);
+    assert_eq!(told.capabilities, [Capability::Unpublish, Capability::Connectivity, Capability::IoInProgress]);
     assert_eq!((told.unreachable_pairs, told.coverage), (Some(0), None));
     PathReport::unsupported().write(&mut told);
     assert_eq!(told.capabilities, [Capability::Unpublish]);
