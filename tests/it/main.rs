@@ -6,6 +6,7 @@ mod chart;
 mod crash;
 mod deaths;
 mod failover;
+mod gitops;
 mod kubectl;
 mod rest;
 mod s3;
@@ -31,6 +32,7 @@ fn main() {
         chart::trials(),
         api::trials(),
         failover::trials(),
+        gitops::trials(),
         storage_path::trials(),
         kubectl::trials(),
         volume_health::trials(),
