@@ -101,9 +101,18 @@ impl Program {
         self.module().version
     }
 
-    /// It goes into an image that holds nothing else.
+    /// Built without the C library: it goes into an image that holds nothing else, or has no use for it.
     fn is_static(self) -> bool {
-        matches!(self, Self::CsiAttacher | Self::CsiProvisioner | Self::CsiSanity)
+        matches!(
+            self,
+            Self::CsiAttacher
+                | Self::CsiProvisioner
+                | Self::CsiSanity
+                | Self::SourceController
+                | Self::KustomizeController
+                | Self::Kstatus
+                | Self::ArgoCd
+        )
     }
 
     /// What the wrapper adds to upstream's library, for a program that is ours but for that.

@@ -54,10 +54,16 @@ impl Flux {
         std::fs::create_dir_all(&storage)?;
         // Free now; nobody else takes it in the moment that follows.
         let artifacts = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.to_string();
-        let source = ["--storage-path".into(), storage.into(), "--storage-addr".into(), artifacts.clone().into()];
-        let source = [&source[..], &["--storage-adv-addr".into(), artifacts.into()]].concat();
+        let source: [OsString; 6] = [
+            "--storage-path".into(),
+            storage.into(),
+            "--storage-addr".into(),
+            artifacts.clone().into(),
+            "--storage-adv-addr".into(),
+            artifacts.into(),
+        ];
         // By default it waits for 30 s for what another depends on.
-        let kustomize = ["--requeue-dependency".into(), "2s".into()];
+        let kustomize = ["--requeue-dependency", "2s"].map(OsString::from);
         Ok(Self {
             source_controller: start(testbed, &programs, Program::SourceController, &source)?,
             kustomize_controller: start(testbed, &programs, Program::KustomizeController, &kustomize)?,

@@ -9,7 +9,7 @@ use libtest_mimic::Failed;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::world::{feed, told};
+use super::world::{feed, items, told};
 use crate::chart::render::kustomize;
 
 /// What it says of one object.
@@ -31,29 +31,25 @@ pub fn health(objects: &[Value]) -> Result<Vec<Opinion>, Failed> {
     ask(&objects.iter().map(|live| json!({"live": live})).collect::<Vec<_>>(), "")
 }
 
-/// Which objects it would call out of sync, if git has these. As Argo CD does it asks the server what each would become.
-pub async fn drift(testbed: &Testbed, folder: &Path, desired: &[Value], live: &[Value]) -> Result<Vec<String>, Failed> {
-    let openapi = folder.join("openapi.json");
+/// Which objects of a file it would call out of sync, if git has these. As Argo CD does it asks the server what each would
+/// become.
+pub async fn drift(testbed: &Testbed, file: &Path, live: &[Value]) -> Result<Vec<String>, Failed> {
+    let openapi = file.with_file_name("openapi.json");
     std::fs::write(&openapi, testbed.kubectl(&["get", "--raw", "/openapi/v2"]).await?)?;
-    let (mut found, file) = (Vec::new(), folder.join("desired.json"));
-    let mut questions = Vec::new();
-    for (desired, live) in desired.iter().zip(live) {
-        std::fs::write(&file, desired.to_string())?;
-        let dry =
-            ["apply", "--server-side", "--dry-run=server", "--force-conflicts", "--field-manager=argocd-controller"];
-        let show = ["--show-managed-fields", "-o", "json", "-f", &file.to_string_lossy()];
-        let predicted: Value = serde_json::from_str(&testbed.kubectl(&[&dry[..], &show].concat()).await?)?;
-        questions.push(json!({"live": live, "desired": desired, "predicted": predicted}));
-    }
+    let dry = ["apply", "--server-side", "--dry-run=server", "--force-conflicts", "--field-manager=argocd-controller"];
+    let show = ["--show-managed-fields", "-o", "json", "-f", &file.to_string_lossy()];
+    let predicted = items(&testbed.kubectl(&[&dry[..], &show].concat()).await?)?;
+    let desired = items(&std::fs::read_to_string(file)?)?;
+    assert_eq!((predicted.len(), desired.len()), (live.len(), live.len()));
+    let each = live.iter().zip(desired).zip(predicted);
+    let questions: Vec<_> = each
+        .map(|((live, desired), predicted)| json!({"live": live, "desired": desired, "predicted": predicted}))
+        .collect();
     let openapi = openapi.display().to_string();
     let opinions = tokio::task::spawn_blocking(move || ask(&questions, &openapi)).await??;
     assert_eq!(opinions.len(), live.len());
-    for (opinion, live) in opinions.iter().zip(live) {
-        if opinion.modified {
-            found.push(format!("{}: {} would become {}", told(live), opinion.is, opinion.becomes));
-        }
-    }
-    Ok(found)
+    let differing = opinions.iter().zip(live).filter(|(opinion, _)| opinion.modified);
+    Ok(differing.map(|(it, live)| format!("{}: {} would become {}", told(live), it.is, it.becomes)).collect())
 }
 
 fn ask(items: &[Value], openapi: &str) -> Result<Vec<Opinion>, Failed> {

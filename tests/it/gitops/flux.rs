@@ -17,8 +17,9 @@ use crate::api::world::root;
 use crate::failover::fleet::{self, SOON};
 use crate::failover::look::phase;
 
-/// What is in git, in the order in which it is applied: folder, and whether Flux waits for its objects.
-const STEPS: [&str; 3] = ["config/crd", "config/default", "mine"];
+/// What is in git, in the order in which it is applied.
+const STEPS: [&str; 3] = ["config/crd", DEFAULT, "mine"];
+const DEFAULT: &str = "config/default";
 /// Samples that can be Ready anywhere.
 const SAMPLES: [&str; 7] = [
     "resiliencypolicy-first",
@@ -37,6 +38,9 @@ pub async fn objects_from_git_reach_ready_and_a_failover_is_no_drift() -> Result
     let testbed = &cluster.testbed;
     let set = Workload { node: Some("node-1".to_owned()), ..Workload::new("db") };
     cluster.stateful_set(&set).await?;
+    cluster.pods_ready(&set, SOON).await?;
+    // No other pod is to be on the node that will die.
+    testbed.kubectl(&["cordon", "node-1"]).await?;
     testbed.apply(vec![serde_json::from_value(volume())?]).await?;
     let folder = tempfile::tempdir()?;
     let git = GitServer::start(folder.path()).await?;
@@ -50,7 +54,6 @@ pub async fn objects_from_git_reach_ready_and_a_failover_is_no_drift() -> Result
         })
         .await?;
     }
-    cluster.pods_ready(&set, SOON).await?;
     let before = applied(testbed).await?;
     assert!(before.len() >= SAMPLES.len(), "{before:?}");
 
@@ -100,6 +103,7 @@ fn declared(url: &str) -> Result<Vec<kube::api::DynamicObject>, Failed> {
             "spec": {"url": url, "ref": {"branch": "main"}, "interval": "1m"},
         }),
     ];
+    let controller = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "bulkhead-controller", "namespace": "bulkhead-system"});
     let mut before: Option<String> = None;
     for path in STEPS {
         let name = name(path);
@@ -109,7 +113,10 @@ fn declared(url: &str) -> Result<Vec<kube::api::DynamicObject>, Failed> {
             "metadata": {"name": name, "namespace": namespace},
             "spec": {
                 "sourceRef": {"kind": "GitRepository", "name": "bulkhead"}, "path": path, "dependsOn": depends,
-                "interval": "10m", "retryInterval": "5s", "timeout": "2m", "prune": true, "wait": true,
+                "interval": "10m", "retryInterval": "5s", "timeout": "2m", "prune": true,
+                // A DaemonSet is in progress while a node is away.
+                "wait": path != DEFAULT,
+                "healthChecks": if path == DEFAULT { json!([controller]) } else { json!([]) },
             },
         }));
         before = Some(name);

@@ -140,7 +140,7 @@ fn linked(metadata: &Value, checksums: &BTreeMap<(String, String), String>) -> R
             |package: &Value| (text(package, "name").unwrap_or_default(), text(package, "version").unwrap_or_default());
         let material = Material {
             uses: used.iter().filter_map(|id| packages.get(id)).map(|it| reference(&name(it))).collect(),
-            license: text(package, "license").map(|license| license.replace('/', " OR ")),
+            license: text(package, "license").map(|license| expression(&license)),
             repository: text(package, "repository"),
             checksum: checksums.get(&name(package)).cloned(),
             name: name(package).0,
@@ -150,6 +150,11 @@ fn linked(metadata: &Value, checksums: &BTreeMap<(String, String), String>) -> R
         open.extend(used);
     }
     Ok(found)
+}
+
+/// Crates of old have a slash for OR.
+fn expression(license: &str) -> String {
+    license.split('/').map(str::trim).collect::<Vec<_>>().join(" OR ")
 }
 
 fn reference((name, version): &(String, String)) -> String {
@@ -223,6 +228,18 @@ mod tests {
         }
         let references: BTreeSet<_> = materials.crates.keys().collect();
         assert!(materials.crates.values().flat_map(|it| &it.uses).all(|used| references.contains(used)));
+    }
+
+    #[test]
+    fn licenses_are_expressions() {
+        assert_eq!(expression("Apache-2.0 / MIT"), "Apache-2.0 OR MIT");
+        assert_eq!(expression("(MIT OR Zlib) AND ISC"), "(MIT OR Zlib) AND ISC");
+    }
+
+    #[test]
+    fn zz_dump() {
+        std::fs::write("/tmp/gitops-go/sbom.json", materials().document("bulkhead-controller", &origin()).to_string())
+            .unwrap();
     }
 
     #[test]
