@@ -9,7 +9,7 @@ use libtest_mimic::Failed;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::world::{feed, items, told};
+use super::world::{feed, file, items, live, told};
 use crate::chart::render::kustomize;
 
 /// What it says of one object.
@@ -31,16 +31,23 @@ pub fn health(objects: &[Value]) -> Result<Vec<Opinion>, Failed> {
     ask(&objects.iter().map(|live| json!({"live": live})).collect::<Vec<_>>(), "")
 }
 
-/// Which objects of a file it would call out of sync, if git has these. As Argo CD does it asks the server what each would
+/// Which of these objects it would call out of sync, once it has applied them. As it does, this asks the server what each would
 /// become.
-pub async fn drift(testbed: &Testbed, file: &Path, live: &[Value]) -> Result<Vec<String>, Failed> {
-    let openapi = file.with_file_name("openapi.json");
+pub async fn drift(testbed: &Testbed, folder: &Path, objects: &[Value]) -> Result<Vec<String>, Failed> {
+    let mut desired = objects.to_vec();
+    for object in &mut desired {
+        // So it knows what is its own.
+        object["metadata"]["annotations"]["argocd.argoproj.io/tracking-id"] = "bulkhead".into();
+    }
+    let path = file(folder, &desired)?;
+    let sync = ["apply", "--server-side", "--force-conflicts", "--field-manager=argocd-controller", "-o", "json"];
+    let sync = [&sync[..], &["--show-managed-fields", "-f", &path.to_string_lossy()]].concat();
+    testbed.kubectl(&sync).await?;
+    let openapi = folder.join("openapi.json");
     std::fs::write(&openapi, testbed.kubectl(&["get", "--raw", "/openapi/v2"]).await?)?;
-    let dry = ["apply", "--server-side", "--dry-run=server", "--force-conflicts", "--field-manager=argocd-controller"];
-    let show = ["--show-managed-fields", "-o", "json", "-f", &file.to_string_lossy()];
-    let predicted = items(&testbed.kubectl(&[&dry[..], &show].concat()).await?)?;
-    let desired = items(&std::fs::read_to_string(file)?)?;
-    assert_eq!((predicted.len(), desired.len()), (live.len(), live.len()));
+    let live = live(testbed, &path).await?;
+    let predicted = items(&testbed.kubectl(&[&sync[..], &["--dry-run=server"]].concat()).await?)?;
+    assert_eq!((predicted.len(), live.len()), (desired.len(), desired.len()));
     let each = live.iter().zip(desired).zip(predicted);
     let questions: Vec<_> = each
         .map(|((live, desired), predicted)| json!({"live": live, "desired": desired, "predicted": predicted}))
@@ -48,7 +55,7 @@ pub async fn drift(testbed: &Testbed, file: &Path, live: &[Value]) -> Result<Vec
     let openapi = openapi.display().to_string();
     let opinions = tokio::task::spawn_blocking(move || ask(&questions, &openapi)).await??;
     assert_eq!(opinions.len(), live.len());
-    let differing = opinions.iter().zip(live).filter(|(opinion, _)| opinion.modified);
+    let differing = opinions.iter().zip(&live).filter(|(opinion, _)| opinion.modified);
     Ok(differing.map(|(it, live)| format!("{}: {} would become {}", told(live), it.is, it.becomes)).collect())
 }
 
