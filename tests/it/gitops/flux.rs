@@ -18,7 +18,7 @@ use crate::failover::fleet::{self, SOON};
 use crate::failover::look::phase;
 
 /// What is in git, in the order in which it is applied.
-const STEPS: [&str; 3] = ["config/crd", DEFAULT, "mine"];
+const STEPS: [&str; 2] = [DEFAULT, "mine"];
 const DEFAULT: &str = "config/default";
 /// Samples that can be Ready anywhere.
 const SAMPLES: [&str; 7] = [
