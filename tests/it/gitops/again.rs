@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 use super::argo_cd;
-use super::world::{TOOL, World, apply, file, is_ours, live, told};
+use super::world::{TOOL, World, apply, file, is_ours, live, take_over, told};
 use crate::chart::render::{kustomize, template};
 
 /// Folders that are applied as they are.
@@ -20,7 +20,7 @@ pub async fn applying_everything_again_changes_nothing(world: &World) -> Outcome
     let rendered = rendered.await??.concat();
     let folder = tempfile::tempdir()?;
     let all = file(folder.path(), &rendered)?;
-    apply(testbed, &all).await?;
+    take_over(testbed, &all).await?;
     world
         .wait("the controllers have written", async || {
             let objects = live(testbed, &all).await.map_err(|error| format!("{error:?}"))?;

@@ -40,8 +40,9 @@ pub async fn drift(testbed: &Testbed, folder: &Path, objects: &[Value]) -> Resul
         object["metadata"]["annotations"]["argocd.argoproj.io/tracking-id"] = "bulkhead".into();
     }
     let path = file(folder, &desired)?;
+    let name = path.to_string_lossy();
     let sync = ["apply", "--server-side", "--force-conflicts", "--field-manager=argocd-controller", "-o", "json"];
-    let sync = [&sync[..], &["--show-managed-fields", "-f", &path.to_string_lossy()]].concat();
+    let sync = [&sync[..], &["--show-managed-fields", "-f", &name]].concat();
     testbed.kubectl(&sync).await?;
     let openapi = folder.join("openapi.json");
     std::fs::write(&openapi, testbed.kubectl(&["get", "--raw", "/openapi/v2"]).await?)?;

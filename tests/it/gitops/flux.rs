@@ -154,7 +154,8 @@ async fn ready(
     let name = name(path);
     let arguments = ["get", "kustomizations.kustomize.toolkit.fluxcd.io", &name, "-n", "flux-system", "-o", "json"];
     let limit = Duration::from_secs(180);
-    let waited = cluster.wait(&format!("{path} {what}"), limit, async || {
+    let what = format!("{path} {what}");
+    let waited = cluster.wait(&what, limit, async || {
         let live: Value = serde_json::from_str(&cluster.testbed.kubectl(&arguments).await?)?;
         let status = &live["status"];
         let conditions = status["conditions"].as_array().cloned().unwrap_or_default();

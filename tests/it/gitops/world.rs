@@ -58,6 +58,14 @@ pub async fn apply(testbed: &Testbed, file: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
+/// The same, for the first time: whoever had put in what is there lets go of it.
+pub async fn take_over(testbed: &Testbed, file: &Path) -> Result<(), Failed> {
+    let manager = format!("--field-manager={TOOL}");
+    let arguments = ["apply", "--server-side", "--force-conflicts", &manager, "-f", &file.to_string_lossy()];
+    testbed.kubectl(&arguments).await?;
+    Ok(())
+}
+
 /// The objects of a file as they are on the server.
 pub async fn live(testbed: &Testbed, file: &Path) -> Result<Vec<Value>, Failed> {
     let path = file.to_string_lossy();
