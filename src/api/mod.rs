@@ -46,10 +46,10 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
         mountpoint_s3_pod_attachment::definition(),
         schema::definition::<node_fence::NodeFence>(),
         schema::definition::<node_volume_report::NodeVolumeReport>(),
-        schema::definition::<resiliency_policy::ResiliencyPolicy>(),
-        schema::definition::<shared_volume::SharedVolume>(),
-        schema::definition::<shared_volume_provider::SharedVolumeProvider>(),
-        schema::definition::<volume_health::VolumeHealth>(),
-        schema::definition::<volume_health_policy::VolumeHealthPolicy>(),
+        schema::awaited::<resiliency_policy::ResiliencyPolicy>(),
+        schema::awaited::<shared_volume::SharedVolume>(),
+        schema::awaited::<shared_volume_provider::SharedVolumeProvider>(),
+        schema::awaited::<volume_health::VolumeHealth>(),
+        schema::awaited::<volume_health_policy::VolumeHealthPolicy>(),
     ]
 }

@@ -33,6 +33,20 @@ fn tidy(schema: &mut JSONSchemaProps) {
     }
 }
 
+/// The definition of a kind that people write and wait for. kstatus, which Flux and Helm wait with, takes an object without
+/// a status for one that is done; this one says that nobody has looked at it yet, because no generation is 0.
+pub(super) fn awaited<K: CustomResourceExt>() -> CustomResourceDefinition {
+    let mut definition = definition::<K>();
+    for version in &mut definition.spec.versions {
+        let root = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
+        let status = root.and_then(|root| root.properties.as_mut()?.get_mut("status"));
+        if let Some(status) = status {
+            status.default = Some(JSON(serde_json::json!({"observedGeneration": 0})));
+        }
+    }
+    definition
+}
+
 fn visit(schema: &mut JSONSchemaProps, change: &mut impl FnMut(&mut JSONSchemaProps)) {
     change(schema);
     for property in schema.properties.iter_mut().flat_map(BTreeMap::values_mut) {

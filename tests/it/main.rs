@@ -7,6 +7,7 @@ mod configuration;
 mod crash;
 mod deaths;
 mod failover;
+mod gitops;
 mod kubectl;
 mod rest;
 mod s3;
@@ -35,6 +36,7 @@ fn main() {
         configuration::trials(),
         api::trials(),
         failover::trials(),
+        gitops::trials(),
         storage_path::trials(),
         kubectl::trials(),
         volume_health::trials(),

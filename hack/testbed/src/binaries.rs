@@ -4,12 +4,21 @@
 //! programs of the right version), the user's cache, and last a build from the Go modules pinned
 //! in `hack/testbed/go`. Nothing is downloaded except by `go build`, and never a Go toolchain.
 
+mod modules;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
+
+use sha2::{Digest, Sha256};
+
+use self::modules::{
+    ARGO_CD, CONTAINERD, CSI_TEST, ETCD, EXTERNAL_ATTACHER, EXTERNAL_PROVISIONER, HELM, KSTATUS, KUBERNETES,
+    KUSTOMIZE_CONTROLLER, KWOK, Module, SOURCE_CONTROLLER,
+};
 
 /// The oldest Go release that the pinned modules accept (major, minor).
 const GO: (u32, u32) = (1, 26);
@@ -39,9 +48,15 @@ pub enum Program {
     ContainerdShim,
     Ctr,
     Helm,
+    SourceController,
+    KustomizeController,
+    Kstatus,
+    ArgoCd,
 }
 
 impl Program {
+    /// Flux, as far as it brings what git has to a cluster.
+    pub const FLUX: [Self; 2] = [Self::SourceController, Self::KustomizeController];
     /// What every testbed needs.
     pub const BASE: [Self; 7] = [
         Self::Etcd,
@@ -74,6 +89,10 @@ impl Program {
             Self::ContainerdShim => "containerd-shim-runc-v2",
             Self::Ctr => "ctr",
             Self::Helm => "helm",
+            Self::SourceController => "source-controller",
+            Self::KustomizeController => "kustomize-controller",
+            Self::Kstatus => "kstatus",
+            Self::ArgoCd => "argo-cd",
         }
     }
 
@@ -82,9 +101,27 @@ impl Program {
         self.module().version
     }
 
-    /// It goes into an image that holds nothing else.
+    /// Built without the C library: it goes into an image that holds nothing else, or has no use for it.
     fn is_static(self) -> bool {
-        matches!(self, Self::CsiAttacher | Self::CsiProvisioner | Self::CsiSanity)
+        matches!(
+            self,
+            Self::CsiAttacher
+                | Self::CsiProvisioner
+                | Self::CsiSanity
+                | Self::SourceController
+                | Self::KustomizeController
+                | Self::Kstatus
+                | Self::ArgoCd
+        )
+    }
+
+    /// What the wrapper adds to upstream's library, for a program that is ours but for that.
+    fn source(self) -> Option<&'static str> {
+        match self {
+            Self::Kstatus => Some(include_str!("../go/kstatus/main.go")),
+            Self::ArgoCd => Some(include_str!("../go/argo-cd/main.go")),
+            _ => None,
+        }
     }
 
     fn module(self) -> &'static Module {
@@ -102,100 +139,22 @@ impl Program {
             Self::CsiSanity => &CSI_TEST,
             Self::Containerd | Self::ContainerdShim | Self::Ctr => &CONTAINERD,
             Self::Helm => &HELM,
+            Self::SourceController => &SOURCE_CONTROLLER,
+            Self::KustomizeController => &KUSTOMIZE_CONTROLLER,
+            Self::Kstatus => &KSTATUS,
+            Self::ArgoCd => &ARGO_CD,
         }
     }
 
     fn package(self) -> String {
         match self {
-            // This wrapper is itself the program.
-            Self::Etcd => ".".into(),
+            // These wrappers are themselves the programs.
+            Self::Etcd | Self::Kstatus | Self::ArgoCd => ".".into(),
+            Self::SourceController | Self::KustomizeController => self.module().path.into(),
             other => format!("{}/cmd/{}", other.module().path, other.name()),
         }
     }
 }
-
-/// One wrapper module; its `go.mod` pins the same version.
-#[derive(Debug, PartialEq)]
-struct Module {
-    folder: &'static str,
-    path: &'static str,
-    version: &'static str,
-    /// Build tags, comma-separated.
-    tags: &'static str,
-    /// Linker flags in addition to those that leave out symbols.
-    linker_flags: &'static str,
-    /// How long a first build takes on two cores, to be told to the person who waits.
-    usual_time: &'static str,
-}
-
-const ETCD: Module = Module {
-    folder: "etcd",
-    path: "go.etcd.io/etcd/server/v3",
-    version: "v3.6.16",
-    tags: "",
-    linker_flags: "",
-    usual_time: "half a minute",
-};
-const KUBERNETES: Module = Module {
-    folder: "kubernetes",
-    path: "k8s.io/kubernetes",
-    version: "v1.36.3",
-    tags: "",
-    // Without them kubectl cannot parse its own version.
-    linker_flags: "-X k8s.io/component-base/version.gitVersion=v1.36.3 \
-                   -X k8s.io/component-base/version.gitMajor=1 \
-                   -X k8s.io/component-base/version.gitMinor=36",
-    usual_time: "five minutes",
-};
-const KWOK: Module = Module {
-    folder: "kwok",
-    path: "sigs.k8s.io/kwok",
-    version: "v0.8.0",
-    tags: "",
-    linker_flags: "",
-    usual_time: "one minute",
-};
-const EXTERNAL_ATTACHER: Module = Module {
-    folder: "external-attacher",
-    path: "github.com/kubernetes-csi/external-attacher/v4",
-    version: "v4.13.0",
-    tags: "",
-    linker_flags: "-X main.version=v4.13.0",
-    usual_time: "two minutes",
-};
-const EXTERNAL_PROVISIONER: Module = Module {
-    folder: "external-provisioner",
-    path: "github.com/kubernetes-csi/external-provisioner/v6",
-    version: "v6.3.0",
-    tags: "",
-    linker_flags: "-X main.version=v6.3.0",
-    usual_time: "three minutes",
-};
-const CSI_TEST: Module = Module {
-    folder: "csi-test",
-    path: "github.com/kubernetes-csi/csi-test/v5",
-    version: "v5.6.0",
-    tags: "",
-    linker_flags: "-X main.VERSION=v5.6.0",
-    usual_time: "one minute",
-};
-const CONTAINERD: Module = Module {
-    folder: "containerd",
-    path: "github.com/containerd/containerd/v2",
-    version: "v2.4.2",
-    // Storage drivers that need C libraries.
-    tags: "no_btrfs,no_devmapper,no_zfs",
-    linker_flags: "-X github.com/containerd/containerd/v2/version.Version=v2.4.2",
-    usual_time: "one minute",
-};
-const HELM: Module = Module {
-    folder: "helm",
-    path: "helm.sh/helm/v4",
-    version: "v4.3.1",
-    tags: "",
-    linker_flags: "-X helm.sh/helm/v4/internal/version.version=v4.3.1",
-    usual_time: "three minutes",
-};
 
 /// Why a program is not there.
 #[derive(Debug, thiserror::Error)]
@@ -237,6 +196,25 @@ pub enum BinariesError {
         /// The cause.
         source: io::Error,
     },
+}
+
+/// The folder of a program's upstream module, with what else is in it besides code: the definitions of its kinds, as an
+/// example.
+///
+/// # Errors
+/// When Go does not have it and cannot get it.
+pub fn upstream_folder(program: Program) -> Result<PathBuf, BinariesError> {
+    let module = program.module();
+    let folder = Path::new(MODULES).join(module.folder);
+    let output = Command::new("go")
+        .current_dir(&folder)
+        .env("GOTOOLCHAIN", "local")
+        .args(["mod", "download", "-json", module.path])
+        .output()
+        .map_err(BinariesError::NoGo)?;
+    let answer: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
+    let found = answer.as_ref().and_then(|answer| answer.get("Dir")).and_then(serde_json::Value::as_str);
+    found.map(PathBuf::from).ok_or(BinariesError::Build { folder })
 }
 
 /// Where each program is.
@@ -332,9 +310,14 @@ fn minor_version(word: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn cached(program: Program, cache: &Path) -> PathBuf {
     let linked = if program.is_static() { "-static" } else { "" };
-    cache.join(format!("{}-{}{linked}", program.name(), program.version())).join(program.name())
+    let source = program.source().map(|source| format!("-{:.8}", hex(&Sha256::digest(source)))).unwrap_or_default();
+    cache.join(format!("{}-{}{linked}{source}", program.name(), program.version())).join(program.name())
 }
 
 /// Builds `program`, and with it what else of `wanted` is missing of its module.

@@ -1,12 +1,14 @@
 //! Container images without a container engine: static programs of this machine in one layer, as an archive that
 //! `ctr images import` and `docker load` read. Where an image goes is not known here.
 
-use std::collections::BTreeSet;
+pub mod oci;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
@@ -36,6 +38,10 @@ pub struct ImageSpec {
     pub environment: Vec<(String, String)>,
     /// As whom, if the pod does not say otherwise; absent: as root.
     pub user: Option<u32>,
+    /// Names and values that tell where it comes from, as `org.opencontainers.image.version`.
+    pub labels: Vec<(String, String)>,
+    /// When, as RFC 3339; absent: it does not say.
+    pub created: Option<String>,
 }
 
 /// Why an image could not be written.
@@ -79,10 +85,8 @@ impl ImageSpec {
         Self {
             name: name.to_owned(),
             files: vec![ImageFile { source: program.to_owned(), path: path.clone(), mode: 0o755 }],
-            links: Vec::new(),
             entrypoint: vec![path],
-            environment: Vec::new(),
-            user: None,
+            ..Self::default()
         }
     }
 
@@ -94,14 +98,7 @@ impl ImageSpec {
         let write_error = |source| ImageError::Write { image: self.name.clone(), path: archive.to_owned(), source };
         let layer = self.layer()?;
         let diff_id = digest(&layer);
-        let user = self.user.map(|user| user.to_string()).unwrap_or_default();
-        let environment: Vec<_> = self.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let config = json!({
-            "architecture": architecture(),
-            "os": "linux",
-            "config": {"Entrypoint": self.entrypoint, "Env": environment, "User": user, "WorkingDir": "/"},
-            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{diff_id}")]},
-        });
+        let config = self.config(&diff_id);
         let config = config.to_string().into_bytes();
         let config_name = format!("{}.json", digest(&config));
         let layer_name = format!("{diff_id}.tar");
@@ -115,6 +112,31 @@ impl ImageSpec {
             .and_then(|()| builder.into_inner())
             .and_then(|mut file| file.flush())
             .map_err(write_error)
+    }
+
+    /// What a container runtime is told, with the digest of the layer.
+    fn config(&self, diff_id: &str) -> Value {
+        let user = self.user.map(|user| user.to_string()).unwrap_or_default();
+        let environment: Vec<_> = self.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let mut config = json!({
+            "architecture": self.architecture(),
+            "os": "linux",
+            "config": {"Entrypoint": self.entrypoint, "Env": environment, "User": user, "WorkingDir": "/"},
+            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{diff_id}")]},
+        });
+        if !self.labels.is_empty() {
+            config["config"]["Labels"] = json!(self.labels.iter().cloned().collect::<BTreeMap<_, _>>());
+        }
+        if let Some(created) = &self.created {
+            config["created"] = created.as_str().into();
+        }
+        config
+    }
+
+    /// That of what it runs; where this is no program, that of this machine.
+    fn architecture(&self) -> &'static str {
+        let program = self.files.first().and_then(|file| architecture_of(&file.source));
+        program.unwrap_or_else(architecture)
     }
 
     fn layer(&self) -> Result<Vec<u8>, ImageError> {
@@ -181,8 +203,20 @@ fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The architecture that a program was built for, as container images name it.
+pub fn architecture_of(program: &Path) -> Option<&'static str> {
+    let mut header = [0; 20];
+    File::open(program).and_then(|mut file| file.read_exact(&mut header)).ok()?;
+    // Of the Executable and Linkable Format: the magic number, and e_machine.
+    match header {
+        [0x7f, b'E', b'L', b'F', .., 62, 0] => Some("amd64"),
+        [0x7f, b'E', b'L', b'F', .., 183, 0] => Some("arm64"),
+        _ => None,
+    }
+}
+
 /// As container images name it.
-fn architecture() -> &'static str {
+pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -192,12 +226,9 @@ fn architecture() -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-    use std::io::Read;
-
     use super::*;
 
-    fn entries(archive: impl Read) -> BTreeMap<String, (u32, Vec<u8>)> {
+    pub(super) fn entries(archive: impl Read) -> BTreeMap<String, (u32, Vec<u8>)> {
         let mut archive = tar::Archive::new(archive);
         let entry = |entry: io::Result<tar::Entry<'_, _>>| {
             let mut entry = entry.unwrap();

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use crate::binaries::{Binaries, BinariesError, Program};
-use crate::image::{ImageError, ImageFile, ImageSpec};
+use crate::image::{self, ImageError, ImageFile, ImageSpec, oci};
 
 /// Nobody in particular, as in the manifests that we ship.
 const NOBODY: Option<u32> = Some(65532);
@@ -43,6 +43,13 @@ struct Image {
     /// Further names of the program.
     links: &'static [&'static str],
     environment: &'static [(&'static str, &'static str)],
+}
+
+impl Image {
+    /// The others are of the testbed.
+    fn is_shipped(&self) -> bool {
+        self.source == Source::Ours && self.name.starts_with("bulkhead-")
+    }
 }
 
 const fn ours(name: &'static str, user: Option<u32>) -> Image {
@@ -101,11 +108,18 @@ pub enum ImagesError {
         path: PathBuf,
     },
     /// A command cannot be run.
-    #[error("cannot run strip ({0}): install the package binutils, which comes with the C compiler")]
-    Strip(io::Error),
+    #[error("cannot run {strip} ({source}): install the package binutils, which comes with the C compiler")]
+    Strip {
+        /// The command.
+        strip: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
     /// The command failed.
-    #[error("strip failed for {path}: {message}")]
+    #[error("{strip} failed for {path}: {message}")]
     NotStripped {
+        /// The command.
+        strip: &'static str,
         /// The program.
         path: PathBuf,
         /// What it printed.
@@ -137,6 +151,49 @@ pub fn ensure(programs: &Path, folder: &Path) -> Result<Vec<PathBuf>, ImagesErro
         archives.push(archive);
     }
     Ok(archives)
+}
+
+/// What an image that is shipped says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Its tag.
+    pub version: String,
+    /// When, as RFC 3339.
+    pub created: String,
+    /// Names and values.
+    pub labels: Vec<(String, String)>,
+}
+
+/// The names of the images that are shipped.
+pub fn shipped() -> impl Iterator<Item = &'static str> {
+    IMAGES.into_iter().filter(Image::is_shipped).map(|image| image.name)
+}
+
+/// The archive of a shipped image for all platforms: one folder of programs for each.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn ship(name: &str, programs: &[PathBuf], origin: &Origin, archive: &Path) -> Result<(), ImagesError> {
+    let scratch = tempfile::tempdir().map_err(file_error("write", archive))?;
+    let mut variants = Vec::new();
+    for image in IMAGES.into_iter().filter(|image| image.is_shipped() && image.name == name) {
+        for (number, programs) in programs.iter().enumerate() {
+            let program = programs.join(image.name);
+            if !program.exists() {
+                return Err(ImagesError::NoProgram { path: program });
+            }
+            let own = scratch.path().join(number.to_string());
+            std::fs::create_dir(&own).map_err(file_error("create", &own))?;
+            let plain = spec(image, &[(&program, "/")], &own)?;
+            variants.push(ImageSpec {
+                name: format!("{name}:{}", origin.version),
+                labels: origin.labels.clone(),
+                created: Some(origin.created.clone()),
+                ..plain
+            });
+        }
+    }
+    Ok(oci::write(&variants, archive)?)
 }
 
 /// The archive of the Mountpoint Pods' image with a mount-s3 in it, which the one of [`ensure`] lacks: it is not ours to
@@ -199,18 +256,22 @@ fn spec(image: Image, programs: &[(&Path, &str)], scratch: &Path) -> Result<Imag
         user: image.user,
         files,
         entrypoint,
+        ..ImageSpec::default()
     })
 }
 
 /// Every node of a testbed unpacks it: without what only a debugger needs.
 pub(crate) fn strip(program: &Path, to: &Path) -> Result<(), ImagesError> {
-    let output = Command::new("strip").args(["--strip-all", "-o"]).args([to, program]).output();
-    let output = output.map_err(ImagesError::Strip)?;
+    let is_foreign = image::architecture_of(program).is_some_and(|it| it != image::architecture());
+    // Who builds for arm64 elsewhere has that compiler's tools.
+    let strip = if is_foreign { "aarch64-linux-gnu-strip" } else { "strip" };
+    let output = Command::new(strip).args(["--strip-all", "-o"]).args([to, program]).output();
+    let output = output.map_err(|source| ImagesError::Strip { strip, source })?;
     if output.status.success() {
         return Ok(());
     }
     let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(ImagesError::NotStripped { path: program.to_owned(), message })
+    Err(ImagesError::NotStripped { strip, path: program.to_owned(), message })
 }
 
 fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImagesError {

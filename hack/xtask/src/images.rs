@@ -1,28 +1,63 @@
-//! `xtask images`: the images of our programs, the test driver and what runs beside it, without a container engine.
+//! `xtask images`: images without a container engine. As they are tested: of all programs, the test driver and what runs beside
+//! it. As they are shipped: of our programs, for several platforms, each with its bill of materials.
+
+mod origin;
+mod platform;
+mod sbom;
 
 use std::path::{Path, PathBuf};
 
 use bulkhead_testbed::images;
 
+use self::platform::Platform;
 use crate::Result;
 use crate::programs::{self, Profile};
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Folder for the archives. Without it: `images`, beside the programs in cargo's target folder.
+    /// Folder for the archives. Without it: `images`, in cargo's target folder.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Build as shipped: slower to build, smaller, faster.
+    /// As shipped: optimised, labelled, the same each time, with a bill of materials beside each archive.
     #[arg(long)]
     release: bool,
+    /// With --release: a platform that the archives are for; repeat it for more. Without it: that of this machine.
+    #[arg(long, value_enum, requires = "release")]
+    platform: Vec<Platform>,
 }
 
-/// Builds what is missing or out of date, and prints the archives, one a line.
+/// Builds what is missing or out of date, and prints the files, one a line.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    let programs = programs::build(root, if options.release { Profile::Release } else { Profile::Dev })?;
-    let folder = options.out.clone().unwrap_or_else(|| images::folder(&programs));
-    for archive in images::ensure(&programs, &folder)? {
-        println!("{}", archive.display());
-    }
+    let files = if options.release { ship(root, options)? } else { test(root, options)? };
+    files.iter().for_each(|file| println!("{}", file.display()));
     Ok(())
+}
+
+fn test(root: &Path, options: &Options) -> Result<Vec<PathBuf>> {
+    let programs = programs::build(root, Profile::Dev)?;
+    let folder = options.out.clone().unwrap_or_else(|| images::folder(&programs));
+    Ok(images::ensure(&programs, &folder)?)
+}
+
+fn ship(root: &Path, options: &Options) -> Result<Vec<PathBuf>> {
+    let mut platforms = options.platform.clone();
+    if platforms.is_empty() {
+        platforms.push(Platform::of_this_machine()?);
+    }
+    platforms.sort_unstable();
+    platforms.dedup();
+    let programs = platforms.iter().map(|platform| platform.build(root)).collect::<Result<Vec<_>>>()?;
+    let folder = options.out.clone().map_or_else(|| programs::target().map(|target| target.join("images")), Ok)?;
+    std::fs::create_dir_all(&folder)?;
+    let origin = origin::of(root)?;
+    let materials = sbom::Materials::of(root, &platforms)?;
+    let mut files = Vec::new();
+    for name in images::shipped() {
+        let sbom = materials.document(name, &origin).to_string();
+        let (archive, document) = (folder.join(format!("{name}.tar")), folder.join(format!("{name}.cdx.json")));
+        images::ship(name, &programs, &origin.with_sbom(&sbom), &archive)?;
+        std::fs::write(&document, sbom)?;
+        files.extend([archive, document]);
+    }
+    Ok(files)
 }

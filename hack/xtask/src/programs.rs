@@ -35,9 +35,14 @@ pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
         command = cargo(&["build", "--package", "bulkhead", "--package", "bulkhead-testbed", "--bins", "--release"]);
     }
     Steps::new(root).run(&mut command, "the programs do not compile: see above")?;
-    // This program is at TARGET/debug/xtask.
+    Ok(target()?.join(if profile == Profile::Release { "release" } else { "debug" }))
+}
+
+/// Cargo's folder for this machine's platform, in which this program is.
+pub fn target() -> Result<PathBuf> {
+    // It is at TARGET/debug/xtask.
     let own = std::env::current_exe()?;
     let target =
         own.parent().and_then(Path::parent).ok_or("xtask is in no target folder: run it with `cargo xtask`")?;
-    Ok(target.join(if profile == Profile::Release { "release" } else { "debug" }))
+    Ok(target.to_owned())
 }

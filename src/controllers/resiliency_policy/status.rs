@@ -93,10 +93,11 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
         conditions::set(&mut status.conditions, type_, state, reason, message, generation, now.wall);
     };
     let open = unfinished(policy, facts.fences);
+    let mistake = windows::mistake(policy).map(|mistake| format!("{mistake}; until then nothing new is begun"));
     if policy.metadata.deletion_timestamp.is_some() && !open.is_empty() {
         set("Ready", State::False, "FencesOpen", format!("deletion waits for the NodeFences {}", open.join(", ")));
-    } else if let Some(mistake) = windows::mistake(policy) {
-        set("Ready", State::False, "InvalidSchedule", format!("{mistake}; until then nothing new is begun"));
+    } else if let Some(mistake) = &mistake {
+        set("Ready", State::False, "InvalidSchedule", mistake.clone());
     } else if facts.drivers.is_empty() {
         set("Ready", State::True, "NothingSelected", "no pod with a volume is selected now".into());
     } else {
@@ -113,9 +114,16 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
     if let Some(Some(message)) = conflict {
         set("Conflict", State::True, "StricterPolicyApplies", message.clone());
     }
-    match volumes_held(policy, facts.unmoved) {
-        Some((reason, message)) => set("VolumesHeld", State::True, reason, message),
-        None => conditions::remove(&mut status.conditions, "VolumesHeld"),
+    // What is there only while it holds. A mistake in the spec goes with a change of the spec alone: to wait is no use.
+    let stalled = mistake.map(|mistake| ("InvalidSchedule", mistake));
+    for (type_, found) in [("Stalled", stalled), ("VolumesHeld", volumes_held(policy, facts.unmoved))] {
+        let conditions = &mut status.conditions;
+        match found {
+            Some((reason, message)) => {
+                conditions::set(conditions, type_, State::True, reason, message, generation, now.wall);
+            }
+            None => conditions::remove(conditions, type_),
+        }
     }
     status
 }

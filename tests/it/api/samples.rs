@@ -66,7 +66,10 @@ pub async fn applying_a_sample_again_changes_nothing(world: &World) -> Outcome {
                 true => api.patch_status(name, &params, &Patch::Apply(&object)).await,
                 false => api.patch(name, &params, &Patch::Apply(&object)).await,
             };
-            let first = apply().await.map_err(|error| format!("{}: {error}", file.display()))?;
+            apply().await.map_err(|error| format!("{}: {error}", file.display()))?;
+            // The server takes a status off what is created, and stores its default with the next write: here no controller
+            // has written.
+            let first = apply().await?;
             let second = apply().await?;
             assert_eq!(first.resource_version(), second.resource_version(), "{} changed", file.display());
             let part = if status { "status" } else { "spec" };

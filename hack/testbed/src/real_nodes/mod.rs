@@ -230,10 +230,9 @@ pub fn busybox(name: &str, arguments: &[&str]) -> ImageSpec {
     ImageSpec {
         name: name.to_owned(),
         files: vec![file],
-        environment: Vec::new(),
-        user: None,
         links: names.map(|name| (format!("/bin/{name}"), PROGRAM.to_owned())).to_vec(),
         entrypoint: [PROGRAM].iter().chain(arguments).map(|&word| word.to_owned()).collect(),
+        ..ImageSpec::default()
     }
 }
 

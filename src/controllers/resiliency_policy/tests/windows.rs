@@ -308,6 +308,8 @@ fn a_schedule_that_cannot_be_understood_opens_nothing_and_says_so() {
     let ready = crate::api::conditions::find(&status.conditions, "Ready").unwrap();
     assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "InvalidSchedule"));
     assert!(ready.message.contains("spec.maintenanceWindows, w: schedule: minute"), "{}", ready.message);
+    let stalled = crate::api::conditions::find(&status.conditions, "Stalled").unwrap();
+    assert_eq!((stalled.reason.as_str(), &stalled.message), ("InvalidSchedule", &ready.message));
     world.wait(3600.0);
     world.rest();
 }
