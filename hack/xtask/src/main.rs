@@ -8,8 +8,10 @@ mod generate;
 mod images;
 mod incident;
 mod programs;
+mod reference;
 mod steps;
 mod test;
+mod tutorial;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -45,6 +47,8 @@ enum Command {
     },
     /// A pod fails over from a dead node, with a timeline: everything from nothing, and gone afterwards.
     Demo(demo::Options),
+    /// A shell with the cluster of the pages in docs/tutorials; all of it ends with the shell.
+    Tutorial,
     /// The images of all programs, as archives that `ctr images import` and `docker load` read.
     Images(images::Options),
     /// Measurements.
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         Command::Test { wide } => test::run(&root, wide),
         Command::Images(options) => images::run(&root, &options),
         Command::Bench { benchmark } => until_interrupted(bench::run(&root, &benchmark)),
+        Command::Tutorial => until_interrupted(tutorial::run(&root)),
         Command::Demo(options) => until_interrupted(demo::run(&root, &options)),
     };
     match done {
