@@ -4,9 +4,12 @@ mod alerts;
 mod api;
 mod chart;
 mod crash;
+mod dashboards;
 mod deaths;
+mod docs;
 mod failover;
 mod kubectl;
+mod metrics;
 mod rest;
 mod s3;
 mod shared;
@@ -28,6 +31,9 @@ fn main() {
         crash::trials(),
         tree::trials(),
         alerts::trials(),
+        dashboards::trials(),
+        docs::trials(),
+        metrics::trials(),
         chart::trials(),
         api::trials(),
         failover::trials(),

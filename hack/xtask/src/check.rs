@@ -1,15 +1,14 @@
 //! `xtask check`: what can be said about the tree without running it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use bulkhead_testbed::binaries::cache_folder;
-
 use crate::steps::{Steps, cargo};
+use crate::tools::Tool;
 use crate::{Result, generate};
 
-/// The release of cargo-deny that reads `deny.toml`.
-const CARGO_DENY: &str = "0.20.2";
+/// What reads `deny.toml`.
+const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2", arguments: &[] };
 
 /// All checks, the quickest first.
 pub fn run(steps: &mut Steps) -> Result<()> {
@@ -21,7 +20,7 @@ pub fn run(steps: &mut Steps) -> Result<()> {
     steps.step("shipped programs: no mutants", |steps| no_mutants(&steps.root))?;
     steps.step("dependencies: licenses, bans, sources", |steps| {
         // Advisories are left out: they need a database from the network, and an old tree would fail tomorrow.
-        let mut deny = Command::new(cargo_deny(steps)?);
+        let mut deny = Command::new(CARGO_DENY.ensure(steps)?);
         deny.args(["check", "--hide-inclusion-graph", "licenses", "bans", "sources"]);
         steps.run(
             &mut deny,
@@ -45,17 +44,4 @@ fn no_mutants(root: &Path) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// The program cargo-deny in our cache, installed there when it is missing.
-fn cargo_deny(steps: &Steps) -> Result<PathBuf> {
-    let folder = cache_folder()?.join("tools").join(format!("cargo-deny-{CARGO_DENY}"));
-    let program = folder.join("bin/cargo-deny");
-    if !program.is_file() {
-        println!("    cargo-deny {CARGO_DENY} is not in {} yet: installing it, a few minutes", folder.display());
-        let mut install = cargo(&["install", "--locked", "--version", CARGO_DENY, "--root"]);
-        install.arg(&folder).arg("cargo-deny");
-        steps.run(&mut install, "cargo-deny could not be installed: is the crate registry reachable?")?;
-    }
-    Ok(program)
 }

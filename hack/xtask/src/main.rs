@@ -4,6 +4,7 @@ mod again;
 mod bench;
 mod check;
 mod demo;
+mod docs;
 mod generate;
 mod images;
 mod incident;
@@ -11,6 +12,7 @@ mod programs;
 mod reference;
 mod steps;
 mod test;
+mod tools;
 mod tutorial;
 
 use std::path::{Path, PathBuf};
@@ -47,6 +49,8 @@ enum Command {
     },
     /// A pod fails over from a dead node, with a timeline: everything from nothing, and gone afterwards.
     Demo(demo::Options),
+    /// The site with all pages for people, in target/site/book.
+    Docs,
     /// A shell with the cluster of the pages in docs/tutorials; all of it ends with the shell.
     Tutorial,
     /// The images of all programs, as archives that `ctr images import` and `docker load` read.
@@ -67,6 +71,7 @@ fn main() -> ExitCode {
         Command::Test { wide } => test::run(&root, wide),
         Command::Images(options) => images::run(&root, &options),
         Command::Bench { benchmark } => until_interrupted(bench::run(&root, &benchmark)),
+        Command::Docs => docs::run(&root),
         Command::Tutorial => until_interrupted(tutorial::run(&root)),
         Command::Demo(options) => until_interrupted(demo::run(&root, &options)),
     };
