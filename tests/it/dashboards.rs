@@ -68,7 +68,8 @@ fn panels_lie_side_by_side() -> Result<(), Failed> {
         let (mut taken, mut ids) = (BTreeSet::new(), BTreeSet::new());
         for panel in panels(&dashboard) {
             let title = text(panel, "/title")?;
-            let of = |side: &str| panel.pointer(&format!("/gridPos/{side}")).and_then(Value::as_u64).unwrap_or_default();
+            let of =
+                |side: &str| panel.pointer(&format!("/gridPos/{side}")).and_then(Value::as_u64).unwrap_or_default();
             let (x, y, w, h) = (of("x"), of("y"), of("w"), of("h"));
             if w * h == 0 || x + w > WIDTH || !ids.insert(panel.pointer("/id").and_then(Value::as_u64)) {
                 return Err(format!("{job}: {title} has no place or no id of its own").into());

@@ -14,8 +14,12 @@ pub const LISTS: [&str; 3] = ["docs/operations.md", "docs/node-agent.md", "docs/
 /// What names of ours begin with; the second are those that StorageOS gave.
 const PREFIXES: [&str; 2] = ["bulkhead_", "storageos_"];
 /// The calls that register a metric, with what they put before its name.
-const CALLS: [(&str, &str); 4] =
-    [("telemetry.register(", "bulkhead_"), ("add.metric(", "bulkhead_"), ("add.with(", "bulkhead_"), ("telemetry.register_exact(", "")];
+const CALLS: [(&str, &str); 4] = [
+    ("telemetry.register(", "bulkhead_"),
+    ("add.metric(", "bulkhead_"),
+    ("add.with(", "bulkhead_"),
+    ("telemetry.register_exact(", ""),
+];
 
 /// All tests of this module.
 pub fn trials() -> Vec<Trial> {
@@ -48,7 +52,8 @@ fn registered() -> Result<BTreeSet<String>, Failed> {
     let mut found = BTreeSet::new();
     sources(&root().join("src"), &mut |text| {
         for (call, prefix) in CALLS {
-            let names = text.split(call).skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
+            let names =
+                text.split(call).skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
             found.extend(names.map(|name| format!("{prefix}{name}")));
         }
     })?;

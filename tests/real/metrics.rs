@@ -18,8 +18,22 @@ const OURS: &str = "bulkhead_";
 
 /// Words that are no base unit.
 const UNITS: [&str; 16] = [
-    "milliseconds", "microseconds", "nanoseconds", "minutes", "hours", "days", "weeks", "kilobytes", "megabytes",
-    "gigabytes", "bits", "percent", "kelvin", "inches", "grams", "millis",
+    "milliseconds",
+    "microseconds",
+    "nanoseconds",
+    "minutes",
+    "hours",
+    "days",
+    "weeks",
+    "kilobytes",
+    "megabytes",
+    "gigabytes",
+    "bits",
+    "percent",
+    "kelvin",
+    "inches",
+    "grams",
+    "millis",
 ];
 /// Units that are cut short.
 const ABBREVIATIONS: [&str; 10] = ["s", "ms", "us", "ns", "sec", "secs", "b", "kb", "mb", "gb"];
@@ -53,9 +67,7 @@ fn ports(pod: &Pod) -> impl Iterator<Item = (&str, &str, i32)> {
     containers.flat_map(|container| {
         let ports = container.ports.iter().flatten();
         let ours = ports.filter(|port| port.name.as_deref().is_some_and(|name| PORTS.contains(&name)));
-        ours.map(|port| {
-            (container.name.as_str(), container.image.as_deref().unwrap_or_default(), port.container_port)
-        })
+        ours.map(|port| (container.name.as_str(), container.image.as_deref().unwrap_or_default(), port.container_port))
     })
 }
 

@@ -104,7 +104,8 @@ fn lines_are_compared_by_words() -> Result<(), Failed> {
         ("pvc-… Healthy … True", "pvc-77aa Healthy shop True"),
         ("a … b … c", "a x b y b z c"),
     ];
-    let unlike = [("NAME", "NAME READY"), ("db-0 … Running", "db-1 1/1 Running"), ("a … b … c", "a c"), ("ab…ba", "aba")];
+    let unlike =
+        [("NAME", "NAME READY"), ("db-0 … Running", "db-1 1/1 Running"), ("a … b … c", "a c"), ("ab…ba", "aba")];
     let wrong = like.iter().filter(|(shown, line)| !is_like(shown, line));
     let wrong: Vec<_> = wrong.chain(unlike.iter().filter(|(shown, line)| is_like(shown, line))).collect();
     if wrong.is_empty() { Ok(()) } else { Err(format!("{wrong:?}").into()) }

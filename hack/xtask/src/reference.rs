@@ -39,11 +39,7 @@ fn schema(version: &CustomResourceDefinitionVersion) -> Result<Value> {
     Ok(serde_json::to_value(schema)?)
 }
 
-fn page(
-    definition: &CustomResourceDefinition,
-    version: &CustomResourceDefinitionVersion,
-    schema: &Value,
-) -> String {
+fn page(definition: &CustomResourceDefinition, version: &CustomResourceDefinitionVersion, schema: &Value) -> String {
     let (spec, names) = (&definition.spec, &definition.spec.names);
     let mut page = format!("{HEADER}# {}\n\n{}\n\n| | |\n|---|---|\n", names.kind, text(schema, "description"));
     let _ = writeln!(page, "| API version | `{}/{}` |", spec.group, version.name);
@@ -259,7 +255,8 @@ mod tests {
     #[test]
     fn rules_stand_with_their_place() {
         let rule = json!([{"rule": "self > 0", "message": "more than nothing"}]);
-        let schema = json!({"properties": {"spec": {"properties": {"all": {"items": {"x-kubernetes-validations": rule}}}}}});
+        let schema =
+            json!({"properties": {"spec": {"properties": {"all": {"items": {"x-kubernetes-validations": rule}}}}}});
         let mut found = Vec::new();
         collect_rules("", &schema, &mut found);
         assert_eq!(found, ["| `spec.all[]` | more than nothing |\n"]);

@@ -28,7 +28,8 @@ pub fn fields_of_a_newer_release_are_ignored() -> Outcome {
         let schema = definition.pointer("/spec/versions/0/schema/openAPIV3Schema").ok_or("no schema")?;
         let mut object = filled(schema);
         if let Value::Object(fields) = &mut object {
-            let version = format!("{}/v1", definition.pointer("/spec/group").and_then(Value::as_str).unwrap_or_default());
+            let version =
+                format!("{}/v1", definition.pointer("/spec/group").and_then(Value::as_str).unwrap_or_default());
             fields.insert("apiVersion".to_owned(), json!(version));
             fields.insert("kind".to_owned(), json!(kind));
             fields.insert("metadata".to_owned(), json!({"name": "any", "namespace": "any"}));
