@@ -14,8 +14,7 @@ const LIMIT: Duration = Duration::from_secs(4000);
 /// Says that a block is done. Nothing else prints it.
 const DONE: &str = "=== this block is done ===";
 /// The shell ends with the first command that fails, and names it. Errors are printed where they happen.
-const RULES: &str =
-    "exec 2>&1\nset -o errexit -o errtrace -o nounset\ntrap 'echo \"failed: $BASH_COMMAND\"' ERR\n";
+const RULES: &str = "exec 2>&1\nset -o errexit -o errtrace -o nounset\ntrap 'echo \"failed: $BASH_COMMAND\"' ERR\n";
 
 /// A shell that waits for commands.
 pub struct Shell {

@@ -69,7 +69,10 @@ fn filled(schema: &Value) -> Value {
     match schema.get("type").and_then(Value::as_str) {
         Some("object") => Value::Object(fields(schema)),
         Some("array") => json!([schema.get("items").map(filled)]),
-        Some("integer" | "number") => schema.get("minimum").cloned().unwrap_or(json!(1)),
+        // Limits are floating-point numbers in the schema's type.
+        Some("integer" | "number") => {
+            json!(schema.get("minimum").and_then(Value::as_f64).map_or(1, |least| least as i64))
+        }
         Some("boolean") => json!(true),
         Some("string") => json!(text(schema)),
         _ if is("x-kubernetes-int-or-string") => json!("10%"),
