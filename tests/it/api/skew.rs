@@ -91,12 +91,13 @@ fn fields(schema: &Value) -> Map<String, Value> {
     fields
 }
 
-/// A word that types of ours which are more than a text can read.
+/// A text that every type of ours can read.
 fn text(schema: &Value) -> &'static str {
     let pattern = schema.get("pattern").and_then(Value::as_str).unwrap_or_default();
     match schema.get("format").and_then(Value::as_str) {
         Some("date-time") => "2030-01-01T00:00:00Z",
-        _ if pattern.contains("ms") || pattern.contains("[smh]") => "10s",
-        _ => "any",
+        _ if pattern.contains("|ms)") => "10s",
+        // It is a name as well as an address.
+        _ => "10.0.0.1",
     }
 }
