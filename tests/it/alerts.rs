@@ -1,5 +1,4 @@
-//! Alert rules and the dashboard: each rests on metrics that are documented, and each alert has a page that says what to do.
-//! No control plane.
+//! Alert rules: each rests on metrics that are documented, and each alert has a page that says what to do. No control plane.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,13 +8,12 @@ use serde_json::Value;
 
 use crate::api::objects::read;
 use crate::api::world::root;
+use crate::metrics::{all_documented, documented, metrics};
 
-/// Where rules and dashboard are.
+/// Where the rules are.
 const FOLDER: &str = "config/monitoring";
 /// The rules.
 const RULES: [&str; 2] = ["alert_rules.yaml", "volume_health_rules.yaml"];
-/// Where metrics are listed.
-const LISTS: [&str; 2] = ["docs/operations.md", "docs/node-agent.md"];
 /// What a page has.
 const PARTS: [&str; 3] = ["## Look", "## Do", "## Harmless"];
 
@@ -23,7 +21,6 @@ const PARTS: [&str; 3] = ["## Look", "## Do", "## Harmless"];
 pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("alerts::rules_name_documented_metrics", rules_name_documented_metrics),
-        Trial::test("alerts::the_dashboard_names_documented_metrics", the_dashboard_names_documented_metrics),
         Trial::test("alerts::each_alert_has_its_runbook", each_alert_has_its_runbook),
     ]
 }
@@ -39,14 +36,6 @@ fn rules_name_documented_metrics() -> Result<(), Failed> {
         all_documented(&named, &documented).map_err(|name| format!("{alert} names {name}"))?;
     }
     Ok(())
-}
-
-fn the_dashboard_names_documented_metrics() -> Result<(), Failed> {
-    let named = metrics(&fs::read_to_string(root().join(FOLDER).join("volume-health-dashboard.json"))?);
-    if named.is_empty() {
-        return Err("it shows no metric of ours".into());
-    }
-    Ok(all_documented(&named, &documented()?)?)
 }
 
 fn each_alert_has_its_runbook() -> Result<(), Failed> {
@@ -103,34 +92,4 @@ fn rules() -> Result<Vec<Value>, Failed> {
 fn text<'a>(rule: &'a Value, pointer: &str) -> Result<&'a str, Failed> {
     let found = rule.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
     found.ok_or_else(|| format!("no {pointer} in {rule}").into())
-}
-
-/// Our metrics in a text.
-fn metrics(text: &str) -> BTreeSet<String> {
-    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-    words.filter(|word| word.starts_with("bulkhead_")).map(str::to_owned).collect()
-}
-
-/// Our metrics in the first column of the lists.
-fn documented() -> Result<BTreeSet<String>, Failed> {
-    let mut found = BTreeSet::new();
-    for list in LISTS {
-        let words = fs::read_to_string(root().join(list)).map_err(|error| format!("{list}: {error}"))?;
-        let cells =
-            words.lines().filter(|line| line.starts_with("| `bulkhead_")).filter_map(|line| line.split('|').nth(1));
-        found.extend(cells.flat_map(metrics));
-    }
-    Ok(found)
-}
-
-/// Says which is not. Of a histogram the name is listed, without what its series add.
-fn all_documented(named: &BTreeSet<String>, documented: &BTreeSet<String>) -> Result<(), String> {
-    let is_listed = |name: &str| {
-        let of_histogram = ["_bucket", "_count", "_sum"].into_iter().find_map(|end| name.strip_suffix(end));
-        documented.contains(name) || of_histogram.is_some_and(|name| documented.contains(name))
-    };
-    match named.iter().find(|name| !is_listed(name)) {
-        Some(name) => Err(format!("{name}, which none of {LISTS:?} lists")),
-        None => Ok(()),
-    }
 }

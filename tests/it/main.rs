@@ -5,10 +5,13 @@ mod api;
 mod chart;
 mod configuration;
 mod crash;
+mod dashboards;
 mod deaths;
+mod docs;
 mod failover;
 mod gitops;
 mod kubectl;
+mod metrics;
 mod rest;
 mod s3;
 mod shared;
@@ -32,6 +35,9 @@ fn main() {
         threat_model::trials(),
         tree::trials(),
         alerts::trials(),
+        dashboards::trials(),
+        docs::trials(),
+        metrics::trials(),
         chart::trials(),
         configuration::trials(),
         api::trials(),

@@ -6,6 +6,7 @@ mod certify;
 mod cleaning;
 mod failures;
 mod health;
+mod metrics;
 mod s3;
 mod s3_faults;
 mod scenes;
@@ -39,6 +40,7 @@ fn main() {
     let scenes = table::SCENES.iter().filter(|row| wide || row.ordinary);
     let scenes = scenes.map(|row| trial(&bed, row.name, async |cluster| play(cluster, row.scene).await));
     let mut trials: Vec<_> = cells.chain(scenes).collect();
+    trials.push(trial(&bed, "metrics_are_named_well", async |cluster| metrics::are_named_well(cluster).await));
     if let Some(lacking) = lacking(&arguments) {
         trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();
     }

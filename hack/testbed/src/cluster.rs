@@ -3,6 +3,7 @@
 
 pub mod real;
 mod tapped;
+pub mod tutorial;
 mod wait;
 pub mod watched;
 mod workload;

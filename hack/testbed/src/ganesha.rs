@@ -14,8 +14,16 @@ use std::process::Command;
 
 use crate::image::{ImageError, ImageFile, ImageSpec};
 
-/// The image of servers and clients.
+/// The image of servers and clients. A container of it serves [`EXPORTED`], and remembers its clients in [`RECOVERY`].
 pub const IMAGE: &str = "testbed-nfs:latest";
+/// The port of the image's server.
+pub const PORT: u16 = 2049;
+/// What the image's server exports.
+pub const EXPORTED: &str = "/export";
+/// The folder of what the image's server must remember: it belongs on the volume too.
+pub const RECOVERY: &str = "/var/lib/nfs/ganesha";
+/// The settings in the image.
+const SETTINGS: &str = "/etc/ganesha/ganesha.conf";
 /// What clients call the export.
 pub const EXPORT: &str = "/data";
 const PROGRAM: &str = "/usr/bin/ganesha.nfsd";
@@ -153,11 +161,18 @@ EXPORT {{
         )
     }
 
-    /// The image: the server and libnfs' reader with their libraries, as they are on this machine, and our client.
+    /// What the image's server goes by.
+    pub fn settings_of_image(&self) -> String {
+        let (folder, recovery) = (Path::new(EXPORTED), Path::new(RECOVERY));
+        self.settings(&Settings { port: PORT, folder, recovery, lease: 10, grace: 15 })
+    }
+
+    /// The image: the server and libnfs' reader with their libraries, as they are on this machine, the server's settings in
+    /// this file, and our client.
     ///
     /// # Errors
     /// When the libraries cannot be found.
-    pub fn image(&self, client: &Path) -> Result<ImageSpec, GaneshaError> {
+    pub fn image(&self, settings: &Path, client: &Path) -> Result<ImageSpec, GaneshaError> {
         let mut files = BTreeSet::new();
         for program in [PathBuf::from(PROGRAM), self.parts.join(FILE_SYSTEMS), PathBuf::from(READER)] {
             files.extend(libraries(&program)?);
@@ -168,11 +183,15 @@ EXPORT {{
         files.insert(PathBuf::from(TRANSPORTS));
         let same = |path: &PathBuf| ImageFile { source: path.clone(), path: path.display().to_string(), mode: 0o755 };
         let client = ImageFile { source: client.to_owned(), path: CLIENT.to_owned(), mode: 0o755 };
+        let settings = ImageFile { source: settings.to_owned(), path: SETTINGS.to_owned(), mode: 0o644 };
+        let program = self.program().display().to_string();
+        let arguments = self.arguments(Path::new(SETTINGS), Path::new("/ganesha.pid"));
         let (mounts, table) = MOUNTS;
         Ok(ImageSpec {
             name: IMAGE.to_owned(),
-            files: files.iter().map(same).chain([client]).collect(),
+            files: files.iter().map(same).chain([client, settings]).collect(),
             links: vec![(mounts.to_owned(), table.to_owned())],
+            entrypoint: [program].into_iter().chain(arguments).collect(),
             ..ImageSpec::default()
         })
     }

@@ -13,6 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use bulkhead_testbed::binaries::{Binaries, BinariesError, Program, cache_folder};
+use bulkhead_testbed::cluster::tutorial::SOCKET_VARIABLE;
 use bulkhead_testbed::process::log_tail;
 use bulkhead_testbed::real_nodes::{NodeNetwork, RealNodeError, remote};
 use bulkhead_testbed::{Identity, Testbed, TestbedError, TestbedOptions};
@@ -76,6 +77,9 @@ struct Of {
     /// The testbed's name
     #[arg(long = "testbed", value_name = "NAME", default_value = "default", value_parser = name)]
     testbed: String,
+    /// The socket of a testbed that has no name: that of `hack/tutorial`, whose shell sets the variable
+    #[arg(long, value_name = "PATH", env = SOCKET_VARIABLE)]
+    socket: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -23,7 +23,10 @@ pub(crate) async fn start(up: &Up, testbed: &Testbed, network: NodeNetwork) -> R
 }
 
 fn socket(of: &Of) -> Result<PathBuf, Error> {
-    Ok(run_folder()?.join(format!("{}.socket", of.testbed)))
+    match &of.socket {
+        Some(socket) => Ok(socket.clone()),
+        None => Ok(run_folder()?.join(format!("{}.socket", of.testbed))),
+    }
 }
 
 pub(crate) async fn ask(of: &Of, line: &str) -> Result<(), Error> {

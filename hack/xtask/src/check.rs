@@ -1,15 +1,14 @@
 //! `xtask check`: what can be said about the tree without running it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use bulkhead_testbed::binaries::cache_folder;
-
 use crate::steps::{Steps, cargo};
+use crate::tools::Tool;
 use crate::{Result, advisories, generate};
 
-/// The release of cargo-deny that reads `deny.toml`.
-const CARGO_DENY: &str = "0.20.2";
+/// What reads `deny.toml`.
+const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2", arguments: &[] };
 
 /// The checks by themselves.
 pub fn alone(root: &Path) -> Result<()> {
@@ -28,7 +27,7 @@ pub fn run(steps: &mut Steps) -> Result<()> {
     steps.command("lint", lint, "clippy has something to say: see above; `cargo clippy --fix` repairs some of it")?;
     steps.step("shipped programs: no mutants", |steps| no_mutants(&steps.root))?;
     steps.step("dependencies: licenses, bans, sources", |steps| {
-        let mut deny = Command::new(cargo_deny(steps)?);
+        let mut deny = Command::new(CARGO_DENY.ensure(steps)?);
         deny.args(["check", "--hide-inclusion-graph", "licenses", "bans", "sources"]);
         steps.run(
             &mut deny,
@@ -36,7 +35,7 @@ pub fn run(steps: &mut Steps) -> Result<()> {
         )
     })?;
     steps.step("dependencies: known holes", |steps| {
-        let program = cargo_deny(steps)?;
+        let program = CARGO_DENY.ensure(steps)?;
         advisories::check(steps, &program)
     })
 }
@@ -56,17 +55,4 @@ fn no_mutants(root: &Path) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// The program cargo-deny in our cache, installed there when it is missing.
-fn cargo_deny(steps: &Steps) -> Result<PathBuf> {
-    let folder = cache_folder()?.join("tools").join(format!("cargo-deny-{CARGO_DENY}"));
-    let program = folder.join("bin/cargo-deny");
-    if !program.is_file() {
-        println!("    cargo-deny {CARGO_DENY} is not in {} yet: installing it, a few minutes", folder.display());
-        let mut install = cargo(&["install", "--locked", "--version", CARGO_DENY, "--root"]);
-        install.arg(&folder).arg("cargo-deny");
-        steps.run(&mut install, "cargo-deny could not be installed: is the crate registry reachable?")?;
-    }
-    Ok(program)
 }

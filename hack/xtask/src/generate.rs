@@ -6,23 +6,24 @@ use std::path::Path;
 use kube::ResourceExt;
 use serde_json::{Number, Value};
 
-use crate::Result;
+use crate::{Result, reference};
 
 mod rights;
 mod rights_page;
 
 /// Folders that hold generated files only.
-const FOLDERS: [&str; 2] = ["crds", "src/csi/generated"];
+const FOLDERS: [&str; 3] = ["crds", "docs/reference", "src/csi/generated"];
 
 /// What the Helm chart takes over as it is: folders of ours, and those of the chart with the copies. Helm reads nothing that
 /// lies outside of a chart.
-const CHART: [(&str, &str); 7] = [
+const CHART: [(&str, &str); 8] = [
     ("crds", "charts/bulkhead/files/crds"),
     ("config/rbac", "charts/bulkhead/files/rbac"),
     ("config/policies", "charts/bulkhead/files/policies"),
     ("config/gates", "charts/bulkhead/files/gates"),
     ("config/flow-control", "charts/bulkhead/files/flow-control"),
     ("config/monitoring", "charts/bulkhead/files/monitoring"),
+    ("config/monitoring/dashboards", "charts/bulkhead/files/monitoring/dashboards"),
     ("config/s3", "charts/bulkhead/files/s3"),
 ];
 
@@ -116,6 +117,7 @@ fn generate(root: &Path, out: &Path) -> Result<()> {
     protos(root, &out.join("src/csi/generated"))?;
     definitions(&out.join("crds"))?;
     rights::write(out)?;
+    reference::write(&out.join("docs/reference"))?;
     for (folder, copies) in CHART {
         if !FOLDERS.contains(&folder) {
             copy(&root.join(folder), folder, &out.join(copies))?;
@@ -193,11 +195,16 @@ fn whole_numbers(value: &mut Value) {
 
 /// Names of the files in a folder; none when it is absent.
 fn names(folder: &Path) -> Result<BTreeSet<String>> {
-    if !folder.exists() {
-        return Ok(BTreeSet::new());
+    let mut names = BTreeSet::new();
+    if folder.exists() {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            if !entry.file_type()?.is_dir() {
+                names.insert(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
     }
-    let names = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-    names.collect()
+    Ok(names)
 }
 
 fn read(file: &Path) -> Result<Option<Vec<u8>>> {

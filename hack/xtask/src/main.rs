@@ -1,4 +1,4 @@
-//! The project's own commands. `hack/test`, `hack/demo`, `hack/bench` and `hack/fuzz` call it.
+//! The project's own commands. `hack/test`, `hack/demo`, `hack/tutorial`, `hack/docs`, `hack/bench` and `hack/fuzz` call it.
 
 mod advisories;
 mod again;
@@ -6,12 +6,16 @@ mod bench;
 mod check;
 mod demo;
 mod fuzz;
+mod docs;
 mod generate;
 mod images;
 mod incident;
 mod programs;
+mod reference;
 mod steps;
 mod test;
+mod tools;
+mod tutorial;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -49,6 +53,10 @@ enum Command {
     Demo(demo::Options),
     /// Feed the parsers of outside input with anything.
     Fuzz(fuzz::Options),
+    /// The site with all pages for people, in target/site/book.
+    Docs,
+    /// A shell with the cluster of the pages in docs/tutorials; all of it ends with the shell.
+    Tutorial,
     /// The images of all programs, as archives that `ctr images import` and `docker load` read.
     Images(images::Options),
     /// Measurements.
@@ -68,6 +76,8 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => fuzz::run(&root, &options),
         Command::Images(options) => images::run(&root, &options),
         Command::Bench { benchmark } => until_interrupted(bench::run(&root, &benchmark)),
+        Command::Docs => docs::run(&root),
+        Command::Tutorial => until_interrupted(tutorial::run(&root)),
         Command::Demo(options) => until_interrupted(demo::run(&root, &options)),
     };
     match done {

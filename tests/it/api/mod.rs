@@ -14,6 +14,7 @@ mod s3_manifests;
 mod samples;
 mod shared_volume_rights;
 mod shared_volume_rules;
+mod skew;
 mod volumes;
 pub mod world;
 
@@ -36,6 +37,7 @@ pub fn trials() -> Vec<Trial> {
     };
     let (alone, old) = (shared.clone(), shared.clone());
     vec![
+        Trial::test("api::fields_of_a_newer_release_are_ignored", skew::fields_of_a_newer_release_are_ignored),
         trial(&shared, "definitions_are_served_and_explained", samples::definitions_are_served_and_explained),
         trial(&shared, "the_first_policy_gets_every_default", samples::the_first_policy_gets_every_default),
         trial(&shared, "applying_a_sample_again_changes_nothing", samples::applying_a_sample_again_changes_nothing),

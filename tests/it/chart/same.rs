@@ -5,9 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use libtest_mimic::Failed;
 use serde_json::Value;
 
-use crate::api::objects::read;
-use crate::api::world::root;
-
 use super::render::{kustomize, template};
 
 /// Labels that Helm's conventions ask for.
@@ -42,24 +39,12 @@ pub fn objects_of_kustomize() -> Result<(), Failed> {
 }
 
 pub fn monitoring() -> Result<(), Failed> {
-    let folder = root().join("config/monitoring");
-    let mut shipped = Vec::new();
-    for file in ["pod_monitor.yaml", "alert_rules.yaml", "volume_health_rules.yaml"] {
-        shipped.extend(read(&folder.join(file))?);
-    }
     let switches =
         "monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true,monitoring.dashboards.enabled=true";
     let mut chart = template(&["--set", switches])?;
-    let dashboard = chart.iter().find(|object| name(object) == "bulkhead-volume-health-dashboard");
-    let text =
-        dashboard.and_then(|object| object.pointer("/data/volume-health-dashboard.json")).and_then(Value::as_str);
-    let shown: Value = serde_json::from_str(text.ok_or("the dashboard is not there")?)?;
-    let drawn: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("volume-health-dashboard.json"))?)?;
-    if shown != drawn {
-        return Err("the dashboard is not the one of config/monitoring".into());
-    }
-    chart.retain(|object| part(object, "/apiVersion").starts_with("monitoring.coreos.com/"));
-    let found = differences("config/monitoring", shipped, chart)?;
+    let is_dashboard = |object: &Value| object.pointer("/metadata/labels/grafana_dashboard").is_some();
+    chart.retain(|object| part(object, "/apiVersion").starts_with("monitoring.coreos.com/") || is_dashboard(object));
+    let found = differences("config/monitoring", kustomize("tests/it/chart/monitoring")?, chart)?;
     if found.is_empty() { Ok(()) } else { Err(found.join("\n").into()) }
 }
 

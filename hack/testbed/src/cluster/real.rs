@@ -23,7 +23,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 pub use self::breakage::LocalVolume;
-pub use self::nfs::{NFS_PORT, NfsExport, Said};
+pub use self::nfs::{NfsExport, Said};
 pub use self::s3::{S3, S3Volume, Shell};
 pub use self::workload::{Kind, PodPlace, RealWorkload, last_written, records_found};
 

@@ -226,7 +226,7 @@ pub fn busybox(name: &str, arguments: &[&str]) -> ImageSpec {
         path: PROGRAM.into(),
         mode: 0o755,
     };
-    let names = ["sh", "cat", "sleep", "sync", "date", "echo", "ls", "mount", "umount", "nc"];
+    let names = ["sh", "cat", "sleep", "sync", "date", "echo", "ls", "mkdir", "mv", "rm", "mount", "umount", "nc"];
     ImageSpec {
         name: name.to_owned(),
         files: vec![file],

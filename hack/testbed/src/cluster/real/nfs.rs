@@ -7,30 +7,24 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::{PodPlace, RealCluster, protected, workload};
 use crate::cluster::{ClusterError, wait};
-use crate::ganesha::{self, EXPORT, Ganesha, IMAGE, READER, Settings};
+use crate::ganesha::{self, EXPORT, EXPORTED, Ganesha, IMAGE, READER, RECOVERY};
 use crate::images::{self, ImagesError};
 use crate::journal::{RECORD, number};
 
 /// The namespace of servers and clients.
 const NAMESPACE: &str = "default";
-/// The port of servers.
-pub const NFS_PORT: u16 = 2049;
-/// Where the volume's two folders are in a server's container: what is exported, and what the server must remember.
-const EXPORTED: &str = "/export";
-const RECOVERY: &str = "/var/lib/nfs/ganesha";
-const SETTINGS: &str = "/etc/ganesha";
 /// The one container of a client.
 const CLIENT: &str = "client";
 
-/// A server of one volume: a Deployment of one pod, a claim and a ConfigMap, all of one name. Its pods have the label `app` with
-/// that name, and are protected.
+/// A server of one volume: a Deployment of one pod, and a claim, both of one name. Its pods have the label `app` with that
+/// name, and are protected.
 #[derive(Clone, Debug)]
 pub struct NfsExport {
     /// The name.
@@ -60,24 +54,9 @@ impl NfsExport {
         }))
     }
 
-    fn settings(&self, server: &Ganesha) -> Result<ConfigMap, serde_json::Error> {
-        let settings = Settings {
-            port: NFS_PORT,
-            folder: Path::new(EXPORTED),
-            recovery: Path::new(RECOVERY),
-            lease: 10,
-            grace: 15,
-        };
-        serde_json::from_value(json!({
-            "metadata": {"name": self.name},
-            "data": {"ganesha.conf": server.settings(&settings)},
-        }))
-    }
-
-    fn deployment(&self, server: &Ganesha) -> Result<Deployment, serde_json::Error> {
+    fn deployment(&self) -> Result<Deployment, serde_json::Error> {
         let mut labels = protected();
         labels.insert("app".to_owned(), self.name.clone());
-        let arguments = server.arguments(&Path::new(SETTINGS).join("ganesha.conf"), Path::new("/ganesha.pid"));
         let nodes = |names: &[String]| json!([{"key": "kubernetes.io/hostname", "operator": "In", "values": names}]);
         let first = self.nodes.get(..1).unwrap_or_default();
         serde_json::from_value(json!({
@@ -103,22 +82,18 @@ impl NfsExport {
                             "name": "nfs",
                             "image": IMAGE,
                             "imagePullPolicy": "Never",
-                            "command": [server.program()],
-                            "args": arguments,
-                            "ports": [{"name": "nfs", "containerPort": NFS_PORT}],
+                            "ports": [{"name": "nfs", "containerPort": ganesha::PORT}],
                             "readinessProbe": {"tcpSocket": {"port": "nfs"}, "periodSeconds": 1},
                             // It opens files by their handles.
                             "securityContext": {"capabilities": {"add": ["DAC_READ_SEARCH"]}},
                             "volumeMounts": [
                                 {"name": "data", "mountPath": EXPORTED, "subPath": "exported"},
                                 {"name": "data", "mountPath": RECOVERY, "subPath": "recovery"},
-                                {"name": "settings", "mountPath": SETTINGS},
                                 {"name": "scratch", "mountPath": "/tmp"},
                             ],
                         }],
                         "volumes": [
                             {"name": "data", "persistentVolumeClaim": {"claimName": self.name}},
-                            {"name": "settings", "configMap": {"name": self.name}},
                             // Where it tries which locks there are.
                             {"name": "scratch", "emptyDir": {}},
                         ],
@@ -155,7 +130,11 @@ pub(super) fn archive(programs: &Path, folder: &Path) -> Result<PathBuf, Cluster
     let archive = folder.join("testbed-nfs.tar");
     let client = folder.join("testbed-nfs-client");
     images::strip(&programs.join("testbed-nfs-client"), &client)?;
-    let image = Ganesha::find()?.image(&client)?;
+    let server = Ganesha::find()?;
+    let settings = folder.join("testbed-nfs.conf");
+    std::fs::write(&settings, server.settings_of_image())
+        .map_err(|source| ClusterError::File { path: settings.clone(), source })?;
+    let image = server.image(&settings, &client)?;
     image.write(&archive).map_err(ImagesError::from)?;
     Ok(archive)
 }
@@ -166,11 +145,10 @@ impl RealCluster {
     /// # Errors
     /// When the API server refuses them.
     pub async fn create_nfs_export(&self, export: &NfsExport) -> Result<(), ClusterError> {
-        let (server, create) = (Ganesha::find()?, PostParams::default());
+        let create = PostParams::default();
         let claim = export.claim(self.array.driver_name())?;
         Api::namespaced(self.client.clone(), NAMESPACE).create(&create, &claim).await?;
-        Api::namespaced(self.client.clone(), NAMESPACE).create(&create, &export.settings(&server)?).await?;
-        Api::namespaced(self.client.clone(), NAMESPACE).create(&create, &export.deployment(&server)?).await?;
+        Api::namespaced(self.client.clone(), NAMESPACE).create(&create, &export.deployment()?).await?;
         Ok(())
     }
 
@@ -202,7 +180,6 @@ impl RealCluster {
     pub async fn end_nfs_export(&self, export: &NfsExport, limit: Duration) -> Result<(), ClusterError> {
         let (client, name, delete) = (self.client.clone(), &export.name, DeleteParams::background());
         Api::<Deployment>::namespaced(client.clone(), NAMESPACE).delete(name, &delete).await?;
-        Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE).delete(name, &delete).await?;
         Api::<PersistentVolumeClaim>::namespaced(client.clone(), NAMESPACE).delete(name, &delete).await?;
         let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
         let selected = ListParams::default().labels(&format!("app={name}"));
