@@ -118,18 +118,17 @@ impl ImageSpec {
     fn config(&self, diff_id: &str) -> Value {
         let user = self.user.map(|user| user.to_string()).unwrap_or_default();
         let environment: Vec<_> = self.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let labels: BTreeMap<_, _> = self.labels.iter().cloned().collect();
+        let labels = (!labels.is_empty()).then_some(labels);
+        let mut settings = json!({"Entrypoint": self.entrypoint, "Env": environment, "User": user, "WorkingDir": "/"});
+        add(&mut settings, "Labels", labels.map(|labels| json!(labels)));
         let mut config = json!({
             "architecture": self.architecture(),
             "os": "linux",
-            "config": {"Entrypoint": self.entrypoint, "Env": environment, "User": user, "WorkingDir": "/"},
+            "config": settings,
             "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{diff_id}")]},
         });
-        if !self.labels.is_empty() {
-            config["config"]["Labels"] = json!(self.labels.iter().cloned().collect::<BTreeMap<_, _>>());
-        }
-        if let Some(created) = &self.created {
-            config["created"] = created.as_str().into();
-        }
+        add(&mut config, "created", self.created.as_ref().map(|created| json!(created)));
         config
     }
 
@@ -164,6 +163,13 @@ impl ImageSpec {
         path.strip_prefix('/')
             .filter(|rest| !rest.is_empty())
             .ok_or_else(|| ImageError::Relative { image: self.name.clone(), path: path.to_owned() })
+    }
+}
+
+/// One more field of an object, where there is something to say.
+fn add(object: &mut Value, field: &str, value: Option<Value>) {
+    if let (Some(fields), Some(value)) = (object.as_object_mut(), value) {
+        fields.insert(field.to_owned(), value);
     }
 }
 
@@ -254,11 +260,10 @@ mod tests {
         spec.write(&archive).unwrap();
 
         let outer = entries(File::open(&archive).unwrap());
-        let manifest: serde_json::Value = serde_json::from_slice(&outer["manifest.json"].1).unwrap();
+        let manifest: Value = serde_json::from_slice(&outer["manifest.json"].1).unwrap();
         assert_eq!(manifest[0]["RepoTags"][0], "program:latest");
         let layer = &outer[manifest[0]["Layers"][0].as_str().unwrap()].1;
-        let config: serde_json::Value =
-            serde_json::from_slice(&outer[manifest[0]["Config"].as_str().unwrap()].1).unwrap();
+        let config: Value = serde_json::from_slice(&outer[manifest[0]["Config"].as_str().unwrap()].1).unwrap();
         assert_eq!(config["config"]["Entrypoint"][0], "/program");
         assert_eq!(config["config"]["Env"][0], "FOLDER=/etc/a");
         assert_eq!(config["config"]["User"], "65532");

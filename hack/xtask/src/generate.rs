@@ -216,11 +216,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zz_regenerate() {
-        super::write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
-    }
-
-    #[test]
     fn what_the_chart_has_templates_for_is_there() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for file in TEMPLATES {

@@ -45,7 +45,7 @@ pub async fn and_argo_cd_read_our_conditions_as_we_mean_them(world: &World) -> O
     let (computed, health) = opinions.await??;
     assert_eq!((computed.len(), health.len()), (cases.len(), cases.len()));
     for (((what, expected, object), (status, message)), opinion) in cases.iter().zip(computed).zip(health) {
-        let told = format!("{what} ({}): {message}; {opinion:?}: {:#}", told(object), object["status"]);
+        let told = format!("{what} ({}): {message}; {}: {:#}", told(object), opinion.message, object["status"]);
         assert_eq!(status, *expected, "{told}");
         let expected = match *expected {
             "Current" => "Healthy",

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tar::{Builder, EntryType};
 
-use super::{ImageError, ImageSpec, append, architecture, digest};
+use super::{ImageError, ImageSpec, add, append, architecture, digest};
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -53,13 +53,14 @@ pub fn write(variants: &[ImageSpec], archive: &Path) -> Result<(), ImageError> {
     }
     let annotations = annotations(first);
     let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests, "annotations": annotations});
-    let mut top = blobs.add_json(INDEX, &index);
     let (_, tag) = first.name.rsplit_once(':').unwrap_or((&first.name, "latest"));
     // By the first containerd knows the image, by the second everybody else.
-    top["annotations"] = json!({
+    let names = json!({
         "io.containerd.image.name": format!("docker.io/library/{}", first.name),
         "org.opencontainers.image.ref.name": tag,
     });
+    let mut top = blobs.add_json(INDEX, &index);
+    add(&mut top, "annotations", Some(names));
     let files = [
         ("oci-layout", json!({"imageLayoutVersion": "1.0.0"})),
         ("index.json", json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [top]})),
@@ -91,8 +92,9 @@ fn manifest(image: &ImageSpec, blobs: &mut Blobs) -> Result<Value, ImageError> {
 }
 
 fn described(image: &ImageSpec, manifest: &Value, blobs: &mut Blobs) -> Value {
+    let platform = json!({"os": "linux", "architecture": image.architecture()});
     let mut descriptor = blobs.add_json(MANIFEST, manifest);
-    descriptor["platform"] = json!({"os": "linux", "architecture": image.architecture()});
+    add(&mut descriptor, "platform", Some(platform));
     descriptor
 }
 

@@ -237,12 +237,6 @@ mod tests {
     }
 
     #[test]
-    fn zz_dump() {
-        std::fs::write("/tmp/gitops-go/sbom.json", materials().document("bulkhead-controller", &origin()).to_string())
-            .unwrap();
-    }
-
-    #[test]
     fn the_document_is_the_same_each_time_and_names_the_image() {
         let document = materials().document("bulkhead-controller", &origin());
         assert_eq!(document, materials().document("bulkhead-controller", &origin()));
