@@ -32,7 +32,7 @@ pub async fn nothing_is_created_without_what_it_takes(cluster: &Cluster) -> Resu
         (&reader, &["--storage-class", "known", "--image", "any"], "nobody can be asked here"),
     ];
     for (person, arguments, why) in cases {
-        let said = plugin::run(cluster, person, &[&["doctor", "--certify"], arguments].concat()).await?;
+        let said = plugin::run(cluster, person, &[["doctor", "--certify"].as_slice(), arguments].concat()).await?;
         assert_eq!((said.code, said.out.as_str()), (2, ""), "{arguments:?}: {}", said.error);
         assert!(said.error.contains(why), "{why} is not in: {}", said.error);
     }
