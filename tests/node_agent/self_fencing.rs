@@ -36,7 +36,6 @@ struct Node {
 
 /// A container that writes to its pod's volume, as fast as it can.
 struct Container {
-    volume: Volume,
     child: Child,
 }
 
@@ -56,7 +55,7 @@ impl Container {
         // It may be ended at any moment.
         let unshare = ["--mount", "--propagation", "private", "sh", "-c", script.as_str()];
         let child = Command::new("unshare").args(unshare).stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        Self { volume, child }
+        Self { child }
     }
 
     fn is_alive(&mut self) -> bool {
