@@ -93,11 +93,11 @@ impl Node {
     async fn start() -> Self {
         let mut world = World::new(Behaviour { stages: true, unmounts: true, ..Behaviour::default() });
         world.plugin.register();
+        world.stores.pods.list_done();
         for (number, app) in [(1, "db"), (2, "web")] {
             world.publish(&volume(number));
             world.stores.pods.insert(serde_json::from_value(labelled(&volume(number), app)).unwrap());
         }
-        world.stores.pods.list_done();
         let policy = json!({
             "apiVersion": "bulkhead.dev/v1alpha1", "kind": "ResiliencyPolicy", "metadata": { "name": "db" },
             "spec": { "mode": "Enforce", "selector": { "podSelector": { "matchLabels": { "app": "db" } } },
