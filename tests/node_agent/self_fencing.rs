@@ -36,7 +36,6 @@ struct Node {
 
 /// A container that writes to its pod's volume, as fast as it can.
 struct Container {
-    volume: Volume,
     child: Child,
 }
 
@@ -56,7 +55,7 @@ impl Container {
         // It may be ended at any moment.
         let unshare = ["--mount", "--propagation", "private", "sh", "-c", script.as_str()];
         let child = Command::new("unshare").args(unshare).stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        Self { volume, child }
+        Self { child }
     }
 
     fn is_alive(&mut self) -> bool {
@@ -94,11 +93,11 @@ impl Node {
     async fn start() -> Self {
         let mut world = World::new(Behaviour { stages: true, unmounts: true, ..Behaviour::default() });
         world.plugin.register();
+        world.stores.pods.list_done();
         for (number, app) in [(1, "db"), (2, "web")] {
             world.publish(&volume(number));
             world.stores.pods.insert(serde_json::from_value(labelled(&volume(number), app)).unwrap());
         }
-        world.stores.pods.list_done();
         let policy = json!({
             "apiVersion": "bulkhead.dev/v1alpha1", "kind": "ResiliencyPolicy", "metadata": { "name": "db" },
             "spec": { "mode": "Enforce", "selector": { "podSelector": { "matchLabels": { "app": "db" } } },
