@@ -10,7 +10,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::time::timeout;
 
 /// How long a block may take. The commands have deadlines of their own, which are shorter.
-const LIMIT: Duration = Duration::from_secs(4000);
+const LIMIT: Duration = Duration::from_secs(400);
 /// Says that a block is done. Nothing else prints it.
 const DONE: &str = "=== this block is done ===";
 /// The shell ends with the first command that fails, and names it. Errors are printed where they happen.
