@@ -26,17 +26,11 @@ pub enum Mutant {
     HoldIgnored,
     /// Leadership is asked for when a pass begins, not at its writes.
     LeaseCheckedOnce,
-    /// Nobody minds I/O in progress.
-    IoIgnored,
-    /// The budget of crash loops counts pods, not those who make them.
-    BudgetPerPod,
-    /// Paths that are lost for everyone are taken for lost paths.
-    ArrayOutageIgnored,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 10] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -47,9 +41,6 @@ impl Mutant {
         Self::BrakeCountedPerPass,
         Self::HoldIgnored,
         Self::LeaseCheckedOnce,
-        Self::IoIgnored,
-        Self::BudgetPerPod,
-        Self::ArrayOutageIgnored,
     ];
 }
 

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use crate::api::fence_request::FenceRequest;
 use crate::api::fencing::Proof;
-use crate::api::node_fence::{NodeFence, PlannedPod, PlannedPolicy, PlannedVolume, PodAction, PodStatusState};
+use crate::api::node_fence::{NodeFence, PlannedPod, PlannedVolume, PodAction, PodStatusState};
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::time::Now;
 use crate::controllers::node_fence::decide::{Seen as NodeSeen, Settings};

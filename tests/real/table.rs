@@ -162,7 +162,7 @@ const fn row(scene: Scene, name: &'static str, ordinary: bool, expected: &'stati
 }
 
 /// All scenes.
-pub const SCENES: [Row; 37] = [
+pub const SCENES: [Row; 39] = [
     row(
         Scene::LeaderOnTheFailingNode,
         "leader_on_the_failing_node",

@@ -36,6 +36,4 @@ pub use shrink::{shrink, tell};
 #[cfg(test)]
 mod invariant_tests;
 #[cfg(test)]
-mod span_tests;
-#[cfg(test)]
 mod tests;

@@ -14,7 +14,6 @@ use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint, StorageEvidence
 use crate::api::slim::Node;
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
-use crate::mutants::{self, Mutant};
 
 use super::decide::{Seen, effective};
 use super::plan::{Draft, Drafting, LiveNode, PodDecision};
@@ -158,8 +157,7 @@ impl<'a> Paths<'a> {
         }
         let rows = self.disconnected(node, reports).into_iter();
         let counts = rows.filter(|(_, report, pair)| {
-            let is_restrained = report.is_out(&pair.backend) || self.restraining(policies, &pair.backend).is_some();
-            !is_restrained || mutants::is_on(Mutant::ArrayOutageIgnored)
+            !report.is_out(&pair.backend) && self.restraining(policies, &pair.backend).is_none()
         });
         counts.map(|(driver, _, pair)| (driver.to_owned(), evidence(pair))).collect()
     }

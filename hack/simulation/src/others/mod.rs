@@ -6,7 +6,6 @@ mod attach_detach;
 mod attacher;
 mod kubelet;
 mod lifecycle;
-mod programs;
 mod workloads;
 
 pub use agent::Agent;
