@@ -43,7 +43,10 @@ pub(super) const ROLES: &[Role] = &[
             Rule::new(
                 "",
                 "namespaces",
-                &[(READ, "their labels, by which a policy may select pods; read only while a policy enables selfFencing")],
+                &[(
+                    READ,
+                    "their labels, by which a policy may select pods; read only while a policy enables selfFencing",
+                )],
             ),
             Rule::new(
                 "bulkhead.dev",

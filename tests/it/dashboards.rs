@@ -74,8 +74,8 @@ fn panels_lie_side_by_side() -> Result<(), Failed> {
             if w * h == 0 || x + w > WIDTH || !ids.insert(panel.pointer("/id").and_then(Value::as_u64)) {
                 return Err(format!("{job}: {title} has no place or no id of its own").into());
             }
-            let cells = (x..x + w).flat_map(|column| (y..y + h).map(move |row| (column, row)));
-            if !cells.fold(true, |free, cell| taken.insert(cell) && free) {
+            let mut cells = (x..x + w).flat_map(|column| (y..y + h).map(move |row| (column, row)));
+            if !cells.all(|cell| taken.insert(cell)) {
                 return Err(format!("{job}: {title} lies over another panel").into());
             }
         }

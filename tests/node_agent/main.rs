@@ -18,8 +18,8 @@ mod probes;
 mod probes_blocking;
 mod probes_hung;
 mod refusing;
-mod timed;
 mod self_fencing;
+mod timed;
 mod volumes;
 mod world;
 

@@ -1,4 +1,5 @@
 //! A node that is cut off while its storage is up stops its own writer, before the controller has it cut off.
+#![allow(clippy::indexing_slicing, reason = "of a JSON value, which is null where it is missing")]
 
 use std::collections::BTreeMap;
 

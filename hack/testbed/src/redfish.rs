@@ -178,7 +178,7 @@ struct ResetType(String);
 
 async fn reset(State(shared): State<Shared>, Path(name): Path<String>, body: Bytes) -> Response {
     let Ok(body) = serde_json::from_slice::<Value>(&body) else { return StatusCode::BAD_REQUEST.into_response() };
-    let kind = body["ResetType"].as_str().unwrap_or_default().to_owned();
+    let kind = body.get("ResetType").and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut answer = take(&shared, &name, &kind).into_response();
     answer.extensions_mut().insert(ResetType(kind));
     answer

@@ -39,11 +39,14 @@ fn stopped(policies: &[Arc<ResiliencyPolicy>], pods: Vec<Arc<Pod>>) -> Vec<(Stri
     found.into_iter().map(|pod| (pod.uid, pod.after.as_secs())).collect()
 }
 
+/// What is played, the policies, and who is protected after how many seconds.
+type Case<'a> = (&'a str, Vec<Value>, &'a [(&'a str, u64)]);
+
 #[test]
 fn whom_policies_protect() {
     let on = |after: &str| json!({ "selfFencing": { "mode": "Enabled", "after": after } });
     let off = json!({ "selfFencing": { "mode": "Disabled" } });
-    let cases: [(&str, Vec<Value>, &[(&str, u64)]); 13] = [
+    let cases: [Case; 13] = [
         ("no policy", vec![], &[]),
         ("the default deadline", vec![json!({})], &[("db", 15)]),
         ("disabled", vec![off.clone()], &[]),

@@ -43,6 +43,9 @@ impl Played {
     }
 }
 
+/// What is played, and after how many seconds the node is alone.
+type Case<'a> = (&'a str, fn(&mut Played), Option<u64>);
+
 #[test]
 fn who_is_alone() {
     let played = |play: fn(&mut Played)| {
@@ -50,7 +53,7 @@ fn who_is_alone() {
         play(&mut played);
         played.alone()
     };
-    let cases: [(&str, fn(&mut Played), Option<u64>); 13] = [
+    let cases: [Case; 13] = [
         ("both are lost at once", |p| _ = p.play(40, 6, true).play(80, 0, false), Some(20)),
         ("the API first", |p| _ = p.play(40, 6, false).play(80, 0, false), Some(20)),
         ("only the API", |p| _ = p.play(40, 6, true).play(8_000, 6, false), None),

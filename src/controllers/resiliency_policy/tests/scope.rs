@@ -99,9 +99,12 @@ fn a_policy_that_is_new_or_asks_for_the_whole_cluster_gets_it() {
     assert!(whole(&taints, |found| found.healths.push(Arc::new(tainted("v1", "VolumeNotUsable", &[])))));
 }
 
+/// What is seen, and how it comes about.
+type Sign<'a> = (&'a str, fn(&mut Found));
+
 #[test]
 fn every_sign_puts_a_node_in_scope() {
-    let signs: [(&str, fn(&mut Found)); 7] = [
+    let signs: [Sign; 7] = [
         ("unreachable", |found| become_node(found, unreachable("n1"))),
         ("not ready", |found| become_node(found, with_ready(node("n1"), "False"))),
         ("any taint", |found| become_node(found, with_taint(node("n1"), "a", "", "NoSchedule"))),
@@ -119,7 +122,7 @@ fn every_sign_puts_a_node_in_scope() {
         }),
         ("a lost heartbeat", |found| {
             let silent_for = Some(Duration::from_secs(60));
-            found.heartbeats.insert("n1".into(), Heartbeat { silent_for, against: None });
+            found.heartbeats.insert("n1".into(), Heartbeat { silent_for, ..Heartbeat::default() });
         }),
         ("a node that is being deleted", |found| {
             let mut node = node("n1");

@@ -55,7 +55,7 @@ pub async fn trouble(reads: &Client, namespace: &str, role: Role) -> String {
     let events: Api<Event> = Api::namespaced(reads.clone(), namespace);
     let warnings = events.list(&ListParams::default().fields("type=Warning")).await.map(|it| it.items);
     let mut told = status.as_ref().map(waiting).unwrap_or_else(|| vec![format!("there is no pod {}", role.pod())]);
-    told.extend(warnings.unwrap_or_default().into_iter().filter_map(|event| event.message).last());
+    told.extend(warnings.unwrap_or_default().into_iter().filter_map(|event| event.message).next_back());
     told.join("; ")
 }
 

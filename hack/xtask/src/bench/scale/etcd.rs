@@ -60,14 +60,11 @@ impl Etcd {
             Operation { request_put: Put { key, value } }
         };
         let body = serde_json::to_vec(&Transaction { success: batch.into_iter().map(operation).collect() })?;
-        let answer: Value = self.0.request(http_post("/v3/kv/txn", body)?).await?;
+        let request = http::Request::post("/v3/kv/txn").body(body)?;
+        let answer: Value = self.0.request(request).await?;
         if answer.get("succeeded") == Some(&Value::Bool(true)) {
             return Ok(());
         }
         Err(format!("etcd refused objects: {answer}").into())
     }
-}
-
-fn http_post(path: &str, body: Vec<u8>) -> Result<http::Request<Vec<u8>>> {
-    Ok(http::Request::post(path).body(body)?)
 }

@@ -1,5 +1,6 @@
 //! What stands in the cluster: objects as a kubelet, a provisioner and an attacher leave them behind, with all that makes
 //! them large.
+#![expect(clippy::indexing_slicing, reason = "a JSON object takes what it does not have yet by its name")]
 
 use bulkhead::heartbeat::keys::PublicKey;
 use chrono::{DateTime, SecondsFormat, Utc};
