@@ -85,7 +85,9 @@ pub(crate) fn refuse_with(code: u16, reason: &str, details: Value) -> Reply {
 
 /// A watch that sends these events and ends.
 pub(crate) fn watch(events: &[Value]) -> Reply {
-    respond(StatusCode::OK, events.iter().map(|event| format!("{event}\n")).collect())
+    // An API server writes the type of an event first; only so can its object be read from the text.
+    let line = |event: &Value| format!("{{\"type\":{},\"object\":{}}}\n", event["type"], event["object"]);
+    respond(StatusCode::OK, events.iter().map(line).collect())
 }
 
 /// No answer, ever.

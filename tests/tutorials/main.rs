@@ -19,6 +19,8 @@ type Outcome = Result<(), Failed>;
 
 /// The pages that are carried out.
 const PAGES: [&str; 4] = ["failover", "volume-health", "s3-mounts", "shared-volume"];
+/// The one that is carried out in every run; the others take minutes each, and wait for `cargo xtask test --wide`.
+const IN_EVERY_RUN: &str = "failover";
 /// What is in the folder besides.
 const OVERVIEW: &str = "README";
 
@@ -27,7 +29,9 @@ fn main() {
     // Each breaks nodes that all share.
     arguments.test_threads = Some(1);
     let bed = Arc::new(Bed { tutorial: OnceCell::new(), runtime: Runtime::new() });
-    let mut trials: Vec<_> = PAGES.into_iter().map(|name| trial(&bed, name)).collect();
+    let wide = std::env::var_os("BULKHEAD_WIDE").is_some();
+    let page = |name| trial(&bed, name).with_ignored_flag(!wide && name != IN_EVERY_RUN);
+    let mut trials: Vec<_> = PAGES.into_iter().map(page).collect();
     if let Some(lacking) = lacking(&arguments) {
         trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();
     }

@@ -25,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
         Err(error) => return vec![Trial::test("gitops::runtime", move || Err(error.into()))],
     };
     let alone = shared.clone();
+    let wide = std::env::var_os("BULKHEAD_WIDE").is_some();
     vec![
         trial(&shared, "applying_everything_again_changes_nothing", again::applying_everything_again_changes_nothing),
         trial(&shared, "applying_the_chart_again_changes_nothing", again::applying_the_chart_again_changes_nothing),
@@ -35,7 +36,9 @@ pub fn trials() -> Vec<Trial> {
         ),
         Trial::test("gitops::flux_brings_objects_to_ready_and_a_failover_is_no_drift", move || {
             alone.block_on(flux::objects_from_git_reach_ready_and_a_failover_is_no_drift())
-        }),
+        })
+        // Flux takes nine minutes of a processor to build.
+        .with_ignored_flag(!wide),
     ]
 }
 
