@@ -162,9 +162,11 @@ fn allowed(path: &str) -> Option<Vec<String>> {
         "BY_PROVIDER_VOLUME",
         "BY_SERVICE",
         "BY_SHARED_VOLUME",
+        "BY_TROUBLE",
         "BY_UID",
         "BY_VOLUME",
         "BY_WORKLOAD",
+        "CRASH_LOOP",
         "NODE_LEASES",
     ];
     let context = context.map(|item| format!("controllers::{item}"));

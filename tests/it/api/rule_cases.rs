@@ -133,6 +133,12 @@ fn policy() -> Vec<Case> {
             json!([{"type": "Unpublish", "external": {"fencerName": "power.example.com"}}]),
         ),
         one(
+            "spec.fencing.drivers[0].methods[0]",
+            "external must be set exactly when type is External",
+            "/spec/fencing/drivers",
+            json!([{"name": "a", "methods": [{"type": "External"}]}]),
+        ),
+        one(
             "spec.fencing.drivers[0]",
             "set minimumProof or methods; an empty override does nothing",
             "/spec/fencing/drivers",

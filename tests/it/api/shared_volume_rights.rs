@@ -102,7 +102,7 @@ pub async fn teams_write_no_status(world: &World) -> Outcome {
     told["metadata"]["name"] = json!("told");
     told["status"] = json!({"mountEndpoint": "10.0.0.1:2049"});
     let stored = theirs.create(&PostParams::default(), &dynamic(&told)?).await?;
-    assert_eq!(stored.data.get("status"), None);
+    assert_eq!(stored.data.get("status"), Some(&json!({"observedGeneration": 0})));
     // Providers are the administrator's, and their credentials nobody else's.
     let provider = json!({
         "apiVersion": "bulkhead.dev/v1alpha1", "kind": "SharedVolumeProvider", "metadata": {"name": "mine"},
