@@ -1,6 +1,7 @@
-//! Keys of agents and replicas. Each process makes a key pair at its start and keeps its secret to itself; what an agent
-//! and a replica share is computed by both from the other's public key (X25519, then HKDF), so that no secret is ever in
-//! the API, and no process can speak for another.
+//! Keys of agents and replicas. Each process makes a key pair at its start and keeps its secret to itself (an agent that
+//! may have to fence itself also on its node's disk: docs/adr/0023); what an agent and a replica share is computed by both
+//! from the other's public key (X25519, then HKDF), so that no secret is ever in the API, and no process can speak for
+//! another.
 
 use std::fmt;
 use std::io;

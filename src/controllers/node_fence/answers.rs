@@ -6,6 +6,7 @@ use crate::api::conditions;
 use crate::api::fence_request::{Desired, FenceOutcome, FenceResult};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::VolumeStatusState;
+use crate::api::slim::Node;
 use crate::api::time::{self, Now};
 use crate::mutants::{self, Mutant};
 
@@ -39,7 +40,7 @@ pub fn take(seen: &Seen, row: &mut VolumeRow, now: Now) {
     let judged = answers.into_iter().map(|answer| (worth(seen, row, &answer, now), answer));
     let Some((worth, answer)) = judged.max_by_key(|(worth, _)| *worth) else { return };
     row.fresh = worth == Worth::Proof;
-    row.counts_until = if row.fresh { counts_until(seen, row, &answer) } else { None };
+    row.counts_until = if row.fresh { counts_until(seen, row, &answer, now) } else { None };
     tell(row, worth, answer.result, now);
 }
 
@@ -66,7 +67,7 @@ fn worth(seen: &Seen, row: &VolumeRow, answer: &Answer, now: Now) -> Worth {
     let Some(asked) = asked.filter(|asked| asked.round == result.round) else { return Worth::OfAnotherRound };
     // A node without power writes nothing, whatever is being attached to it, for as long as its fencer holds it off.
     if result.proof == Proof::PowerOff {
-        let held = is_last && answer.request.spec.desired == Desired::Fenced;
+        let held = is_last && answer.request.spec.desired == Desired::Fenced && is_still_off(seen);
         return if held { Worth::Proof } else { Worth::OfAnotherRound };
     }
     // A machine that slept does not know it by its monotonic clock. A wall clock that was set back proves nothing.
@@ -78,6 +79,19 @@ fn worth(seen: &Seen, row: &VolumeRow, answer: &Answer, now: Now) -> Worth {
         (true, false) => Worth::TooLate,
         (false, _) => Worth::InFlight,
     }
+}
+
+/// Whether nothing says that the node had power since: it has not come back, and is no other machine or boot. Else its fencer
+/// is asked anew, whatever it has answered.
+fn is_still_off(seen: &Seen) -> bool {
+    let returned = seen.fence.status.as_ref().and_then(|status| status.timeline.as_ref()?.returned_at).is_some();
+    let frozen = &seen.fence.spec.node;
+    let is_same = |node: &Node| {
+        let boot_id = node.status.node_info.boot_id.as_str();
+        node.metadata.uid.as_deref() == Some(frozen.uid.as_str())
+            && (boot_id.is_empty() || frozen.boot_id.as_deref().is_none_or(|frozen| frozen == boot_id))
+    };
+    !returned && seen.node.as_deref().is_none_or(is_same)
 }
 
 /// Whether it says enough at all. A fencer that did not write Started first passed no point of no return: that is no answer.
@@ -102,10 +116,14 @@ fn is_settled(seen: &Seen, row: &VolumeRow, asked: Instant) -> bool {
     })
 }
 
-/// When a proof is too old to act on; `None` for one that does not age.
-fn counts_until(seen: &Seen, row: &VolumeRow, answer: &Answer) -> Option<Instant> {
-    let ages = answer.result.proof != Proof::PowerOff && !mutants::is_on(Mutant::StaleProof);
-    fencers::asked(seen, row, answer.fencer).filter(|_| ages).map(|asked| asked.at + PROOF_LIFETIME)
+/// When a proof is too old to act on. One of power does not age, and counts for as long as what was seen of the node does.
+fn counts_until(seen: &Seen, row: &VolumeRow, answer: &Answer, now: Now) -> Option<Instant> {
+    if mutants::is_on(Mutant::StaleProof) {
+        return None;
+    }
+    let asked = || fencers::asked(seen, row, answer.fencer).map(|asked| asked.at);
+    let from = if answer.result.proof == Proof::PowerOff { Some(now.mono) } else { asked() };
+    from.map(|from| from + PROOF_LIFETIME)
 }
 
 fn tell(row: &mut VolumeRow, worth: Worth, result: &FenceResult, now: Now) {
@@ -124,7 +142,9 @@ fn tell(row: &mut VolumeRow, worth: Worth, result: &FenceResult, now: Now) {
             status.state = VolumeStatusState::Fenced;
             status.proof = result.proof;
             status.method = result.method.map(FenceMethodType::from);
-            status.proved_at = Some(result.read_back_at.unwrap_or(time::stamp(now.wall)));
+            // Power is off now as it was then: what was attached in between was attached to nothing.
+            let read_back_at = result.read_back_at.filter(|_| result.proof != Proof::PowerOff);
+            status.proved_at = Some(read_back_at.unwrap_or(time::stamp(now.wall)));
             status.reason.clone_from(&result.reason);
             status.message = None;
         }

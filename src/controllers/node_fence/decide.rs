@@ -319,7 +319,7 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
         .or_else(|| requests::detach_as_fence(seen, rows))
         .or_else(|| release(seen, rows, now))
         .or_else(|| detach(seen, rows, now))
-        .or_else(|| requests::give_power_back(seen, rows))
+        .or_else(|| requests::give_power_back(seen, rows, now))
 }
 
 /// So many nodes are suspected that the observer must be at fault: nothing that was not sent yet may be sent.

@@ -64,12 +64,11 @@ pub fn tried<'a>(seen: &Seen, row: &'a VolumeRow, now: Now) -> Vec<&'a PlannedMe
         return methods.filter(|method| method.type_ == FenceMethodType::Detach).collect();
     }
     let mut tried: Vec<&PlannedMethod> = Vec::new();
+    let mut detach = None;
     let mut gave_way = true;
-    for method in methods.filter(|method| is_usable(seen, row, method)) {
+    for method in methods.filter(|method| is_usable(seen, row, method, now)) {
         let Some(fencer) = method.fencer(row.plan.driver.as_deref().unwrap_or_default()) else {
-            if tried.is_empty() {
-                return vec![method];
-            }
+            detach = detach.or(Some(method));
             continue;
         };
         if gave_way || is_open(seen, row, fencer) {
@@ -77,7 +76,7 @@ pub fn tried<'a>(seen: &Seen, row: &'a VolumeRow, now: Now) -> Vec<&'a PlannedMe
         }
         gave_way &= has_given_way(seen, row, fencer, now);
     }
-    tried
+    if tried.is_empty() { detach.into_iter().collect() } else { tried }
 }
 
 /// The fencers that are asked for a row now.
@@ -92,10 +91,13 @@ pub fn has_begun_detach(row: &VolumeRow) -> bool {
     row.status.method == Some(FenceMethodType::Detach) && FenceMethodType::Detach.best_proof() >= row.minimum
 }
 
-fn is_usable(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> bool {
-    let driver = row.plan.driver.as_deref().unwrap_or_default();
-    let is_refused = method.fencer(driver).is_some_and(|fencer| is_refused(seen, row, fencer));
-    method.type_.best_proof() >= row.minimum && !is_refused && is_available(seen, row, method.type_)
+fn is_usable(seen: &Seen, row: &VolumeRow, method: &PlannedMethod, now: Now) -> bool {
+    let fencer = method.fencer(row.plan.driver.as_deref().unwrap_or_default());
+    let is_refused = fencer.is_some_and(|fencer| is_refused(seen, row, fencer));
+    // A driver that is restarted has not given way: what was asked of it may be answered yet, or was not begun for its I/O.
+    let is_waited_for =
+        fencer.is_some_and(|fencer| is_open(seen, row, fencer) && !has_given_way(seen, row, fencer, now));
+    method.type_.best_proof() >= row.minimum && !is_refused && (is_waited_for || is_available(seen, row, method.type_))
 }
 
 fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
@@ -144,8 +146,9 @@ fn has_given_way(seen: &Seen, row: &VolumeRow, fencer: &str, now: Now) -> bool {
         Some((FenceOutcome::Fenced, proof)) => proof < row.minimum,
         Some((FenceOutcome::Started | FenceOutcome::Unfenced, _)) | None => {
             // What another process asked for has waited for at least as long as this one looks.
-            let asked = asked(seen, row, fencer).map(|asked| now.mono.saturating_duration_since(asked.at));
-            asked.unwrap_or(seen.watched_for) > patience(request)
+            let asked = asked(seen, row, fencer).filter(|asked| Some(asked.round) == round(request, row));
+            let passed = asked.map(|asked| now.mono.saturating_duration_since(asked.at));
+            passed.unwrap_or(seen.watched_for) > patience(request)
         }
     }
 }

@@ -230,9 +230,10 @@ pub fn may_be_undone(request: &FenceRequest) -> bool {
     request.spec.desired == Desired::Fenced && request.spec.volumes.iter().any(|volume| !begun(volume))
 }
 
-/// Whether the fencer has begun with anything of it.
+/// Whether the fencer has begun with anything of it. What it did in an earlier episode is no beginning of this one.
 pub fn has_begun(request: &FenceRequest) -> bool {
-    request.status.iter().flat_map(|status| &status.volumes).any(|row| row.started_at.is_some())
+    let results = request.status.iter().flat_map(|status| &status.volumes);
+    results.into_iter().any(|row| row.started_at.is_some() && row.episode == request.spec.episode)
 }
 
 /// Turns every request round that the fencer may still begin with, and that `unwanted` holds of.
@@ -269,9 +270,10 @@ pub fn withdraw(seen: &Seen) -> Option<Step> {
 
 /// A node that was switched off has lost all that ran there, and nobody but its fencer may bring it back: when everything of
 /// it has moved, and what comes back was watched for, the fencer may give it its power again.
-pub fn give_power_back(seen: &Seen, rows: &Rows) -> Option<Step> {
-    let moved = rows.node == NodeState::Away && seen.phase() == Some(Phase::Detached);
-    if !moved || rows.volumes.iter().any(|row| row.needed) {
+pub fn give_power_back(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
+    let moved = rows.pods.iter().all(|row| is_settled(row.state) || pods::is_blocked(row));
+    let detached = seen.phase() == Some(Phase::Detached) || is_detached_beyond_phases(seen, rows, now);
+    if rows.node != NodeState::Away || !moved || !detached || rows.volumes.iter().any(|row| row.needed) {
         return None;
     }
     let is_external = |request: &FenceRequest| {
@@ -281,6 +283,17 @@ pub fn give_power_back(seen: &Seen, rows: &Rows) -> Option<Step> {
     let held = seen.requests.iter().filter(|request| request.spec.desired == Desired::Fenced && is_external(request));
     let effects: Vec<_> = held.map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect();
     if effects.is_empty() { None } else { Step::live("GivingPowerBack", effects) }
+}
+
+/// An incident with pods that no proof can move never comes to phase Detached, nor does one whose node was back once. Nobody
+/// needs the node more than such pods do.
+fn is_detached_beyond_phases(seen: &Seen, rows: &Rows, now: Now) -> bool {
+    let timeline = seen.fence.status.as_ref().and_then(|status| status.timeline.as_ref());
+    let Some(timeline) = timeline else { return false };
+    let beyond = timeline.returned_at.is_some() || rows.pods.iter().any(pods::is_blocked);
+    let passed = timeline.fenced_at.and_then(|at| now.wall.signed_duration_since(at).to_std().ok());
+    let is_attached = |row: &VolumeRow| row.is_committed() && seen.attachments_of(&row.plan.name).next().is_some();
+    beyond && passed.is_some_and(|passed| passed >= seen.settings.resync) && !rows.volumes.iter().any(is_attached)
 }
 
 /// Method Detach: the attacher had completed the attachment when its deletion was recorded; it is the proof that the

@@ -54,6 +54,8 @@ pub struct Memory {
     counted_at: Option<Instant>,
     /// [`Found::changes`] at that time.
     counted_changes: Option<u64>,
+    /// Fencers that were there then, and whether they were silent.
+    counted_fencers: BTreeMap<String, bool>,
 }
 
 /// What the stores show.
@@ -89,6 +91,7 @@ impl Memory {
     /// Whose pods the next look needs, by what the stores show but for the pods.
     pub fn scope(&mut self, found: &Found, epoch: (u64, u64), now: Now) -> Scope {
         self.silence.update(named(&found.leases), found.nodes.iter().map(Arc::as_ref), epoch, now.mono);
+        self.fencers.update(named(&found.fencer_leases), now.mono);
         if self.is_counting_due(found, now) || scope::is_whole(found, &self.counts) {
             return Scope::All;
         }
@@ -98,7 +101,8 @@ impl Memory {
 
     fn is_counting_due(&self, found: &Found, now: Now) -> bool {
         let is_time = self.counted_at.is_none_or(|at| now.mono.saturating_duration_since(at) >= COUNTS_PACE);
-        is_time && (found.changes.is_none() || found.changes != self.counted_changes)
+        let is_new = found.changes.is_none() || found.changes != self.counted_changes;
+        is_time && (is_new || self.fencers.heard(now.mono) != self.counted_fencers)
     }
 
     /// Takes in what the stores show. `epoch` is relists and leadership term.
@@ -109,6 +113,7 @@ impl Memory {
         if counts_due {
             self.counted_at = Some(now.mono);
             self.counted_changes = found.changes;
+            self.counted_fencers = self.fencers.heard(now.mono);
         }
         let mut pods: BTreeMap<String, Vec<PodView>> = BTreeMap::new();
         for pod in found.pods {

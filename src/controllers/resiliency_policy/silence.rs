@@ -39,6 +39,11 @@ impl FencerTracker {
         }
     }
 
+    /// Those whose Lease is there, and whether they are silent.
+    pub fn heard(&self, now: Instant) -> BTreeMap<String, bool> {
+        self.leases.keys().map(|lease| (lease.clone(), self.is_silent(lease, now))).collect()
+    }
+
     /// Whether the Lease of that name is there.
     pub fn knows(&self, lease: &str) -> bool {
         self.leases.contains_key(lease)

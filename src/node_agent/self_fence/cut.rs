@@ -37,7 +37,7 @@ pub enum Order {
     Stop(Stop),
     /// Write what is in memory of these mounts.
     Sync(Vec<String>),
-    /// Uncover these mounts.
+    /// Uncover the mounts of a pod.
     GiveBack(GiveBack),
 }
 
@@ -57,7 +57,9 @@ pub struct Stop {
 pub struct GiveBack {
     /// The kubelet's root folder.
     pub kubelet_root: String,
-    /// The mounts.
+    /// The pod, by uid. Its covers are known by their name: an agent that ended before it wrote them down leaves none behind.
+    pub pod: String,
+    /// Mounts of its files, which were made read-only.
     pub paths: Vec<String>,
 }
 
@@ -220,9 +222,9 @@ fn remount(path: &str, mount: &Mount, read_only: bool) -> io::Result<()> {
 /// Only what is ours still: a path that is gone needs nothing.
 fn given_back(give_back: &GiveBack) -> io::Result<()> {
     let root = Root::open(&give_back.kubelet_root)?;
-    let mounts = of_pods(&root, |_| true)?;
+    let is_ours = |mount: &Mount| is_cover(mount) || is_closed(mount) && give_back.paths.contains(&mount.path);
     let mut outcome = Ok(());
-    for mount in give_back.paths.iter().filter_map(|path| mounts.get(path)).filter(|mount| is_closed(mount)) {
+    for mount in of_pods(&root, |pod| pod == give_back.pod)?.values().filter(|mount| is_ours(mount)) {
         let (_held, path) = reached(&root, mount)?;
         outcome = outcome.and(match is_cover(mount) {
             true => rustix::mount::unmount(path.as_str(), UnmountFlags::NOFOLLOW).map_err(io::Error::from),

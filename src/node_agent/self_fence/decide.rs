@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::fencing::PolicyMode;
 use crate::api::names;
 use crate::api::node_fence::NodeFence;
-use crate::api::resiliency_policy::{NodeFailureAction, ResiliencyPolicy, Sharers};
+use crate::api::resiliency_policy::{BarePods, NodeFailureAction, ResiliencyPolicy, Sharers};
 use crate::api::slim::Pod;
 
 use super::cut::PodVolume;
@@ -55,7 +55,8 @@ pub fn protected(known: &Known, volumes: &[PodVolume]) -> Vec<Protected> {
         }
         found.insert(uid, of(pod, after));
     }
-    for pod in known.pods.iter().filter(|pod| is_movable(pod)) {
+    // Nothing makes a bare pod anew: that it shares a volume is no reason to end it.
+    for pod in known.pods.iter().filter(|pod| is_movable(pod) && pod.controller_kind().is_some()) {
         let Some(uid) = pod.metadata.uid.clone() else { continue };
         let of_it = volumes.iter().filter(|volume| volume.pod == uid);
         let shared = of_it.filter_map(|volume| sharing.get(volume.volume.as_str())).min().copied();
@@ -83,6 +84,7 @@ fn deadline(known: &Known, pod: &Pod, volumes: &[&PodVolume]) -> Option<(Duratio
         policy.spec.mode != PolicyMode::DryRun
             && policy.spec.triggers.node_failure == NodeFailureAction::Release
             && names::paused(&policy.metadata).is_none()
+            && (pod.controller_kind().is_some() || policy.spec.release.bare_pods == BarePods::Delete)
     };
     if !selecting.iter().all(acts) {
         return None;

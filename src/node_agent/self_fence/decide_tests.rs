@@ -84,6 +84,11 @@ fn whom_policies_protect() {
         let expected: Vec<_> = expected.iter().map(|(uid, after)| ((*uid).to_owned(), *after)).collect();
         assert_eq!(stopped(&policies, all), expected, "{name}");
     }
+    let mut bare = pod("db", "db");
+    bare["metadata"]["ownerReferences"] = json!([]);
+    let alone = |spec: Value| stopped(&[policy("p", &spec)], pods(std::slice::from_ref(&bare)));
+    assert_eq!(alone(json!({})), [], "nothing makes a bare pod anew");
+    assert_eq!(alone(json!({ "release": { "barePods": "Delete" } })), [("db".to_owned(), 15)]);
     let mut paused = ResiliencyPolicy::clone(&policy("p", &json!({})));
     paused.metadata.annotations = Some([(names::PAUSED_ANNOTATION.to_owned(), "why".to_owned())].into());
     assert_eq!(stopped(&[Arc::new(paused)], pods(&[pod("db", "db")])), []);

@@ -52,12 +52,14 @@ impl Isolation {
         if at.is_none() && self.echo.is_none() {
             return;
         }
-        // Those that said good-bye are none.
-        self.neighbours = count;
-        if let Some(at) = at.filter(|at| Some(*at) > self.echo) {
-            self.echo = Some(at);
-            self.is_in_contact(at);
-        }
+        // Those that said good-bye are none. What was told before is told again and again: of neighbours whose silence was found
+        // to mean nothing it makes no witnesses.
+        let Some(at) = at.filter(|at| Some(*at) > self.echo) else {
+            self.neighbours = self.neighbours.min(count);
+            return;
+        };
+        (self.echo, self.neighbours) = (Some(at), count);
+        self.is_in_contact(at);
     }
 
     /// What came of a question to the API that was asked then.

@@ -8,12 +8,13 @@ struct Played {
     isolation: Isolation,
     start: Instant,
     now: Instant,
+    heard: Option<(Instant, usize)>,
 }
 
 impl Played {
     fn new(neighbours: usize) -> Self {
         let start = Instant::now();
-        Self { isolation: Isolation::new(neighbours, start), start, now: start }
+        Self { isolation: Isolation::new(neighbours, start), start, now: start, heard: None }
     }
 
     /// For so many quarters of a second, so many neighbours and the API answer or do not.
@@ -24,7 +25,11 @@ impl Played {
             // They are asked once a second.
             let is_asked = (self.now - self.start).subsec_millis() == 0;
             if neighbours > 0 && is_asked {
-                self.isolation.neighbours(Some(self.now), neighbours);
+                self.heard = Some((self.now, neighbours));
+            }
+            // It is told in each turn, however old it is.
+            if let Some((at, count)) = self.heard {
+                self.isolation.neighbours(Some(at), count);
             }
             if self.isolation.asks_api(self.now) && is_asked {
                 self.isolation.api(self.now, api, self.now);

@@ -302,7 +302,8 @@ impl SelfFence {
                 Fate::Gone | Fate::GetsItBack => {
                     let (paths, rest): (Vec<_>, Vec<_>) =
                         stopped.covered.iter().cloned().partition(|path| path.contains(&pod.uid));
-                    let give_back = GiveBack { kubelet_root: self.cx.settings.kubelet_root.clone(), paths };
+                    let kubelet_root = self.cx.settings.kubelet_root.clone();
+                    let give_back = GiveBack { kubelet_root, pod: pod.uid.clone(), paths };
                     match self.child(Order::GiveBack(give_back), STOP).await {
                         Ok(Done::All) => stopped.covered = rest,
                         other => {

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -38,6 +39,7 @@ pub async fn plan(asked: &Certify, class: &str, gathered: &Gathered, operator: &
     let remedy = || "kubectl get storageclasses lists them".to_owned();
     let missing = || Error::NotFound { kind: "storageclass", name: class.to_owned(), remedy: remedy() };
     let driver = classes.get_opt(class).await?.ok_or_else(missing)?.provisioner;
+    nothing_to_take(class, gathered).await?;
     let stores = &gathered.stores;
     let report = stores.reports.get(&ObjectKey::cluster(&driver));
     let proof = report.as_ref().map_or(Proof::None, |report| report.unpublish_proof());
@@ -56,6 +58,22 @@ pub async fn plan(asked: &Certify, class: &str, gathered: &Gathered, operator: &
     let pair = choice.pair(asked.node.as_deref(), asked.other_node.as_deref()).map_err(Error::Refused)?;
     let program = program(asked, gathered, operator).await?;
     Ok(Plan { class: class.to_owned(), driver, pair, program, proof })
+}
+
+/// A claim takes a volume that is there and free before a new one is made: it would be written to, and deleted in the end.
+async fn nothing_to_take(class: &str, gathered: &Gathered) -> Result<()> {
+    let volumes: Api<PersistentVolume> = Api::all(gathered.clients.reads.clone());
+    let is_free = |it: &PersistentVolume| {
+        let of_class = it.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()) == Some(class);
+        of_class && it.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Available")
+    };
+    let listed = volumes.list(&ListParams::default()).await?.items;
+    let Some(free) = listed.iter().find(|it| is_free(it)) else { return Ok(()) };
+    let name = free.name_any();
+    Err(Error::Refused(format!(
+        "PersistentVolume {name} of StorageClass {class} is Available: the claim of the trial would take it, and what is on it \
+         would be lost. Nothing was created. Use a StorageClass of the same driver that has none"
+    )))
 }
 
 /// The image of the controller, which every node of the cluster can get.

@@ -254,9 +254,15 @@ impl Scratch {
         self.delete_own::<Namespace>("namespaces").await
     }
 
-    /// Of a StorageClass that retains its volumes: this one is not worth it.
+    /// Of a StorageClass that retains its volumes: this one is not worth it. One that was there before the claim is somebody
+    /// else's, and is left as it is.
     async fn reclaim(&self) -> Result<()> {
+        let claims = Api::<PersistentVolumeClaim>::namespaced(self.reads.clone(), &self.name);
+        let Some(claim) = claims.get_opt(CLAIM).await? else { return Ok(()) };
         for volume in self.volumes().await? {
+            if volume.creation_timestamp() < claim.creation_timestamp() {
+                continue;
+            }
             let policy = volume.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
             if policy == Some("Delete") {
                 continue;
