@@ -233,7 +233,10 @@ async fn what_was_fenced_meanwhile() {
     assert!(is_covered(&node.world, &volume(1)), "the incident decides");
     node.world.pod_is_gone(&volume(1).pod);
     node.until_given_back().await;
-    // Nothing is in its way.
+    // Nothing is in its way, but the other pod as it is played here: it sees all mounts of this machine.
+    node.other.child.kill().unwrap();
+    node.other.child.wait().unwrap();
+    node.world.pod_is_gone(&volume(2).pod);
     node.world
         .until("clean", |world| world.state() == Some(bulkhead::api::node_volume_report::CleanupState::Clean))
         .await;

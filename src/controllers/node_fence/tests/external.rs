@@ -213,3 +213,28 @@ fn when_all_has_moved_the_node_may_have_its_power_again() {
     assert_eq!(world.seen.phase(), Some(Phase::Recovered));
     assert!(world.seen.requests.is_empty() && world.seen.our_taint().is_none());
 }
+
+#[test]
+fn a_proof_of_power_ends_when_the_node_is_seen_again() {
+    let mut world = fenced_by("PowerOff", &[external()]);
+    while !world.did("v1 is Fenced") {
+        if !world.pass() {
+            world.fencers_act();
+        }
+    }
+    assert!(!world.did("delete pg"), "{:#?}", world.log);
+    // Somebody gave it power, it runs its pod again, and is lost again; its fencer knows of nothing.
+    world.fencers.insert(POWER.into(), Fencer::Silent);
+    world.node_reboots();
+    world.node_fails();
+    world.run();
+    assert!(!world.did("delete pg grace 0"), "{:#?}", world.log);
+}
+
+#[test]
+fn an_attachment_is_deleted_where_nobody_else_can_be_asked() {
+    let mut world = fenced_by("Acknowledged", &[json!({ "type": "Detach" }), external()]);
+    world.run();
+    world.assert_order(&["ask Fenced v1 round 1", "Fenced v1", "delete pg grace 0"]);
+    assert_eq!(world.volume("v1").method, Some(FenceMethodType::External), "{:#?}", world.log);
+}
