@@ -44,7 +44,8 @@ fn all(steps: &mut Steps, wide: bool) -> Result<()> {
     }
     steps.tests("unit and property tests", &mut unit, "a unit test failed: see above")?;
     steps.step("upstream programs", |_| {
-        Ok(Binaries::ensure_all(None, &[&Program::BASE[..], &[Program::Helm]].concat()).map(drop)?)
+        let of_others = [Program::Helm, Program::Kstatus, Program::ArgoCd];
+        Ok(Binaries::ensure_all(None, &[&Program::BASE[..], &of_others].concat()).map(drop)?)
     })?;
     // Where the tests on real nodes say themselves what is lacking, nothing is built for them.
     if real_nodes::check().is_ok() {
