@@ -8,7 +8,7 @@ use crate::api::names;
 use crate::api::node_fence::Channel;
 use crate::api::resiliency_policy::{CheckSwitch, DecisiveChannel, ResiliencyPolicy, WhenIoInProgress};
 use crate::api::slim::Node;
-use crate::api::time::{self, Now};
+use crate::api::time::Now;
 
 use super::decide::{PROOF_LIFETIME, Seen};
 use super::fencers;
@@ -53,9 +53,8 @@ fn has_node_failed(seen: &Seen, policy: &ResiliencyPolicy, now: Now) -> bool {
 }
 
 fn is_long_enough(node: &Node, policy: &ResiliencyPolicy, now: Now) -> bool {
-    let ready = node.status.conditions.iter().find(|condition| condition.type_ == "Ready");
-    let since = ready.and_then(|condition| condition.last_transition_time.as_ref()).map(time::from_k8s);
-    let passed = since.and_then(|since| now.wall.signed_duration_since(since).to_std().ok()).unwrap_or_default();
+    let passed =
+        node.ready_since().and_then(|since| now.wall.signed_duration_since(since).to_std().ok()).unwrap_or_default();
     passed >= policy.spec.detection.kubelet.decisive_after.get()
 }
 

@@ -4,39 +4,29 @@
 use std::time::{Duration, Instant};
 
 use bulkhead::api::node_fence::Channel;
-use bulkhead_testbed::TestbedOptions;
 use bulkhead_testbed::array::Link;
-use bulkhead_testbed::cluster::{Cluster, ClusterOptions, Workload};
+use bulkhead_testbed::cluster::{Cluster, Workload};
 use bulkhead_testbed::process::Process;
 use libtest_mimic::{Failed, Trial};
 use serde_json::json;
 
 use super::agents;
-use super::fleet::{SOON, create_policy, options};
-use super::heartbeat::{HEARD, comes_to, fences};
+use super::fleet::{SOON, create_policy};
+use super::heartbeat::{HEARD, NODES, as_root, comes_to, fences, listening};
 
-const NODES: usize = 6;
 /// Two renewals are missed after 21 s at the soonest.
 const SECONDS: Duration = Duration::from_secs(15);
 /// The shortest deadline, and the time that an agent is given after it.
 const SELF_FENCED: Duration = Duration::from_secs(10);
 
 pub fn trial() -> Trial {
-    let trial = super::alone("heartbeat_and_storage_tell_of_a_death_in_seconds", tell_of_a_death_in_seconds);
-    let ci = std::env::var("CI").is_ok_and(|value| value == "true");
-    match rustix::process::geteuid().is_root() || ci {
-        true => trial,
-        false => trial.with_kind("needs root").with_ignored_flag(true),
-    }
+    as_root(super::alone("heartbeat_and_storage_tell_of_a_death_in_seconds", tell_of_a_death_in_seconds))
 }
 
 /// A cluster with a protected pod on each of three nodes, the second under a policy by which nodes fence themselves. The
 /// third keeps its path: an array that has lost everyone who uses it says nothing about any of them.
 async fn start() -> Result<Cluster, Failed> {
-    let testbed = TestbedOptions { node_monitor_grace_period: Duration::from_secs(600), ..options().testbed };
-    let mut controller_args = options().controller_args;
-    controller_args.extend(["--heartbeat-address=127.0.0.1", "--heartbeat-port=0"].map(str::to_owned));
-    let cluster = Cluster::start(ClusterOptions { nodes: NODES, testbed, controller_args, ..options() }).await?;
+    let cluster = listening().await?;
     for (name, number, self_fencing) in
         [("plain", 1, json!({})), ("alone", 2, json!({ "mode": "Enabled", "after": "5s" })), ("steady", 3, json!({}))]
     {
