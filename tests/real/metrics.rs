@@ -76,12 +76,13 @@ async fn scrape(cluster: &RealCluster, pod: &Pod, port: i32) -> Result<String, l
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).ok_or("the pod is on no node")?;
     let address = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref()).ok_or("the pod has no address")?;
     let url = format!("http://{address}:{port}/metrics");
-    let output = cluster.node(node)?.exec(&["busybox", "wget", "-q", "-T", "10", "-O", "-", &url]).await?;
+    let output = cluster.node(node)?.exec(&["curl", "--silent", "--show-error", "--max-time", "10", &url]).await?;
     let text = String::from_utf8(output.stdout)?;
     if text.contains(OURS) {
         return Ok(text);
     }
-    Err(format!("{} of {}: {text}{}", url, pod.name_any(), String::from_utf8_lossy(&output.stderr)).into())
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{url} of {}: {}: {text}{stderr}", pod.name_any(), output.status).into())
 }
 
 /// What is wrong with the names in a scrape.

@@ -43,7 +43,7 @@ use super::names;
 #[x_kube(validation = Rule::new("self.episode > oldSelf.episode || self.node == oldSelf.node").message("the frozen identity is immutable within an episode").field_path(".node"))]
 #[x_kube(validation = Rule::new("self.episode > oldSelf.episode || oldSelf.policies.all(o, self.policies.exists(p, p == o))").message("a recorded policy is immutable within an episode").field_path(".policies"))]
 #[x_kube(validation = Rule::new("self.episode > oldSelf.episode || self.plan.decidedAt == oldSelf.plan.decidedAt").message("decidedAt is immutable within an episode").field_path(".plan.decidedAt"))]
-#[x_kube(validation = Rule::new("self.episode > oldSelf.episode || self.plan.evidence == oldSelf.plan.evidence").message("the evidence of the decision is immutable within an episode").field_path(".plan.evidence"))]
+#[x_kube(validation = Rule::new("self.episode > oldSelf.episode || oldSelf.plan.evidence.all(e, e in self.plan.evidence)").message("evidence is only added within an episode").field_path(".plan.evidence"))]
 #[x_kube(validation = Rule::new("self.episode > oldSelf.episode || !has(oldSelf.plan.pods) || has(self.plan.pods) && size(self.plan.pods) >= size(oldSelf.plan.pods)").message("planned pods cannot be removed within an episode").field_path(".plan"))]
 #[x_kube(validation = Rule::new("self.episode > oldSelf.episode || !has(oldSelf.plan.volumes) || has(self.plan.volumes) && size(self.plan.volumes) >= size(oldSelf.plan.volumes)").message("planned volumes cannot be removed within an episode").field_path(".plan"))]
 pub struct NodeFenceSpec {

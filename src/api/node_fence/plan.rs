@@ -16,8 +16,9 @@ pub struct Plan {
     /// Digest of pods and volumes; what an approval refers to.
     #[schemars(length(min = 8, max = 71), regex(pattern = r"^sha256:[0-9a-f]{8,64}$"))]
     pub digest: String,
-    /// Channels as they stood at the decision.
-    #[schemars(length(min = 1, max = 8))]
+    /// Channels as they stood at the decision. Those of a node that fails while pods are moved off it for the sake of their
+    /// volumes, or of a lost path, are added.
+    #[schemars(length(min = 1, max = EVIDENCE_MAX))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub evidence: Vec<Evidence>,
     /// Every pod of the node that was looked at, with the decision.
@@ -31,6 +32,9 @@ pub struct Plan {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub volumes: Vec<PlannedVolume>,
 }
+
+/// The most entries of `spec.plan.evidence`.
+pub const EVIDENCE_MAX: usize = 8;
 
 /// Reason of a pod that is released because its node has failed.
 pub const NODE_FAILURE: &str = "NodeFailure";
@@ -60,6 +64,11 @@ impl Plan {
     /// Whether it moves pods because their node lost the path to their storage, and for nothing else.
     pub fn is_by_path(&self) -> bool {
         self.is_only(Channel::Storage, STORAGE_PATH_LOSS)
+    }
+
+    /// Whether it is about a node that has failed as a whole.
+    pub fn is_of_node(&self) -> bool {
+        !self.is_by_volume() && !self.is_by_path()
     }
 
     fn is_only(&self, channel: Channel, reason: &str) -> bool {

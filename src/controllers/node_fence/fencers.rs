@@ -109,15 +109,10 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
         FenceMethodType::Detach => {
             seen.attachments_of(&row.plan.name).any(|a| a.status.attached && a.has_attacher_finalizer())
         }
-        FenceMethodType::External => is_of_node(seen),
+        // A node that is well is not switched off for the sake of some volumes: others run there, and nobody has asked for
+        // their end.
+        FenceMethodType::External => seen.fence.spec.plan.is_of_node(),
     }
-}
-
-/// Whether the incident is of the node as a whole. One that is well is not switched off for the sake of some volumes: others
-/// run there, and nobody has asked for their end.
-fn is_of_node(seen: &Seen) -> bool {
-    let plan = &seen.fence.spec.plan;
-    !plan.is_by_volume() && !plan.is_by_path()
 }
 
 fn is_refused(seen: &Seen, row: &VolumeRow, fencer: &str) -> bool {

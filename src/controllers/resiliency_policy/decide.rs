@@ -379,7 +379,9 @@ fn consider(
         Cause::StoragePathLoss => storage::running(fence).is_none(),
         Cause::VolumeTaint => volumes::running(fence).is_none(),
     };
-    if fence.is_some() && !begins && (is_other || !lacks(fence, pods)) || modes::disturbs(fence, pods) {
+    let widens = candidate.cause == Cause::NodeFailure && fence.is_some_and(|fence| plan::widens(&fence.spec.plan));
+    let is_news = widens || lacks(fence, pods);
+    if fence.is_some() && !begins && (is_other || !is_news) || modes::disturbs(fence, pods) {
         return;
     }
     // A plan that grows by the pods of a further policy is that policy's doing, and in an outage nothing grows.

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::api::fencing::{NodeIdentity, PlannedMethod, PolicyMode, Proof};
 use crate::api::names;
 use crate::api::node_fence::{
-    DRY_RUN, Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
+    EVIDENCE_MAX, DRY_RUN, Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
 };
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{CsiNode, Node, VolumeAttachment};
@@ -369,6 +369,12 @@ pub fn without_early_returns(mut wanted: Plan, known: &Plan, live: &LiveNode, no
     wanted
 }
 
+/// Whether the plan moves some pods off a node that was well, so that the node's own failure is news: with it other methods
+/// may be used. Where the list of evidence is full that cannot be told.
+pub fn widens(plan: &Plan) -> bool {
+    !plan.is_of_node() && plan.evidence.len() < EVIDENCE_MAX
+}
+
 /// The plan grown by what it lacks; `None` when it lacks nothing. Rows that are there stay as they are.
 pub fn grown(plan: &Plan, wanted: &Plan) -> Option<Plan> {
     let pods: BTreeSet<_> = plan.pods.iter().map(|row| row.uid.as_str()).collect();
@@ -377,10 +383,16 @@ pub fn grown(plan: &Plan, wanted: &Plan) -> Option<Plan> {
         wanted.pods.iter().filter(|row| !pods.contains(row.uid.as_str()) && !is_spare(row)).cloned().collect();
     let new_volumes: Vec<_> =
         wanted.volumes.iter().filter(|row| !volumes.contains(&(row.episode, row.name.as_str()))).cloned().collect();
-    if new_pods.is_empty() && new_volumes.is_empty() {
+    let mut new_evidence = Vec::new();
+    if widens(plan) && wanted.is_of_node() {
+        new_evidence.extend(wanted.evidence.iter().filter(|it| !plan.evidence.contains(it)).cloned());
+        new_evidence.truncate(EVIDENCE_MAX - plan.evidence.len());
+    }
+    if new_pods.is_empty() && new_volumes.is_empty() && new_evidence.is_empty() {
         return None;
     }
     let mut plan = plan.clone();
+    plan.evidence.extend(new_evidence);
     plan.pods.extend(new_pods);
     plan.volumes.extend(new_volumes);
     plan.digest = digest(&plan.pods, &plan.volumes);

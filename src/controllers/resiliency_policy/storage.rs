@@ -9,7 +9,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::api::driver_report::{DriverReport, PathState, UnreachablePair};
-use crate::api::node_fence::{Channel, Evidence, EvidenceState, NodeFence, STORAGE_PATH_LOSS};
+use crate::api::node_fence::{Channel, EVIDENCE_MAX, Evidence, EvidenceState, NodeFence, STORAGE_PATH_LOSS};
 use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint, StorageEvidence};
 use crate::api::slim::Node;
 use crate::api::time::{self, Now};
@@ -22,8 +22,6 @@ use super::select::Effective;
 use super::volumes::{Mover, OnNode, holding_sharers, obstacle};
 use super::{brakes, policies};
 
-/// `maxItems` of `spec.plan.evidence`.
-const EVIDENCE_MAX: usize = 8;
 
 /// Reports by driver.
 pub type Reports = BTreeMap<String, Arc<DriverReport>>;

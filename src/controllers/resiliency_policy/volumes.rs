@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::TimeDelta;
 
 use crate::api::fencing::{FenceMethodType, Proof};
-use crate::api::node_fence::{Channel, Evidence, EvidenceState, NodeFence, PodAction, VOLUME_TAINT};
+use crate::api::node_fence::{Channel, EVIDENCE_MAX, Evidence, EvidenceState, NodeFence, PodAction, VOLUME_TAINT};
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::Node;
 use crate::api::time::{self, Now};
@@ -20,8 +20,6 @@ use super::decide::{Seen, effective};
 use super::plan::{Draft, Drafting, LiveNode, PodDecision};
 use super::select::Effective;
 
-/// `maxItems` of `spec.plan.evidence`.
-const EVIDENCE_MAX: usize = 8;
 
 /// The volumes with a taint that a policy asks for, and the nodes where pods use them.
 pub struct Troubles<'a> {

@@ -213,7 +213,7 @@ fn node_fence() -> Vec<Case> {
         ),
         update(
             "spec.plan.evidence",
-            "the evidence of the decision is immutable within an episode",
+            "evidence is only added within an episode",
             "/spec/plan/evidence/0/reason",
             json!("Guessed"),
         ),

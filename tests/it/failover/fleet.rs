@@ -18,8 +18,9 @@ use tokio::sync::OnceCell;
 
 use super::kept::Kept;
 
-/// Long enough for a loaded machine; nothing waits this long when it works.
-pub const SOON: Duration = Duration::from_secs(60);
+/// Long enough for a loaded machine, and for two pauses between rounds of fencing, of up to 60 s each; nothing waits this
+/// long when it works.
+pub const SOON: Duration = Duration::from_secs(150);
 
 /// The shared cluster, started by the first test that needs it.
 pub struct Fleet {

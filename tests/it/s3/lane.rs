@@ -199,7 +199,9 @@ impl<'a> Lane<'a> {
         for attachment in self.attachments_of(claim).await? {
             for (mountpoint_pod, workloads) in &attachment.spec.mountpoint_s3_pod_attachments {
                 let pod = mountpoint_pods.iter().find(|pod| pod.name_any() == *mountpoint_pod);
-                if pod.is_none_or(|pod| phase(pod) != "Running") {
+                // One that is being deleted runs on until its workloads have left it.
+                let stays = |pod: &Pod| phase(pod) == "Running" && pod.metadata.deletion_timestamp.is_none();
+                if !pod.is_some_and(stays) {
                     trouble.push(format!("{mountpoint_pod} is {:?}", pod.map(phase)));
                 }
                 let group = groups.entry(mountpoint_pod.clone()).or_default();

@@ -307,6 +307,26 @@ fn a_plan_of_a_lost_path_grows_by_its_own_and_is_the_nodes_when_that_fails() {
     assert!(!world.fence("n0").unwrap().spec.plan.is_by_path(), "the node failed meanwhile: all its pods go");
 }
 
+/// Or a method that is for failed nodes only could never be tried for pods that were on their way already.
+#[test]
+fn a_node_that_fails_with_nobody_new_to_move_is_told_in_the_plan_once() {
+    let mut world = world(one(), &json!({}));
+    world.loses(&["n0"]);
+    world.rest();
+    world.reach("n0", Phase::Fencing);
+    let before = world.fence("n0").unwrap().spec.plan.clone();
+    assert!(before.is_by_path() && !before.is_of_node());
+    world.node_becomes(unreachable("n0"));
+    world.rest();
+    let plan = world.fence("n0").unwrap().spec.plan.clone();
+    assert!(plan.is_of_node());
+    assert_eq!((&plan.pods, &plan.volumes, &plan.digest), (&before.pods, &before.volumes, &before.digest));
+    let channels: Vec<_> = plan.evidence.iter().map(|it| it.channel).collect();
+    assert_eq!(channels[0], Channel::Storage, "what it began with stays");
+    assert!(channels.contains(&Channel::Kubelet), "{channels:?}");
+    assert!(world.pass().is_empty(), "it is said once");
+}
+
 #[test]
 fn the_policy_says_which_drivers_can_be_asked() {
     let evidence = |world: &World| {
