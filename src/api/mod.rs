@@ -27,7 +27,6 @@ pub mod selector;
 pub mod shared_volume;
 pub mod shared_volume_provider;
 pub mod slim;
-pub mod slim_network;
 pub mod text;
 pub mod time;
 pub mod units;

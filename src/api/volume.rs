@@ -45,7 +45,7 @@ pub enum Check {
     BadBlocks,
     /// Every block can be read, slowly.
     Scrub,
-    /// The device does not announce its failure (SMART, NVMe).
+    /// The device does not announce its failure: an eMMC its end of life.
     DeviceHealth,
     /// The NFS server answers and the handle is valid.
     NFS,

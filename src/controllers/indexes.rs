@@ -5,8 +5,8 @@ use crate::api::mountpoint_pod::MountpointPod;
 use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::shared_volume::{SHARED_VOLUME_LABEL, SharedVolume};
+use crate::api::slim::network::{EndpointSlice, ServerPod};
 use crate::api::slim::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use crate::api::slim_network::{EndpointSlice, ServerPod};
 use crate::api::volume_health::VolumeHealth;
 
 use super::shared_volume::objects::service_name;

@@ -10,7 +10,7 @@ use crate::api::fence_request::FenceRequest;
 use crate::api::shared_volume::{SHARED_VOLUME_LABEL, SharedVolume};
 use crate::api::shared_volume_provider::SharedVolumeProvider;
 use crate::api::slim::VolumeAttachment;
-use crate::api::slim_network::{EndpointSlice, Endpoints, MANAGED_BY_LABEL, SELECTOR_SLICES, Service};
+use crate::api::slim::network::{EndpointSlice, Endpoints, MANAGED_BY_LABEL, SELECTOR_SLICES, Service};
 use crate::error::Error;
 use crate::runtime::health::Health;
 use crate::runtime::store::{IndexFn, Store};

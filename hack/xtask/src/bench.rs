@@ -2,6 +2,7 @@
 //! target, ok}`. A missed target is no failure; a broken promise or an unfinished run is.
 
 mod cleanup;
+mod detect;
 mod exhaustive;
 mod failover;
 mod health;
@@ -51,6 +52,8 @@ pub enum Benchmark {
     SharedVolume(shared_volume::Options),
     /// A large cluster: what the controller costs while nothing fails, how soon it is armed, how long it decides about a node
     Scale(scale::Options),
+    /// Real nodes fail one after the other: how soon heartbeats and peers tell, and how soon the pod is released
+    Detect(detect::Options),
     /// A node with what an incident left on it: how long its agent takes to clean it
     Cleanup(cleanup::Options),
     /// Many schedules of the simulated cluster, each with its faults; every invariant is judged
@@ -111,6 +114,7 @@ pub async fn run(root: &Path, benchmark: &Benchmark) -> Result<()> {
         Benchmark::S3(options) => s3::run(root, options).await,
         Benchmark::SharedVolume(options) => shared_volume::run(root, options).await,
         Benchmark::Scale(options) => scale::run(root, options).await,
+        Benchmark::Detect(options) => detect::run(root, options).await,
         Benchmark::Cleanup(options) => {
             let (root, options) = (root.to_owned(), options.clone());
             tokio::task::spawn_blocking(move || cleanup::run(&root, &options).map_err(|error| error.to_string()))

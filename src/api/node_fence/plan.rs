@@ -13,7 +13,7 @@ use crate::api::fencing::{PlannedMethod, Proof};
 pub struct Plan {
     /// When the node was declared failed.
     pub decided_at: DateTime<Utc>,
-    /// Digest of pods and volumes; what an approval refers to.
+    /// Digest of pods and volumes, and of whether the node failed as a whole; what an approval refers to.
     #[schemars(length(min = 8, max = 71), regex(pattern = r"^sha256:[0-9a-f]{8,64}$"))]
     pub digest: String,
     /// Channels as they stood at the decision. Those of a node that fails while pods are moved off it for the sake of their

@@ -27,6 +27,8 @@ pub struct Incident {
     asked: BTreeMap<AskKey, Asked>,
     attached_since: BTreeMap<String, Instant>,
     renewed: Option<Option<MicroTime>>,
+    /// How much evidence the plan had then.
+    evidence: usize,
     out_of_service_spent: bool,
     /// When this process began with the episode.
     begun_at: Option<Instant>,
@@ -206,6 +208,13 @@ impl Incident {
             let (begun_at, recorded_at) = (Some(now.mono), Some(now.mono));
             let confirmed = self.confirmed;
             *self = Self { episode: Some(episode), confirmed, begun_at, recorded_at, ..Self::default() };
+        }
+        // The kubelet of a node that was well when the episode began has renewed its Lease since: whether it does so after the
+        // node has failed too is another question.
+        let evidence = fence.spec.plan.evidence.len();
+        if self.evidence != evidence {
+            self.evidence = evidence;
+            self.renewed = None;
         }
     }
 

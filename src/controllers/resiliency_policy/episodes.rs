@@ -42,7 +42,7 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
     let carried = fence.spec.plan.volumes.iter().filter(|row| !rehearsed && unclean(row.episode, &row.name));
     let carried: Vec<_> = carried.cloned().collect();
     draft.plan.volumes.extend(carried);
-    draft.plan.digest = plan::digest(&draft.plan.pods, &draft.plan.volumes);
+    draft.plan.digest = plan::digest(&draft.plan);
     let mut next = fence.clone();
     next.status = None;
     // An approval is of the plan that was read, and of no other; a hold lasts until its person takes it away.

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::api::fencing::{NodeIdentity, PlannedMethod, PolicyMode, Proof};
 use crate::api::names;
 use crate::api::node_fence::{
-    EVIDENCE_MAX, DRY_RUN, Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
+    DRY_RUN, EVIDENCE_MAX, Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
 };
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{CsiNode, Node, VolumeAttachment};
@@ -111,9 +111,10 @@ pub fn identity(node: &Node) -> NodeIdentity {
     }
 }
 
-/// Digest of pods and volumes; what a later approval refers to.
-pub fn digest(pods: &[PlannedPod], volumes: &[PlannedVolume]) -> String {
-    let text = serde_json::to_vec(&(pods, volumes)).unwrap_or_default();
+/// Digest of pods and volumes, which an approval refers to, and of whether the node has failed as a whole: its power may be
+/// cut then, so that who approved of moving some pods off it has not approved of this.
+pub fn digest(plan: &Plan) -> String {
+    let text = serde_json::to_vec(&(&plan.pods, &plan.volumes, plan.is_of_node())).unwrap_or_default();
     format!("sha256:{}", names::hex(&Sha256::digest(text), 16))
 }
 
@@ -291,8 +292,8 @@ impl<'a> Drafting<'a> {
             pods.pop();
         }
         let volumes: Vec<_> = self.volumes.into_values().collect();
-        let digest = digest(&pods, &volumes);
-        let plan = Plan { decided_at: time::stamp(now.wall), digest, evidence, pods, volumes };
+        let mut plan = Plan { decided_at: time::stamp(now.wall), digest: String::new(), evidence, pods, volumes };
+        plan.digest = digest(&plan);
         Draft { plan, policies: policies.into_values().collect() }
     }
 }
@@ -395,6 +396,6 @@ pub fn grown(plan: &Plan, wanted: &Plan) -> Option<Plan> {
     plan.evidence.extend(new_evidence);
     plan.pods.extend(new_pods);
     plan.volumes.extend(new_volumes);
-    plan.digest = digest(&plan.pods, &plan.volumes);
+    plan.digest = digest(&plan);
     Some(plan)
 }

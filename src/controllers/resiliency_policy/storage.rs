@@ -22,7 +22,6 @@ use super::select::Effective;
 use super::volumes::{Mover, OnNode, holding_sharers, obstacle};
 use super::{brakes, policies};
 
-
 /// Reports by driver.
 pub type Reports = BTreeMap<String, Arc<DriverReport>>;
 

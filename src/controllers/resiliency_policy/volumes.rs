@@ -20,7 +20,6 @@ use super::decide::{Seen, effective};
 use super::plan::{Draft, Drafting, LiveNode, PodDecision};
 use super::select::Effective;
 
-
 /// The volumes with a taint that a policy asks for, and the nodes where pods use them.
 pub struct Troubles<'a> {
     seen: &'a Seen,

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::shared_volume::{MOUNT_ENDPOINT_ANNOTATION, SERVICE_MANAGER, SHARED_VOLUME_LABEL, UNPUBLISH_FINALIZER};
-use crate::api::slim_network::Service;
+use crate::api::slim::network::Service;
 use crate::controllers::Context;
 use crate::error::{Error, Result};
 use crate::runtime::apply::{Kind, Writer};

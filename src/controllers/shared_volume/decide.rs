@@ -17,7 +17,7 @@ use kube::ResourceExt;
 use crate::api::provider_volume::Observation;
 use crate::api::shared_volume::{ProbeType, SharedVolume, SharedVolumeMode, SharedVolumePhase, SharedVolumeStatus};
 use crate::api::slim::PersistentVolumeClaim;
-use crate::api::slim_network::{EndpointSlice, Endpoints, ServerPod, Service};
+use crate::api::slim::network::{EndpointSlice, Endpoints, ServerPod, Service};
 use crate::api::time::Now;
 
 pub use super::memory::{Acknowledged, Leaving, Memory, PublishFailure, Refusal, Refused};

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::api::shared_volume::{ClaimIdentity, EndpointObjects, IpFamily, OnBackendLost};
-use crate::api::slim_network::{Endpoints, Service};
+use crate::api::slim::network::{Endpoints, Service};
 use crate::api::time::Now;
 
 use super::choose::{self, Choice};

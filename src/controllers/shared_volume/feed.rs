@@ -10,7 +10,7 @@ use crate::api::names::ACTIVE_LABEL;
 use crate::api::node_fence::NodeFence;
 use crate::api::shared_volume::{MOUNT_ENDPOINT_ANNOTATION, SharedVolume};
 use crate::api::slim::PersistentVolumeClaim;
-use crate::api::slim_network::{EndpointSlice, Endpoints, Service};
+use crate::api::slim::network::{EndpointSlice, Endpoints, Service};
 use crate::controllers::{BY_CLAIM, BY_NODE, BY_PROVIDER_VOLUME, BY_SERVICE, Context, SharedVolumeStores, indexes};
 use crate::runtime::queue::Queue;
 use crate::runtime::store::{Change, ObjectKey};

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use crate::api::names;
 use crate::api::shared_volume::{ADOPT_ANNOTATION, SHARED_VOLUME_LABEL, SharedVolume};
-use crate::api::slim_network::Service;
+use crate::api::slim::network::Service;
 
 /// Name of the Service. The recorded one stays whatever the spec says later: another Service would have another address.
 pub fn service_name(shared_volume: &SharedVolume) -> String {

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use crate::api::names::ACTIVE_LABEL;
 use crate::api::node_fence::{NodeFence, Phase};
 use crate::api::shared_volume::SharedVolume;
-use crate::api::slim_network::EndpointSlice;
+use crate::api::slim::network::EndpointSlice;
 use crate::controllers::{BY_CLAIM, BY_SERVICE, BY_SHARED_VOLUME, Context, SharedVolumeStores, Stores, indexes};
 use crate::error::Result;
 use crate::runtime::store::{ObjectKey, Store};

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use crate::api::provider_volume::{Observation, ProviderVolume};
 use crate::api::shared_volume::{MOUNT_ENDPOINT_ANNOTATION, ProbeGate, ProviderBackend, PublishHost, PublishTarget};
-use crate::api::slim_network::Service;
+use crate::api::slim::network::Service;
 use crate::api::time::Now;
 
 use super::claim;

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use crate::api::conditions::State;
 use crate::api::provider_volume::Observation;
 use crate::api::shared_volume::{ADOPT_ANNOTATION, ClaimIdentity};
-use crate::api::slim_network::Service;
+use crate::api::slim::network::Service;
 use crate::api::time::Now;
 
 use super::choose::{self, Choice};

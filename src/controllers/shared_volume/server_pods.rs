@@ -9,7 +9,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::api::slim_network::ServerPod;
+use crate::api::slim::network::ServerPod;
 use crate::controllers::{BY_NODE, indexes};
 use crate::error::{Error, Result};
 use crate::runtime::informer::Informer;
@@ -150,7 +150,7 @@ impl Selection {
 }
 
 /// What a server pod is chosen by.
-fn view(pod: &ServerPod) -> (Option<String>, &Vec<crate::api::slim_network::PodIp>, Option<&str>, bool, bool) {
+fn view(pod: &ServerPod) -> (Option<String>, &Vec<crate::api::slim::network::PodIp>, Option<&str>, bool, bool) {
     let node = pod.spec.node_name.as_deref();
     (pod.uid(), &pod.status.pod_ips, node, pod.is("Ready"), pod.is_terminating())
 }

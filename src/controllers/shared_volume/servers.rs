@@ -9,7 +9,7 @@ use crate::api::shared_volume::{
     ActiveServer, Candidate, IpFamily, PodsBackend, ProbeType, ProviderBackend, ServicePort, SharedVolumeSpec,
     StaticBackend, TargetPort,
 };
-use crate::api::slim_network::ServerPod;
+use crate::api::slim::network::ServerPod;
 use crate::api::time;
 
 use super::decide::{Answer, Seen, Target};

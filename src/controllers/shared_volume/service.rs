@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use crate::api::shared_volume::{
     ADOPT_ANNOTATION, ClaimIdentity, ClusterIpPolicy, EndpointObjects, IpFamily, ServiceIdentity, ServicePort,
 };
-use crate::api::slim_network::{self as slim, Service};
+use crate::api::slim::network::{self as slim, Service};
 use crate::api::time::Now;
 
 use super::decide::{Decision, Effect, Note, Refused, Seen};

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use crate::api::shared_volume::{IpFamily, SLICE_MANAGER, SharedVolumeSpec};
-use crate::api::slim_network::{
+use crate::api::slim::network::{
     EndpointAddress, EndpointConditions, EndpointSlice, EndpointSubset, Endpoints, MANAGED_BY_LABEL,
     SERVICE_NAME_LABEL, SKIP_MIRROR_LABEL, Service, SliceEndpoint, SlicePort,
 };

@@ -9,7 +9,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 
 use crate::api::shared_volume::{EndpointObjects, SHARED_VOLUME_LABEL};
-use crate::api::slim_network::{
+use crate::api::slim::network::{
     EndpointSlice, Endpoints, MIRRORED_SLICES, SELECTOR_SLICES, SERVICE_NAME_LABEL, Service,
 };
 use crate::error::Result;

@@ -43,7 +43,7 @@ fn service(uid: &str, selector: Value) -> Value {
 }
 
 fn slice(name: &str, manager: &str) -> Value {
-    let labels = json!({ SERVICE_NAME_LABEL: "media", crate::api::slim_network::MANAGED_BY_LABEL: manager });
+    let labels = json!({ SERVICE_NAME_LABEL: "media", crate::api::slim::network::MANAGED_BY_LABEL: manager });
     json!({
         "metadata": { "namespace": "web", "name": name, "labels": labels }, "addressType": "IPv4",
         "endpoints": [{ "addresses": ["10.0.0.9"] }],

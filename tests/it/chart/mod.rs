@@ -14,6 +14,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("chart::makes_the_same_objects_as_kustomize", same::objects_of_kustomize),
         Trial::test("chart::makes_the_same_monitoring", same::monitoring),
         Trial::test("chart::every_set_of_values_renders", values::every_set_renders),
+        Trial::test("chart::enforcement_is_one_value", values::enforcement_is_one_value),
         Trial::test("chart::images_are_named_by_values", values::images_are_named_by_values),
         Trial::test("chart::has_the_versions_that_are_built", values::has_the_versions_that_are_built),
         Trial::test("chart::its_readme_names_every_value", values::the_readme_names_every_value),

@@ -5,7 +5,7 @@ use libtest_mimic::Failed;
 use super::render::{template, template_in};
 
 /// Values, and what is said.
-const CASES: [(&[&str], &str); 10] = [
+const CASES: [(&[&str], &str); 11] = [
     (&["--set", "s3.enabled=true"], "s3.enabled needs s3.endpointUrl"),
     (
         &["--set", "s3.enabled=true,s3.endpointUrl=https://s3.example.com,s3.mountNamespace.name=kube-system"],
@@ -15,6 +15,7 @@ const CASES: [(&[&str], &str); 10] = [
     (&["--set", "controller.replicas=two"], "at '/controller/replicas': got string, want integer"),
     (&["--set", "image.registry=https://registry.example.com"], "at '/image/registry'"),
     (&["--set", "image.pullPolicy=Maybe"], "at '/image/pullPolicy'"),
+    (&["--set", "volumeHealth.enforcement=enforced"], "at '/volumeHealth/enforcement'"),
     (&["--set", "controller.image.digest=sha256:1"], "at '/controller/image/digest'"),
     (&["--set", "s3.endpointUrl=s3.example.com"], "at '/s3/endpointUrl'"),
     (&["--set", "controller.outOfServiceMax=soon"], "at '/controller/outOfServiceMax'"),

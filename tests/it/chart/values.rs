@@ -106,6 +106,23 @@ fn is_unique(objects: &[Value]) -> Result<(), String> {
     Ok(())
 }
 
+/// The level that is in force is one value, also beside a spec of the user's own.
+pub fn enforcement_is_one_value() -> Result<(), Failed> {
+    let level = |values: &[&str]| -> Result<Value, Failed> {
+        let objects = template(values)?;
+        let is_it = |object: &&Value| object.get("kind").is_some_and(|kind| kind == "VolumeHealthPolicy");
+        let policy = objects.iter().find(is_it).ok_or("no policy")?;
+        Ok(policy.pointer("/spec/enforcement").cloned().unwrap_or_default())
+    };
+    assert_eq!(level(&[])?, Value::Null);
+    let enforce = "volumeHealth.enforcement=Enforce";
+    assert_eq!(level(&["--set", enforce])?, "Enforce");
+    assert_eq!(level(&["--set", enforce, "--set", "volumeHealth.defaultPolicySpec.priority=1"])?, "Enforce");
+    let own = "volumeHealth.defaultPolicySpec.enforcement=Observe";
+    assert_eq!(level(&["--set", enforce, "--set", own])?, "Observe");
+    Ok(())
+}
+
 pub fn images_are_named_by_values() -> Result<(), Failed> {
     let digest = format!("nodeAgent.image.digest={DIGEST}");
     let common = "image.registry=registry.example.com/bulkhead,image.tag=v9,image.pullPolicy=Always";

@@ -165,7 +165,8 @@ pub async fn a_pod_with_a_finalizer_is_failed_first(cluster: &Cluster) -> Result
     victim.kill().await;
     cluster.wait("the Job's next pod runs", SOON, async || running_on(nodes[1]).await).await?;
     // The Job controller writes the pod too once it has failed: a deletion that it overtakes is refused and sent anew.
-    let is_step = |record: &Record| record.resource == "pods" && record.name == first && record.is_write() && record.succeeded();
+    let is_step =
+        |record: &Record| record.resource == "pods" && record.name == first && record.is_write() && record.succeeded();
     let ours = operator_records(cluster, is_step)?;
     let steps: Vec<_> = ours.iter().map(|record| (record.verb.as_str(), record.subresource.as_str())).collect();
     assert_eq!(steps, [("patch", "status"), ("delete", "")]);

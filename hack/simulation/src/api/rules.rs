@@ -23,7 +23,10 @@ pub(super) fn fence_spec(old: &NodeFence, new: &NodeFence) -> Checked {
     }
     demand(new.node == old.node, "the frozen identity is immutable within an episode")?;
     demand(new.plan.decided_at == old.plan.decided_at, "decidedAt is immutable within an episode")?;
-    demand(old.plan.evidence.iter().all(|it| new.plan.evidence.contains(it)), "evidence is only added within an episode")?;
+    demand(
+        old.plan.evidence.iter().all(|it| new.plan.evidence.contains(it)),
+        "evidence is only added within an episode",
+    )?;
     demand(old.policies.iter().all(|policy| new.policies.contains(policy)), "a recorded policy is immutable")?;
     demand(old.plan.pods.iter().all(|row| new.plan.pods.contains(row)), "a planned pod cannot be changed or removed")?;
     demand(old.plan.volumes.iter().all(|row| new.plan.volumes.contains(row)), "a planned volume cannot be changed")

@@ -16,6 +16,7 @@ use bulkhead::api::driver_report::DriverReport;
 use bulkhead::api::node_fence::NodeFence;
 use futures::future::try_join_all;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
@@ -234,6 +235,24 @@ impl RealCluster {
     /// When no such node was added.
     pub fn node(&self, name: &str) -> Result<RealNode, ClusterError> {
         self.nodes.node(name).ok_or_else(|| super::no_node(name))
+    }
+
+    /// A node that no leader of ours is on: their fail-over is another story, and takes as long as their Leases last.
+    ///
+    /// # Errors
+    /// When every node has one.
+    pub async fn node_without_leader(&self) -> Result<String, ClusterError> {
+        let leases = Api::<Lease>::namespaced(self.client.clone(), bulkhead::api::names::OPERATOR_NAMESPACE);
+        let holders = leases.list(&ListParams::default()).await?.into_iter();
+        let holders: Vec<_> = holders.filter_map(|lease| lease.spec?.holder_identity).collect();
+        // A holder is POD_SUFFIX.
+        let leads =
+            |pod: &Pod| holders.iter().any(|it| it.rsplit_once('_').is_some_and(|(it, _)| it == pod.name_any()));
+        let pods = Api::<Pod>::all(self.client.clone()).list(&ListParams::default()).await?;
+        let taken: Vec<_> =
+            pods.iter().filter(|pod| leads(pod)).filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref()).collect();
+        let mut names = (1..=self.options.nodes).map(|number| format!("node-{number}"));
+        names.find(|name| !taken.contains(&name.as_str())).ok_or_else(|| super::no_node("without a leader"))
     }
 
     /// Mends all that is broken on any node.

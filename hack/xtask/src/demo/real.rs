@@ -13,7 +13,6 @@ use bulkhead_testbed::array::{Effect, Fault as ArrayFault, FaultId, Method};
 use bulkhead_testbed::cluster::real::{RealCluster, RealClusterOptions};
 use bulkhead_testbed::real_nodes::RealNodeOptions;
 
-pub(super) use self::scene::node_of_its_own;
 use self::scene::{Outcome, Scene};
 use super::Options;
 use crate::Result;

@@ -17,7 +17,6 @@ use kube::Api;
 use serde_json::json;
 
 use self::look::{Look, Phase, Seen};
-use super::real::node_of_its_own;
 use crate::Result;
 use crate::incident::{Moment, seconds};
 use crate::programs::{self, Profile};
@@ -86,7 +85,7 @@ struct Failure {
 
 impl<'a> Stage<'a> {
     async fn set_up(cluster: &'a RealCluster) -> Result<Self> {
-        let first = node_of_its_own(&cluster.client).await?;
+        let first = cluster.node_without_leader().await?;
         let others: Vec<_> = (1..=3).map(|number| format!("node-{number}")).filter(|name| *name != first).collect();
         let [second, client] = <[String; 2]>::try_from(others).map_err(|_| "there are not three nodes")?;
         let export = NfsExport { name: NAME.to_owned(), nodes: vec![first, second] };

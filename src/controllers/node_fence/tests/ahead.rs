@@ -1,13 +1,16 @@
 //! A node that was declared failed by heartbeats, before Kubernetes gave it up: for Kubernetes it is Ready still.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::api::node_fence::{Channel, LEASE_NOT_RENEWED, Phase};
+use crate::api::node_fence::{Channel, LEASE_NOT_RENEWED, NodeFence, Phase};
+use crate::api::slim::Lease;
 use crate::controllers::testing::*;
 
 use super::super::decide::NodeState;
+use super::super::memory::{Found, Incident};
 use super::super::rows::node_state;
 use super::build::node_using;
 use super::world::{Fencer, World};
@@ -54,4 +57,35 @@ fn heartbeats_beside_what_kubernetes_says_change_nothing() {
     world.node_returns();
     world.seen.lease_is_still = true;
     assert_eq!(node_state(&world.seen), NodeState::Back);
+}
+
+/// The kubelet of a node whose pods were moved for a lost path has renewed its Lease all the while.
+#[test]
+fn a_lease_that_moved_before_the_node_failed_does_not_bring_it_back() {
+    let mut world = world();
+    let node_alone = world.plan().evidence.clone();
+    world.plan().evidence.truncate(1);
+    let (mut incident, settings) = (Incident::default(), world.seen.settings);
+    let mut is_still = |fence: &Arc<NodeFence>, renewed: i64| {
+        let lease: Lease =
+            serde_json::from_value(json!({ "metadata": {}, "spec": { "renewTime": at(renewed) } })).unwrap();
+        let found = Found {
+            fence: fence.clone(),
+            node: None,
+            lease: Some(Arc::new(lease)),
+            pods: Vec::new(),
+            attachments: Vec::new(),
+            requests: Vec::new(),
+            reports: BTreeMap::new(),
+            node_report: None,
+            healths: None,
+            policies: Vec::new(),
+        };
+        incident.look(found, settings, now()).lease_is_still
+    };
+    assert!(is_still(&world.seen.fence, 10));
+    assert!(!is_still(&world.seen.fence, 20));
+    world.plan().evidence = node_alone;
+    assert!(is_still(&world.seen.fence, 20), "it has failed since");
+    assert!(!is_still(&world.seen.fence, 30));
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::api::fence_request::{Desired, FencerMethodType};
 use crate::api::fencing::{FenceMethodType, Proof};
-use crate::api::node_fence::{Channel, Phase, PodStatusState, VOLUME_TAINT, VolumeStatusState};
+use crate::api::node_fence::{Channel, Evidence, Phase, PodStatusState, VOLUME_TAINT, VolumeStatusState};
 use crate::api::resiliency_policy::{ResiliencyPolicyStatus, Restraint, RestraintType};
 use crate::controllers::testing::*;
 
@@ -181,6 +181,16 @@ fn a_node_that_is_well_is_not_switched_off_for_its_volumes() {
     }
     assert!(asks(&world, DRIVER) && !asks(&world, POWER), "{:#?}", world.log);
     assert!(!world.did("delete"), "{:#?}", world.log);
+    // It fails meanwhile, with nobody more to move.
+    let unreachable = Evidence { channel: Channel::Kubelet, ..world.seen.fence.spec.plan.evidence[0].clone() };
+    world.plan().evidence.push(unreachable);
+    world.node_fails();
+    world.seen.lease_is_still = true;
+    for _ in 0..4 {
+        world.run();
+        world.wait(10.0);
+    }
+    assert!(asks(&world, POWER), "{:#?}", world.log);
 }
 
 #[test]

@@ -320,7 +320,8 @@ fn a_node_that_fails_with_nobody_new_to_move_is_told_in_the_plan_once() {
     world.rest();
     let plan = world.fence("n0").unwrap().spec.plan.clone();
     assert!(plan.is_of_node());
-    assert_eq!((&plan.pods, &plan.volumes, &plan.digest), (&before.pods, &before.volumes, &before.digest));
+    assert_eq!((&plan.pods, &plan.volumes), (&before.pods, &before.volumes));
+    assert_ne!(plan.digest, before.digest, "who approved of moving some pods has not approved of cutting the power");
     let channels: Vec<_> = plan.evidence.iter().map(|it| it.channel).collect();
     assert_eq!(channels[0], Channel::Storage, "what it began with stays");
     assert!(channels.contains(&Channel::Kubelet), "{channels:?}");

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::api::shared_volume::{EndpointObjects, SharedVolumePhase};
-use crate::api::slim_network::{Endpoints, Service};
+use crate::api::slim::network::{Endpoints, Service};
 
 use super::world::{World, shared_volume};
 

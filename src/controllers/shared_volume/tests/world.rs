@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::api::provider_volume::{Observation, ProviderVolume};
 use crate::api::shared_volume::{ProbeType, SharedVolume, SharedVolumePhase, SharedVolumeStatus, UNPUBLISH_FINALIZER};
 use crate::api::slim::PersistentVolumeClaim;
-use crate::api::slim_network::{EndpointSlice, Endpoints, ServerPod, Service};
+use crate::api::slim::network::{EndpointSlice, Endpoints, ServerPod, Service};
 use crate::api::time::{self, Now};
 use crate::controllers::testing::{later, now};
 

@@ -70,7 +70,7 @@ pub(super) struct Scene<'a> {
 impl<'a> Scene<'a> {
     /// Runs the database and waits for its first write.
     pub async fn set_up(cluster: &'a RealCluster, name: &str, actor: Actor, array: Array) -> Result<Self> {
-        let set = RealWorkload { node: Some(node_of_its_own(&cluster.client).await?), ..RealWorkload::new(name) };
+        let set = RealWorkload { node: Some(cluster.node_without_leader().await?), ..RealWorkload::new(name) };
         cluster.run(&set).await?;
         let old = cluster.running(&set, &[], SETUP).await?.into_iter().next().ok_or("the pod is nowhere")?;
         let volume = cluster.volume(&set, 0).await?;
@@ -316,18 +316,6 @@ impl Look {
         let said = fence.and_then(|status| conditions::find(&status.conditions, "NodeClean"));
         format!("taints {:?}; {:?}", self.taints().map(|taint| &taint.key).collect::<Vec<_>>(), said)
     }
-}
-
-/// A node that no leader of the operator is on: their fail-over is another story, and takes as long as their Leases last.
-pub(in crate::demo) async fn node_of_its_own(client: &Client) -> Result<String> {
-    let leases = Api::<Lease>::namespaced(client.clone(), OPERATOR_NAMESPACE).list(&ListParams::default()).await?;
-    let holders: Vec<_> = leases.into_iter().filter_map(|lease| lease.spec?.holder_identity).collect();
-    let pods = Api::<Pod>::all(client.clone()).list(&ListParams::default()).await?;
-    let leaders = pods.iter().filter(|pod| holders.contains(&pod.name_any()));
-    let taken: Vec<_> = leaders.filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref()).collect();
-    let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await?;
-    let mut names = nodes.iter().map(ResourceExt::name_any);
-    Ok(names.find(|name| !taken.contains(&name.as_str())).ok_or("every node has a leader of the operator")?)
 }
 
 /// A kind that this cluster does not have is not there.

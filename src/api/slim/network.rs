@@ -1,4 +1,4 @@
-//! Views of Kubernetes' networking kinds with only the fields that are read. See [`slim`](super::slim).
+//! Views of Kubernetes' networking kinds with only the fields that are read. See [`slim`](super).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
-use super::slim::{StatusCondition, metadata, nullable, part, slim};
+use super::{StatusCondition, metadata, nullable, part, slim};
 
 /// Label of an EndpointSlice: the Service that it belongs to.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";

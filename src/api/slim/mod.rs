@@ -1,0 +1,107 @@
+//! Views of Kubernetes' own kinds with only the fields that are read: a cached Pod costs 2.3 KB instead of 67 KB.
+//! They are read, never written back.
+
+pub mod network;
+mod node;
+mod pod;
+mod volume;
+
+use k8s_openapi::api::admissionregistration::v1 as admission;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Resource;
+use serde::{Deserialize, Deserializer, Serialize};
+
+pub use self::node::*;
+pub use self::pod::*;
+pub use self::volume::*;
+
+/// What `kubectl apply` sent last: a second copy of the object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Field ownership is most of an object's metadata and of no use to us.
+pub(in crate::api) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let mut metadata = ObjectMeta::deserialize(deserializer)?;
+    metadata.managed_fields = None;
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.remove(LAST_APPLIED);
+    }
+    Ok(metadata)
+}
+
+/// Kubernetes writes an empty list or map without `omitempty` as null, such as `drivers` of a CSINode without drivers.
+pub(in crate::api) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+macro_rules! slim {
+    ($(#[$doc:meta])* $name:ident: $of:ty { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Resource)]
+        #[resource(inherit = $of)]
+        #[serde(rename_all = "camelCase")]
+        pub struct $name {
+            /// Metadata without field ownership.
+            #[serde(default, deserialize_with = "metadata")]
+            pub metadata: ObjectMeta,
+            $($(#[$field_doc])* #[serde(default, deserialize_with = "nullable")] pub $field: $type,)*
+        }
+    };
+}
+
+macro_rules! part {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        pub struct $name { $($(#[$field_doc])* #[serde(default, deserialize_with = "nullable")] pub $field: $type,)* }
+    };
+}
+
+pub(in crate::api) use {part, slim};
+
+part! {
+    /// A condition of a Pod or Node.
+    StatusCondition {
+        /// Which one.
+        #[serde(rename = "type")]
+        type_: String,
+        /// True, False or Unknown.
+        status: String,
+        /// When status changed.
+        last_transition_time: Option<Time>,
+    }
+}
+
+slim! {
+    /// A Namespace.
+    Namespace: core::Namespace {}
+}
+
+slim! {
+    /// What puts a ValidatingAdmissionPolicy in force.
+    AdmissionBinding: admission::ValidatingAdmissionPolicyBinding {
+        /// Spec.
+        spec: AdmissionBindingSpec,
+    }
+}
+
+part! {
+    /// Spec of a ValidatingAdmissionPolicyBinding.
+    AdmissionBindingSpec {
+        /// Deny, Warn or Audit.
+        validation_actions: Vec<String>,
+    }
+}
+
+impl AdmissionBinding {
+    /// Whether what the policy forbids is refused, not only told.
+    pub fn denies(&self) -> bool {
+        self.spec.validation_actions.iter().any(|action| action == "Deny")
+    }
+}
+
+#[cfg(test)]
+mod tests;

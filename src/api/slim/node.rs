@@ -1,0 +1,136 @@
+//! Nodes, their Leases, and the drivers that are registered on them.
+
+use chrono::{DateTime, Utc};
+use k8s_openapi::api::coordination::v1 as coordination;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::storage::v1 as storage;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::Resource;
+use serde::{Deserialize, Serialize};
+
+use super::{StatusCondition, metadata, nullable, part, slim};
+
+slim! {
+    /// A Node.
+    Node: core::Node {
+        /// Spec.
+        spec: NodeSpec,
+        /// Status.
+        status: NodeStatus,
+    }
+}
+
+part! {
+    /// Spec of a Node.
+    NodeSpec {
+        /// Its taints.
+        taints: Option<Vec<core::Taint>>,
+        /// What the cloud or the machine's provider calls it.
+        #[serde(rename = "providerID")]
+        provider_id: Option<String>,
+    }
+}
+
+part! {
+    /// Status of a Node.
+    NodeStatus {
+        /// Its conditions.
+        conditions: Vec<StatusCondition>,
+        /// What the kubelet tells about the machine.
+        node_info: NodeInfo,
+        /// Volumes that attach/detach holds for attached.
+        volumes_attached: Vec<AttachedVolume>,
+        /// Volumes that the kubelet says it uses.
+        volumes_in_use: Vec<String>,
+    }
+}
+
+part! {
+    /// What the kubelet tells about the machine.
+    NodeInfo {
+        /// Boot id of the kernel.
+        #[serde(rename = "bootID")]
+        boot_id: String,
+    }
+}
+
+part! {
+    /// A volume that is attached to a node.
+    AttachedVolume {
+        /// Unique name, `kubernetes.io/csi/<driver>^<handle>` for CSI.
+        name: String,
+    }
+}
+
+impl Node {
+    /// Status of the Ready condition; a node without one is Unknown, as for the node lifecycle controller.
+    pub fn ready(&self) -> &str {
+        let ready = self.status.conditions.iter().find(|condition| condition.type_ == "Ready");
+        ready.map_or("Unknown", |condition| condition.status.as_str())
+    }
+
+    /// Since when the Ready condition has its status; not known of a node without one.
+    pub fn ready_since(&self) -> Option<DateTime<Utc>> {
+        let ready = self.status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
+        ready.last_transition_time.as_ref().map(crate::api::time::from_k8s)
+    }
+
+    /// Its taints.
+    pub fn taints(&self) -> &[core::Taint] {
+        self.spec.taints.as_deref().unwrap_or_default()
+    }
+
+    /// The taint with that key and effect.
+    pub fn taint(&self, key: &str, effect: &str) -> Option<&core::Taint> {
+        self.taints().iter().find(|taint| taint.key == key && taint.effect == effect)
+    }
+
+    /// Whether the kubelet is silent, as the node lifecycle controller tells: Ready is Unknown and the node carries
+    /// the `unreachable` NoSchedule taint. (Not the NoExecute one: it is rate-limited and stops in bad zones.)
+    pub fn is_unreachable(&self) -> bool {
+        self.ready() == "Unknown" && self.taint(crate::api::names::UNREACHABLE_TAINT, "NoSchedule").is_some()
+    }
+}
+
+slim! {
+    /// A Lease.
+    Lease: coordination::Lease {
+        /// Spec.
+        spec: LeaseSpec,
+    }
+}
+
+part! {
+    /// Spec of a Lease.
+    LeaseSpec {
+        /// When its holder renewed it last, by the holder's clock.
+        renew_time: Option<MicroTime>,
+    }
+}
+
+slim! {
+    /// A CSINode.
+    CsiNode: storage::CSINode {
+        /// Spec.
+        spec: CsiNodeSpec,
+    }
+}
+
+part! {
+    /// Spec of a CSINode.
+    CsiNodeSpec {
+        /// Drivers registered on the node.
+        drivers: Vec<CsiNodeDriver>,
+    }
+}
+
+part! {
+    /// A driver on a node.
+    CsiNodeDriver {
+        /// Driver name.
+        name: String,
+        /// CSI node id.
+        #[serde(rename = "nodeID")]
+        node_id: String,
+    }
+}

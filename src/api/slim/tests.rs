@@ -1,0 +1,120 @@
+use super::*;
+
+#[test]
+fn a_binding_denies_only_if_it_says_so() {
+    for (actions, denies) in [
+        (serde_json::json!(["Deny"]), true),
+        (serde_json::json!(["Audit", "Deny"]), true),
+        (serde_json::json!(["Warn", "Audit"]), false),
+        (serde_json::json!([]), false),
+        (serde_json::Value::Null, false),
+    ] {
+        let binding = serde_json::json!({ "metadata": {}, "spec": { "validationActions": actions } });
+        let binding: AdmissionBinding = serde_json::from_value(binding).unwrap();
+        assert_eq!(binding.denies(), denies, "{actions}");
+    }
+}
+
+/// Large caches keep them as JSON.
+#[test]
+fn what_is_cached_by_the_ten_thousand_is_read_as_it_is_written() {
+    fn again<K: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(object: serde_json::Value) {
+        let read: K = serde_json::from_value(object).unwrap();
+        let written = serde_json::to_vec(&read).unwrap();
+        assert_eq!(serde_json::from_slice::<K>(&written).unwrap(), read);
+    }
+    let metadata = serde_json::json!({
+        "name": "a", "namespace": "b", "uid": "c", "resourceVersion": "1", "generation": 2,
+        "creationTimestamp": "2026-01-02T03:04:05Z", "deletionTimestamp": "2026-01-02T03:04:05Z",
+        "deletionGracePeriodSeconds": 30, "labels": { "l": "1" }, "annotations": { "a": "1" },
+        "finalizers": ["f"], "generateName": "a-",
+        "ownerReferences": [{ "apiVersion": "v1", "kind": "K", "name": "o", "uid": "u", "controller": true }],
+    });
+    again::<Pod>(serde_json::json!({
+        "metadata": metadata,
+        "spec": {
+            "nodeName": "n", "priority": 7, "schedulingGates": [{ "name": "g" }], "securityContext": { "fsGroup": 5 },
+            "volumes": [
+                { "name": "a", "persistentVolumeClaim": { "claimName": "data" } }, { "name": "b", "ephemeral": {} },
+                { "name": "c", "csi": { "driver": "d" } }, { "name": "d", "hostPath": { "path": "/x" } },
+                { "name": "e", "emptyDir": {} }, { "name": "f", "nfs": { "server": "x" } },
+            ],
+            "affinity": { "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+                "labelSelector": { "matchLabels": { "a": "b" } }, "namespaces": ["x"], "topologyKey": "host",
+            }] } },
+        },
+        "status": {
+            "phase": "Running",
+            "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z" }],
+            "containerStatuses": [{ "name": "x", "state": { "waiting": { "reason": "CrashLoopBackOff" } } }],
+            "initContainerStatuses": [{ "name": "y", "state": { "running": {} } }],
+        },
+    }));
+    again::<PersistentVolumeClaim>(serde_json::json!({
+        "metadata": metadata, "spec": { "volumeName": "v" }, "status": { "phase": "Bound" },
+    }));
+    again::<PersistentVolume>(serde_json::json!({
+        "metadata": metadata, "status": { "phase": "Bound" },
+        "spec": {
+            "storageClassName": "s", "volumeMode": "Block", "accessModes": ["ReadWriteOnce"], "mountOptions": ["ro"],
+            "capacity": { "storage": "1Gi" }, "claimRef": { "namespace": "n", "name": "c", "uid": "u" },
+            "csi": { "driver": "d", "volumeHandle": "h", "fsType": "ext4", "readOnly": true,
+                     "controllerPublishSecretRef": { "name": "s", "namespace": "n" }, "volumeAttributes": { "a": "b" } },
+            "local": { "path": "/x" }, "nfs": { "server": "s", "path": "/" }, "hostPath": { "path": "/y" },
+            "nodeAffinity": { "required": { "nodeSelectorTerms": [{ "matchExpressions": [
+                { "key": "k", "operator": "In", "values": ["v"] },
+            ] }] } },
+        },
+    }));
+    again::<CsiNode>(serde_json::json!({
+        "metadata": metadata, "spec": { "drivers": [{ "name": "d", "nodeID": "n" }] },
+    }));
+    again::<VolumeAttachment>(serde_json::json!({
+        "metadata": metadata, "status": { "attached": true },
+        "spec": { "attacher": "a", "nodeName": "n", "source": { "persistentVolumeName": "v" } },
+    }));
+}
+
+#[test]
+fn every_volume_source_is_told_apart() {
+    let volumes: Vec<Volume> = serde_json::from_value(serde_json::json!([
+        { "name": "a", "persistentVolumeClaim": { "claimName": "data" } },
+        { "name": "b", "ephemeral": { "volumeClaimTemplate": {} } },
+        { "name": "c", "csi": { "driver": "inline.example.com" } },
+        { "name": "d", "hostPath": { "path": "/x" } },
+        { "name": "e", "emptyDir": {} },
+        { "name": "f", "nfs": { "server": "x" } },
+    ]))
+    .unwrap();
+    let written = serde_json::to_value(&volumes).unwrap();
+    assert_eq!(serde_json::from_value::<Vec<Volume>>(written).unwrap(), volumes, "they are written as they are read");
+    let sources: Vec<_> = volumes.into_iter().map(|volume| volume.source).collect();
+    assert_eq!(
+        sources,
+        [
+            VolumeSource::Claim("data".into()),
+            VolumeSource::Ephemeral,
+            VolumeSource::InlineCsi("inline.example.com".into()),
+            VolumeSource::HostPath("/x".into()),
+            VolumeSource::PodLocal,
+            VolumeSource::Other("nfs".into()),
+        ]
+    );
+}
+
+#[test]
+fn an_empty_list_that_is_written_as_null_is_read() {
+    let node: CsiNode = serde_json::from_value(serde_json::json!({ "spec": { "drivers": null } })).unwrap();
+    assert_eq!(node.spec.drivers, []);
+}
+
+#[test]
+fn field_ownership_is_not_kept() {
+    let pod: Pod = serde_json::from_value(serde_json::json!({
+        "metadata": { "name": "p", "managedFields": [{ "manager": "m" }] },
+        "spec": { "nodeName": "n", "unknown": 1 },
+    }))
+    .unwrap();
+    assert_eq!(pod.metadata.managed_fields, None);
+    assert_eq!(pod.spec.node_name.as_deref(), Some("n"));
+}
