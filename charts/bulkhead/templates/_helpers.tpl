@@ -7,8 +7,8 @@
 {{- if not .Values.s3.endpointUrl -}}
 {{- fail "s3.enabled needs s3.endpointUrl: where S3 is, such as https://s3.example.com" -}}
 {{- end -}}
-{{- if has .Values.s3.mountNamespace.name (list .Release.Namespace "bulkhead-node-agent" "kube-system") -}}
-{{- fail (printf "s3.mountNamespace.name must be a namespace of Mountpoint Pods alone, not %s" .Values.s3.mountNamespace.name) -}}
+{{- if has .Values.mountpointPod.namespace (list .Release.Namespace "bulkhead-node-agent" "kube-system") -}}
+{{- fail (printf "mountpointPod.namespace must be a namespace of Mountpoint Pods alone, not %s" .Values.mountpointPod.namespace) -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.decommission (not .Values.rbac.create) (not .Values.controller.enabled) -}}
@@ -140,7 +140,7 @@ agents are left out with them, and the namespace of Mountpoint Pods is put in.
 {{- range $object := splitList "\n---\n" ($root.Files.Get $path) }}
 {{- if or $root.Values.nodeAgent.enabled (not (contains "namespace: bulkhead-node-agent" $object)) }}
 ---
-{{ $object | trim | replace "namespace: mount-s3" (printf "namespace: %s" $root.Values.s3.mountNamespace.name) }}
+{{ $object | trim | replace "namespace: mount-s3" (printf "namespace: %s" $root.Values.mountpointPod.namespace) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -151,7 +151,7 @@ agents are left out with them, and the namespace of Mountpoint Pods is put in.
 {{- $s3 := .Values.s3 -}}
 {{- with $s3.mountpointPods }}
 - name: MOUNTPOINT_NAMESPACE
-  value: {{ $s3.mountNamespace.name }}
+  value: {{ $.Values.mountpointPod.namespace }}
 - name: MOUNTPOINT_PRIORITY_CLASS_NAME
   value: {{ .priorityClassName }}
 - name: MOUNTPOINT_IMAGE

@@ -8,7 +8,7 @@ use super::render::{template, template_in};
 const CASES: [(&[&str], &str); 11] = [
     (&["--set", "s3.enabled=true"], "s3.enabled needs s3.endpointUrl"),
     (
-        &["--set", "s3.enabled=true,s3.endpointUrl=https://s3.example.com,s3.mountNamespace.name=kube-system"],
+        &["--set", "s3.enabled=true,s3.endpointUrl=https://s3.example.com,mountpointPod.namespace=kube-system"],
         "must be a namespace of Mountpoint Pods alone, not kube-system",
     ),
     (&["--set", "controler.replicas=2"], "additional properties 'controler' not allowed"),
