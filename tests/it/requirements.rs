@@ -96,7 +96,7 @@ fn is_there(topic: &str, file: Option<&str>, word: &str, everything: &str) -> Op
 
 /// Whether there is such a test in the file that its first part names, or below `folder` if that is no file. `*` is any.
 fn has(folder: &str, test: &str) -> bool {
-    let all = |path: &str| [code(&format!("{path}.rs")), code(path)].concat();
+    let all = |path: &str| [code(format!("{path}.rs")), code(path)].concat();
     let (first, rest) = test.split_once("::").unwrap_or((test, ""));
     let module = all(&format!("{folder}/{first}"));
     if rest == "*" && !module.is_empty() {
