@@ -12,6 +12,7 @@ mod failover;
 mod gitops;
 mod kubectl;
 mod metrics;
+mod requirements;
 mod rest;
 mod s3;
 mod shared;
@@ -32,6 +33,7 @@ fn main() {
     arguments.test_threads = arguments.test_threads.or(Some(THREADS));
     let mut trials: Vec<_> = [
         crash::trials(),
+        requirements::trials(),
         threat_model::trials(),
         tree::trials(),
         alerts::trials(),
