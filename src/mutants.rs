@@ -26,11 +26,17 @@ pub enum Mutant {
     HoldIgnored,
     /// Leadership is asked for when a pass begins, not at its writes.
     LeaseCheckedOnce,
+    /// Nobody minds I/O in progress.
+    IoIgnored,
+    /// The budget of crash loops counts pods, not those who make them.
+    BudgetPerPod,
+    /// Paths that are lost for everyone are taken for lost paths.
+    ArrayOutageIgnored,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -41,6 +47,9 @@ impl Mutant {
         Self::BrakeCountedPerPass,
         Self::HoldIgnored,
         Self::LeaseCheckedOnce,
+        Self::IoIgnored,
+        Self::BudgetPerPod,
+        Self::ArrayOutageIgnored,
     ];
 }
 

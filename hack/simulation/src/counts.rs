@@ -38,10 +38,20 @@ counts! {
     opened,
     /// Of these, for the sake of volumes.
     opened_for_volumes,
+    /// Incidents of a lost path that were opened.
+    opened_for_paths,
     /// Pods that stayed though their volumes were tainted.
     unmoved,
     /// Passes that found volumes of too many nodes tainted.
     array_outages,
+    /// Questions whether nodes are doing I/O.
+    asked_about_io,
+    /// Of these, to which the answer was that they are.
+    vetoed,
+    /// Pods moved by us since their program failed.
+    rescheduled,
+    /// Taints set for plugins that were down.
+    plugins_tainted,
     /// Later episodes begun.
     reopened,
     /// Plans that grew.

@@ -1,5 +1,6 @@
 //! What goes wrong, and right again.
 
+use bulkhead::api::driver_report::{Backend, BackendState, Capability, DriverReport, PathState, UnreachablePair};
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead::api::slim::{CsiNode, Node, Pod};
 use bulkhead::api::volume::{NOT_USABLE, Source};
@@ -73,6 +74,12 @@ pub enum Fault {
     TaintVolume(String, Vec<String>),
     /// A volume is well again.
     HealVolume(String),
+    /// An array says that it is not reached from these nodes, and from the others it is; or it cannot tell of these.
+    TellPaths(String, Vec<String>, PathState),
+    /// The program of a workload fails wherever it runs.
+    FailProgram(String),
+    /// It does not fail any more.
+    MendProgram(String),
     /// What waits for a volume on a node does not end any more.
     HangVolume(String, String),
     /// A person writes.
@@ -148,17 +155,30 @@ impl World {
             Fault::Crash(pid, pause) => self.crash(*pid, *pause),
             Fault::Stop(pid, length) => self.stop(*pid, *length, false),
             Fault::Sleep(pid, length) => self.stop(*pid, *length, true),
-            Fault::SetClock(pid, by) => self.processes[*pid].clocks.ahead += by,
+            Fault::SetClock(pid, by) => {
+                self.oracle.are_clocks_set = true;
+                self.processes[*pid].clocks.ahead += by;
+            }
+            Fault::FailProgram(workload) => {
+                self.failing.insert(workload.clone());
+                self.notice_programs();
+            }
+            Fault::MendProgram(workload) => {
+                self.failing.remove(workload);
+                self.notice_programs();
+            }
             Fault::Relist(pid, kind) => self.relist(*pid, *kind),
             Fault::Resync(driver) => self.attacher_resync(driver, chance),
             Fault::RestartManager => self.others.lifecycle.restart(),
             Fault::EditPolicy(policy) => {
+                self.oracle.policies_edited();
                 self.api.update::<ResiliencyPolicy>(&policy.name_any(), |it| {
                     it.spec = policy.spec.clone();
                     it.metadata.generation = it.metadata.generation.map(|generation| generation + 1);
                 });
             }
             Fault::DeletePolicy(name) => {
+                self.oracle.policies_edited();
                 if let Some(policy) = self.api.get::<ResiliencyPolicy>(name) {
                     self.api.delete::<ResiliencyPolicy>(name, &policy.uid().unwrap_or_default(), now);
                 }
@@ -171,6 +191,7 @@ impl World {
                 self.taint_volume(volume, None);
             }
             Fault::Person(person) => self.person(person),
+            Fault::TellPaths(driver, nodes, state) => self.tell_paths(driver, nodes, *state),
             Fault::HangVolume(volume, node) => {
                 if let Some(machine) = self.machines.get_mut(node) {
                     machine.hangs.insert(volume.clone());
@@ -202,6 +223,31 @@ impl World {
             health.status = Some(VolumeHealthStatus { taints, ..VolumeHealthStatus::default() });
         });
         self.notice_taints(volume);
+    }
+
+    /// What a sidecar settles from the answers of its driver, which has the extension.
+    fn tell_paths(&mut self, driver: &str, nodes: &[String], state: PathState) {
+        let since = wall(self.now);
+        let all = u32::try_from(self.shape.nodes.len()).unwrap_or(u32::MAX);
+        let pair = |node: &String| UnreachablePair {
+            node: node.clone(),
+            backend: driver.to_owned(),
+            state,
+            reason: None,
+            since,
+        };
+        let pairs: Vec<_> = nodes.iter().map(pair).collect();
+        self.api.update::<DriverReport>(driver, |report| {
+            let Some(status) = &mut report.status else { return };
+            if !status.capabilities.contains(&Capability::Connectivity) {
+                status.capabilities.push(Capability::Connectivity);
+            }
+            let backend = Backend { name: driver.to_owned(), state: BackendState::Answering, nodes: Some(all), since };
+            status.backends = vec![backend];
+            status.unreachable_pairs = Some(u32::try_from(pairs.len()).unwrap_or(u32::MAX));
+            status.unreachable = pairs;
+        });
+        self.notice_paths(driver);
     }
 
     fn machine(&mut self, node: &str, change: impl FnOnce(&mut crate::others::Machine)) {

@@ -294,3 +294,31 @@ fn i12_something_is_done_by_force_while_a_person_holds_it() {
     writes(&mut world, Op::DeletePod(pod, Some(0)));
     assert_broken(&world, "I12");
 }
+
+#[test]
+fn i13_a_node_that_writes_is_cut_off_where_that_is_vetoed() {
+    let mut shape = Shape::plain();
+    shape.drivers.iter_mut().for_each(|driver| driver.tells_io = true);
+    let spec = json!({ "detection": { "storage": { "whenIOInProgress": "Veto" } } });
+    shape.policies = vec![policy("all", &["db", "queue"], &spec)];
+    let mut world = World::new(Arc::new(shape));
+    befalls(&mut world, 40 * SECOND, Fault::Disconnect("n0".into()));
+    assert!(world.run_until(3 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
+    let request = world.api.requests.values().next().expect("a request").clone();
+    world.notice_unpublish(2, &request, &request.spec.volumes[0].clone());
+    assert_broken(&world, "I13");
+}
+
+#[test]
+fn i14_a_program_is_moved_more_often_than_its_budget_allows() {
+    let mut world = well();
+    befalls(&mut world, 2 * MINUTE, Fault::FailProgram("db".into()));
+    assert!(world.run_until(3 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
+    for _ in 0..4 {
+        if let Some(pod) = world.api.get::<Pod>("db-0") {
+            writes(&mut world, Op::DeletePod(pod, None));
+        }
+        world.run_until(world.now + 10 * SECOND, &mut Prompt);
+    }
+    assert_broken(&world, "I14");
+}

@@ -36,4 +36,6 @@ pub use shrink::{shrink, tell};
 #[cfg(test)]
 mod invariant_tests;
 #[cfg(test)]
+mod span_tests;
+#[cfg(test)]
 mod tests;

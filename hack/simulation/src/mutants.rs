@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bulkhead::api::driver_report::PathState;
 use bulkhead::api::slim::CsiNode;
 use bulkhead::mutants::{Mutant, throw};
 use serde_json::json;
@@ -60,6 +61,9 @@ impl Story {
             Mutant::BrakeCountedPerPass => ("I4", 1, two_nodes_fail_and_the_budget_is_one),
             Mutant::HoldIgnored => ("I12", 1, a_person_holds_it),
             Mutant::LeaseCheckedOnce => ("I4", 20, a_leader_sleeps_between_two_writes),
+            Mutant::IoIgnored => ("I13", 1, the_array_sees_it_writing),
+            Mutant::BudgetPerPod => ("I14", 1, a_program_fails_everywhere),
+            Mutant::ArrayOutageIgnored => ("I6", 1, an_array_is_out_for_everyone),
         };
         Self { mutant, invariant, schedules, tell }
     }
@@ -174,6 +178,33 @@ fn a_person_holds_it(_: u64) -> World {
     to_its_end(world, &mut Prompt)
 }
 
+/// A node that is cut off from the API, and goes on writing.
+fn the_array_sees_it_writing(_: u64) -> World {
+    let mut shape = Shape::plain();
+    shape.drivers.iter_mut().for_each(|driver| driver.tells_io = true);
+    let spec = json!({ "detection": { "storage": { "whenIOInProgress": "Veto" } } });
+    shape.policies = vec![policy("all", &["db", "queue"], &spec)];
+    let mut world = world(shape);
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+fn a_program_fails_everywhere(_: u64) -> World {
+    let mut shape = Shape::plain();
+    let spec = json!({ "triggers": { "crashLoop": { "maxDeletes": 1 } } });
+    shape.policies = vec![policy("all", &["db", "queue"], &spec)];
+    let mut world = world(shape);
+    at(&mut world, FAILS, Fault::FailProgram("db".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+fn an_array_is_out_for_everyone(_: u64) -> World {
+    let mut world = world(Shape::plain());
+    let nodes = world.shape.nodes.clone();
+    at(&mut world, FAILS, Fault::TellPaths(DRIVER.into(), nodes, PathState::Disconnected));
+    to_its_end(world, &mut Prompt)
+}
+
 fn two_nodes_fail_and_the_budget_is_one(_: u64) -> World {
     let mut world = world(three_that_may_fail(1));
     at(&mut world, FAILS, Fault::Disconnect("n0".into()));
@@ -235,7 +266,7 @@ fn workload(name: &str, volumes: &[&str], home: usize) -> Workload {
 
 /// A world of one driver and one policy for the workloads that are protected.
 fn shape(nodes: usize, workloads: Vec<Workload>, shared: &[&str], limits: &serde_json::Value) -> Shape {
-    let driver = Driver { name: DRIVER.into(), has_sidecar: true, lists: true, latency: 50 };
+    let driver = Driver { name: DRIVER.into(), has_sidecar: true, lists: true, tells_io: false, latency: 50 };
     let names = workloads.iter().flat_map(|it| it.volumes.clone());
     let volume = |name: String| {
         let shared = shared.contains(&name.as_str());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bulkhead::api::driver_report::PathState;
 use bulkhead::api::fencing::PolicyMode;
 
 use crate::api::Kind;
@@ -54,6 +55,12 @@ impl Schedule {
         let crash_point = draft.crash_point();
         if draft.pick(3) == 1 {
             draft.people(failed);
+        }
+        if draft.pick(3) == 1 {
+            draft.bad_path(failed);
+        }
+        if draft.pick(3) == 1 {
+            draft.bad_program(failed);
         }
         let events = draft.events;
         let last = events.iter().filter_map(|(when, _)| if let When::At(at) = when { Some(*at) } else { None }).max();
@@ -260,6 +267,44 @@ impl Draft<'_> {
                 let end = self.after(when, SECOND, 90 * SECOND);
                 self.events.push((end, Fault::Person(ends)));
             }
+        }
+    }
+
+    /// A node does not reach an array, or several, or none of them does; or nobody can tell. And it may again.
+    fn bad_path(&mut self, failed: Millis) {
+        let when = match self.pick(3) {
+            0 => self.some_time(failed),
+            _ => When::At(self.between(5 * SECOND, failed)),
+        };
+        let driver = one_of(self.chance, &self.shape.drivers).name;
+        let all = self.shape.nodes.clone();
+        let nodes = match self.pick(6) {
+            0 => all,
+            1 => vec![one_of(self.chance, &all), one_of(self.chance, &all)],
+            _ => vec![one_of(self.chance, &all)],
+        };
+        self.events.push((when, Fault::TellPaths(driver.clone(), nodes.clone(), PathState::Disconnected)));
+        if self.pick(3) == 1 {
+            let doubt = self.after(when, SECOND, 60 * SECOND);
+            self.events.push((doubt, Fault::TellPaths(driver.clone(), nodes, PathState::Unknown)));
+        }
+        if self.pick(4) > 0 {
+            let end = self.after(when, 2 * SECOND, 200 * SECOND);
+            self.events.push((end, Fault::TellPaths(driver, Vec::new(), PathState::Unknown)));
+        }
+    }
+
+    /// The program of a workload fails, wherever it runs; a node plugin's too. And it may be mended.
+    fn bad_program(&mut self, failed: Millis) {
+        let workload = one_of(self.chance, &self.shape.workloads).name;
+        let when = match self.pick(2) {
+            0 => self.some_time(failed),
+            _ => When::At(self.between(2 * SECOND, failed)),
+        };
+        self.events.push((when, Fault::FailProgram(workload.clone())));
+        if self.pick(3) > 0 {
+            let end = self.after(when, 2 * SECOND, 200 * SECOND);
+            self.events.push((end, Fault::MendProgram(workload)));
         }
     }
 

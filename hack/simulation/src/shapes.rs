@@ -6,6 +6,7 @@ use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use serde_json::{Value, json};
 
 use crate::chance::{Chance, Choice};
+use crate::oracle::programs::plugin;
 use crate::shape::{Driver, Owner, Placement, Shape, VolumeShape, Workload, one_of, policy};
 
 /// A shape by chance.
@@ -21,7 +22,8 @@ pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
         let driver = one_of(chance, &drivers).name;
         volumes.insert(format!("v{index}"), VolumeShape { driver, shared: chance.one_in(c, 3) });
     }
-    let workloads = workloads(chance, &volumes, nodes);
+    let mut workloads = workloads(chance, &volumes, nodes);
+    workloads.extend(chance.one_in(c, 3).then(|| node_plugin(&drivers[0].name)));
     let policies = policies(chance, &workloads, &drivers);
     let mut shape = Shape::new(nodes, drivers, volumes, workloads, policies);
     shape.admission_missing = chance.one_in(c, 6);
@@ -34,7 +36,21 @@ fn driver(chance: &mut dyn Chance, name: &str) -> Driver {
         name: name.into(),
         has_sidecar: !chance.one_in(c, 20),
         lists: !chance.one_in(c, 12),
+        tells_io: chance.one_in(c, 3),
         latency: one_of(chance, &[50, 50, 5, 400, 2000, 8000]),
+    }
+}
+
+/// The node plugin of a driver, on the node where most workloads are.
+pub(crate) fn node_plugin(driver: &str) -> Workload {
+    Workload {
+        name: plugin(driver),
+        owner: Owner::Plugin,
+        volumes: Vec::new(),
+        placement: Placement::Named(0),
+        home: 0,
+        priority: 2000,
+        is_protected: false,
     }
 }
 
@@ -113,8 +129,18 @@ pub(crate) fn spec(chance: &mut dyn Chance, drivers: &[Driver]) -> Value {
     fencing["callTimeout"] = json!(one_of(chance, if slow { &["30s"] } else { &["30s", "30s", "5s", "2s"] }));
     let volume_taints: &[&str] = one_of(chance, &[&["VolumeNotUsable"], &["VolumeNotUsable"], &[]]);
     json!({
-        "triggers": { "volumeTaints": volume_taints },
-        "detection": { "kubelet": { "decisiveAfter": one_of(chance, &["0s", "0s", "0s", "4s"]) } },
+        "triggers": {
+            "volumeTaints": volume_taints,
+            "driverPluginDown": one_of(chance, &["TaintNode", "Ignore"]),
+            "crashLoop": { "maxDeletes": one_of(chance, &[1, 2, 3]), "window": one_of(chance, &["60s", "5m", "1h"]) },
+        },
+        "detection": {
+            "kubelet": { "decisiveAfter": one_of(chance, &["0s", "0s", "0s", "4s"]) },
+            "storage": {
+                "ioInProgressCheck": one_of(chance, &["Enabled", "Enabled", "Disabled"]),
+                "whenIOInProgress": one_of(chance, &["VetoUnlessNodeFailed", "VetoUnlessNodeFailed", "Veto"]),
+            },
+        },
         "fencing": fencing,
         "limits": {
             "maxNodes": one_of(chance, &[1, 1, 2]), "cooldown": one_of(chance, &["60s", "60s", "0s"]),

@@ -16,7 +16,7 @@ use crate::api::{Op, Refusal, Written};
 use crate::process::Pid;
 use crate::shape::{handle, volumes_of};
 use crate::time::{MINUTE, Millis, SECOND, millis};
-use crate::world::World;
+use crate::world::{Purpose, World};
 
 /// A node that has been heard of for this long without a pause is well beyond doubt.
 const WELL: Millis = MINUTE;
@@ -46,6 +46,7 @@ impl World {
         for effect in &decision.effects {
             let Protecting::Open(fence) = effect else { continue };
             self.judge_array_outage(pid, fence);
+            self.judge_backend_outage(pid, fence);
             let named = |name: &str| fence.spec.policies.iter().any(|it| it.name == name);
             let policies = self.api.policies.values().filter(|policy| named(&policy.name_any()));
             let outage =
@@ -90,13 +91,15 @@ impl World {
         let boot = request.spec.node.boot_id.clone().unwrap_or_default();
         self.oracle.cut.entry(node.clone()).or_default().insert(boot);
         self.judge_name(request, volume);
+        self.judge_io(request, volume);
     }
 
     /// The server is about to take a write.
     pub(crate) fn notice_write(&mut self, id: u64) {
         let Some(write) = self.writes.get(&id) else { return };
         let (op, sent, pid) = (write.op.clone(), write.sent, write.pid);
-        if let Some(node) = self.destroys(&op).filter(|_| !self.is_for_volumes(&op, sent)) {
+        let is_plan = matches!(write.purpose, Purpose::Plan);
+        if let Some(node) = self.destroys(&op).filter(|_| !self.is_for_volumes(&op, sent) && !self.is_for_paths(&op)) {
             self.judge_health(pid, &node, sent, &name_of(&op));
         }
         if let Some(node) = self.destroys(&op).filter(|_| !matches!(op, Op::CreateFence(_))) {
@@ -107,8 +110,11 @@ impl World {
             Op::CreateFence(fence) | Op::ReplaceFence(fence) => {
                 self.judge_budget(fence);
                 self.judge_plan(pid, fence, sent);
+                self.judge_path(pid, fence, sent);
             }
             Op::DeletePod(pod, Some(0)) | Op::FailPod(pod) => self.judge_release(pod, sent),
+            Op::DeletePod(pod, None) if is_plan => self.judge_reschedule(&op, pod),
+            Op::AddTaint(node, taint) => self.judge_plugin_taint(node, taint, sent),
             Op::DeleteAttachment(attachment) => {
                 let (volume, node) = (attachment.volume().to_owned(), attachment.spec.node_name.clone());
                 let still =
@@ -281,6 +287,7 @@ impl World {
             Op::CreateFence(fence) => {
                 counts.opened += 1;
                 counts.opened_for_volumes += u64::from(fence.spec.plan.is_by_volume());
+                counts.opened_for_paths += u64::from(fence.spec.plan.is_by_path());
             }
             Op::ReplaceFence(fence) => {
                 let begun =

@@ -182,18 +182,7 @@ impl World {
             });
             changed = true;
         }
-        // What runs already is ready again when the kubelet says so.
-        let unready = |world: &Self, it: &Incarnation| {
-            world.api.pods.get(&it.pod).is_some_and(|pod| !pod.is("Ready") && !pod.is_finished())
-        };
-        let running = self.machines[name].running.iter().filter(|it| it.stops_at.is_none() && unready(self, it));
-        for incarnation in running.cloned().collect::<Vec<_>>() {
-            self.api.update::<Pod>(&incarnation.pod, |pod| {
-                if pod.metadata.uid.as_ref() == Some(&incarnation.uid) && !pod.is_finished() {
-                    set_condition(&mut pod.status.conditions, "Ready", "True", now);
-                }
-            });
-        }
+        self.tell_programs(name);
         changed
     }
 

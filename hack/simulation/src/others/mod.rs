@@ -6,6 +6,7 @@ mod attach_detach;
 mod attacher;
 mod kubelet;
 mod lifecycle;
+mod programs;
 mod workloads;
 
 pub use agent::Agent;
