@@ -32,11 +32,19 @@ pub enum Mutant {
     BudgetPerPod,
     /// Paths that are lost for everyone are taken for lost paths.
     ArrayOutageIgnored,
+    /// A proof of power counts though the node was back since.
+    PowerBelieved,
+    /// Whoever cuts off a whole node is asked to for the sake of some volumes.
+    WholeNodeForVolumes,
+    /// A heartbeat that is lost counts, whatever the peers say.
+    PeersUnasked,
+    /// A heartbeat that is lost counts beside a kubelet that is heard.
+    HeartbeatAlone,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 17] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -50,6 +58,10 @@ impl Mutant {
         Self::IoIgnored,
         Self::BudgetPerPod,
         Self::ArrayOutageIgnored,
+        Self::PowerBelieved,
+        Self::WholeNodeForVolumes,
+        Self::PeersUnasked,
+        Self::HeartbeatAlone,
     ];
 }
 

@@ -40,6 +40,8 @@ counts! {
     opened_for_volumes,
     /// Incidents of a lost path that were opened.
     opened_for_paths,
+    /// Nodes declared failed before Kubernetes gave them up.
+    declared_early,
     /// Pods that stayed though their volumes were tainted.
     unmoved,
     /// Passes that found volumes of too many nodes tainted.
@@ -66,6 +68,10 @@ counts! {
     verified,
     /// Proofs of class Acknowledged.
     acknowledged,
+    /// Proofs of class PowerOff.
+    powered_off,
+    /// Of these, those that were taken back as somebody gave the node its power.
+    power_restored,
     /// Pods deleted with grace 0 by us.
     released,
     /// Of these, pods that had been asked to end.

@@ -11,7 +11,7 @@ use crate::api::Kind;
 use crate::array::Mood;
 use crate::begin::{csi_node, registered};
 use crate::chance::Chance;
-use crate::others::{Actor, Power};
+use crate::others::{Actor, FencerMood, Power};
 use crate::people::Person;
 use crate::process::Pid;
 use crate::time::{Millis, wall};
@@ -30,6 +30,14 @@ pub enum Fault {
     Disconnect(String),
     /// It does again.
     Reconnect(String),
+    /// The beats of a node's agent reach no controller.
+    Unhear(String),
+    /// Nor does any peer reach it: its agent has ended, or its network.
+    Mute(String),
+    /// All of its network is as it was, but for its kubelet.
+    Hear(String),
+    /// The program that switches nodes off behaves so from now on.
+    Fencer(FencerMood),
     /// A machine boots.
     Reboot(String),
     /// Somebody deletes the Node.
@@ -107,18 +115,19 @@ impl World {
                     machine.power = Power::Running;
                 }
             }),
-            Fault::Disconnect(node) => self.machine(node, |machine| machine.is_connected = false),
-            Fault::Reconnect(node) => self.machine(node, |machine| machine.is_connected = true),
-            Fault::Reboot(node) => {
-                self.machine(node, |machine| {
-                    machine.power = Power::Running;
-                    machine.is_connected = true;
-                    machine.running.clear();
-                    machine.hangs.clear();
-                    machine.boot += 1;
-                });
-                self.register(node);
+            Fault::Unhear(node) => self.machine(node, |machine| machine.network.is_unheard = true),
+            Fault::Mute(node) => self.machine(node, |machine| machine.network.is_cut = true),
+            Fault::Hear(node) => self.machine(node, |machine| machine.network.mend()),
+            Fault::Fencer(mood) => {
+                self.others.power.set(mood);
+                self.wake(Actor::PowerFencer, now + 1);
             }
+            Fault::Disconnect(node) => self.machine(node, |machine| machine.is_connected = false),
+            Fault::Reconnect(node) => self.machine(node, |machine| {
+                machine.is_connected = true;
+                machine.network.mend();
+            }),
+            Fault::Reboot(node) => self.boot(node),
             Fault::DeleteNode(node) => {
                 if let Some(object) = self.api.get::<Node>(node) {
                     self.api.delete::<Node>(node, &object.uid().unwrap_or_default(), now);
@@ -250,13 +259,27 @@ impl World {
         self.notice_paths(driver);
     }
 
-    fn machine(&mut self, node: &str, change: impl FnOnce(&mut crate::others::Machine)) {
+    /// A machine boots, with its network.
+    pub(crate) fn boot(&mut self, node: &str) {
+        self.machine(node, |machine| {
+            machine.power = Power::Running;
+            machine.is_connected = true;
+            machine.network.mend();
+            machine.running.clear();
+            machine.hangs.clear();
+            machine.boot += 1;
+        });
+        self.register(node);
+    }
+
+    pub(crate) fn machine(&mut self, node: &str, change: impl FnOnce(&mut crate::others::Machine)) {
         let now = self.now;
         let Some(machine) = self.machines.get_mut(node) else { return };
         change(machine);
         let well = machine.power == Power::Running && machine.is_connected && !self.api.down;
         machine.well_since = if well { machine.well_since.or(Some(now)) } else { None };
         machine.renews_at = machine.renews_at.min(now);
+        machine.network.notice(machine.power == Power::Running, now);
     }
 
     /// A kubelet that starts registers its Node and its drivers if they are not there.

@@ -26,6 +26,7 @@ pub mod schedule;
 pub mod shape;
 mod shapes;
 pub mod shrink;
+mod stories;
 pub mod time;
 pub mod world;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bulkhead::api::driver_report::PathState;
 use bulkhead::api::fence_request::IO_IN_PROGRESS;
-use bulkhead::api::fencing::{PolicyMode, Proof};
+use bulkhead::api::fencing::{FenceMethodType, PolicyMode, Proof};
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{DRY_RUN, NodeFence, Phase, PodAction};
 use bulkhead::api::units;
@@ -18,7 +18,7 @@ use crate::chance::{Chance, Seeded};
 use crate::counts::Counts;
 use crate::faults::Fault;
 use crate::oracle::Violation;
-use crate::others::Power;
+use crate::others::{FencerMood, Power};
 use crate::people::Person;
 use crate::schedule::{Schedule, When};
 use crate::time::{MINUTE, Millis, SECOND};
@@ -140,6 +140,7 @@ fn calm(world: &mut World, chance: &mut dyn Chance) {
     all.extend(people.map(Fault::Person));
     all.extend(world.shape.nodes.iter().map(|node| Fault::Person(Person::Approve(node.clone()))));
     all.extend(world.shape.workloads.iter().map(|it| Fault::MendProgram(it.name.clone())));
+    all.push(Fault::Fencer(FencerMood::default()));
     let told = world.arrays.keys().cloned().collect::<Vec<_>>();
     all.extend(told.into_iter().map(|driver| Fault::TellPaths(driver, Vec::new(), PathState::Unknown)));
     all.iter().for_each(|fault| world.perform(Task::Fault(Box::new(fault.clone())), chance));
@@ -248,6 +249,10 @@ impl World {
         let status = fence.status.iter().flat_map(|status| &status.volumes);
         let status = status.into_iter().find(|it| it.episode == row.episode && it.name == volume);
         let reason = status.and_then(|status| status.reason.clone()).unwrap_or_default();
+        let has_external = row.methods.iter().any(|method| method.type_ == FenceMethodType::External);
+        if has_external && !fence.spec.plan.is_by_volume() && !fence.spec.plan.is_by_path() {
+            return false;
+        }
         let driver = self.shape.drivers.iter().find(|driver| Some(&driver.name) == row.driver.as_ref());
         let without = driver.is_none_or(|driver| !driver.has_sidecar || !driver.lists);
         // A policy that was made stricter after the first call: what was published before it, nobody has read.

@@ -32,6 +32,13 @@ pub struct Driver {
     pub latency: u64,
 }
 
+/// A program that switches nodes off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PowerShape {
+    /// It switches them on when it is told to give the access back.
+    pub gives_back: bool,
+}
+
 /// A PersistentVolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeShape {
@@ -108,6 +115,10 @@ pub struct Shape {
     pub policies: Vec<ResiliencyPolicy>,
     /// Admission for attachments is not installed.
     pub admission_missing: bool,
+    /// The agents send heartbeats.
+    pub beats: bool,
+    /// The program that switches nodes off, for method External, if there is one.
+    pub power: Option<PowerShape>,
     statics: Statics,
 }
 
@@ -165,7 +176,17 @@ impl Shape {
     ) -> Self {
         let nodes = (0..nodes).map(|number| format!("n{number}")).collect();
         let statics = Statics::new(&drivers, &volumes);
-        Self { nodes, drivers, volumes, workloads, policies, admission_missing: false, statics }
+        Self {
+            nodes,
+            drivers,
+            volumes,
+            workloads,
+            policies,
+            admission_missing: false,
+            beats: false,
+            power: None,
+            statics,
+        }
     }
 
     /// Three nodes, one driver, a database with one volume and a queue with two on the first node.

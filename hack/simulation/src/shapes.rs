@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::chance::{Chance, Choice};
 use crate::oracle::programs::plugin;
-use crate::shape::{Driver, Owner, Placement, Shape, VolumeShape, Workload, one_of, policy};
+use crate::others::POWER;
+use crate::shape::{Driver, Owner, Placement, PowerShape, Shape, VolumeShape, Workload, one_of, policy};
 
 /// A shape by chance.
 pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
@@ -24,9 +25,12 @@ pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
     }
     let mut workloads = workloads(chance, &volumes, nodes);
     workloads.extend(chance.one_in(c, 3).then(|| node_plugin(&drivers[0].name)));
-    let policies = policies(chance, &workloads, &drivers);
+    let power = chance.one_in(c, 4).then(|| PowerShape { gives_back: chance.one_in(c, 2) });
+    let policies = policies(chance, &workloads, (&drivers, power));
     let mut shape = Shape::new(nodes, drivers, volumes, workloads, policies);
     shape.admission_missing = chance.one_in(c, 6);
+    shape.beats = chance.one_in(c, 3);
+    shape.power = power;
     shape
 }
 
@@ -99,23 +103,36 @@ fn workloads(chance: &mut dyn Chance, volumes: &BTreeMap<String, VolumeShape>, n
     workloads
 }
 
-fn policies(chance: &mut dyn Chance, workloads: &[Workload], drivers: &[Driver]) -> Vec<ResiliencyPolicy> {
+fn policies(chance: &mut dyn Chance, workloads: &[Workload], fencers: Fencers) -> Vec<ResiliencyPolicy> {
     let c = Choice::Shape;
     let protected: Vec<&str> = workloads.iter().filter(|it| it.is_protected).map(|it| it.name.as_str()).collect();
     if protected.is_empty() {
-        return vec![policy("all", &["nobody"], &spec(chance, drivers))];
+        return vec![policy("all", &["nobody"], &spec(chance, fencers))];
     }
-    let mut policies = vec![policy("all", &protected, &spec(chance, drivers))];
+    let mut policies = vec![policy("all", &protected, &spec(chance, fencers))];
     if chance.one_in(c, 4) {
-        policies.push(policy("more", &[one_of(chance, &protected)], &spec(chance, drivers)));
+        policies.push(policy("more", &[one_of(chance, &protected)], &spec(chance, fencers)));
     }
     policies
 }
 
+/// Who can cut nodes off: sidecars of drivers, and whoever switches nodes off.
+type Fencers<'a> = (&'a [Driver], Option<PowerShape>);
+
 /// The spec of a policy, selector aside.
-pub(crate) fn spec(chance: &mut dyn Chance, drivers: &[Driver]) -> Value {
+pub(crate) fn spec(chance: &mut dyn Chance, (drivers, power): Fencers) -> Value {
     let c = Choice::Shape;
+    let external = json!({ "type": "External", "external": { "fencerName": POWER } });
+    let unpublish = json!({ "type": "Unpublish" });
     let mut fencing = match chance.pick(c, 8) {
+        _ if power.is_some() && !chance.one_in(c, 4) => match chance.pick(c, 4) {
+            1 => json!({ "minimumProof": "PowerOff", "methods": [external] }),
+            2 => json!({ "minimumProof": "Verified", "methods": [external, unpublish] }),
+            3 => json!({ "minimumProof": "Verified", "methods": [unpublish], "drivers": [
+                { "name": one_of(chance, drivers).name, "minimumProof": "PowerOff", "methods": [external] },
+            ] }),
+            _ => json!({ "minimumProof": "Verified", "methods": [unpublish, external] }),
+        },
         1 | 2 => json!({ "minimumProof": "Acknowledged" }),
         3 => json!({ "minimumProof": "None", "acknowledgeRisk": "DoubleWriters" }),
         4 => json!({ "minimumProof": "Acknowledged", "methods": [{ "type": "Detach" }, { "type": "Unpublish" }] }),

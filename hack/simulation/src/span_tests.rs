@@ -10,6 +10,7 @@ use crate::chance::Prompt;
 use crate::faults::Fault;
 use crate::run::rest;
 use crate::shape::{Driver, Owner, Placement, Shape, VolumeShape, Workload, policy};
+use crate::stories::five_that_beat;
 use crate::time::{MINUTE, Millis, SECOND};
 use crate::world::{Task, World};
 
@@ -92,4 +93,33 @@ fn twenty_volumes_of_ten_seconds_take_about_ten_seconds() {
     println!("a fence of 10 s: 1 volume in {one} ms, 20 volumes in {twenty} ms");
     assert!((10 * SECOND..=14 * SECOND).contains(&one), "{one} ms");
     assert!(twenty <= one + SECOND, "20 volumes take {twenty} ms, one takes {one} ms");
+}
+
+/// A node whose network is cut for so long, its way to the storage aside.
+fn cut_off(seconds: u64) -> World {
+    let mut world = World::new(Arc::new(five_that_beat()));
+    at(&mut world, FAILS, Fault::Mute("n0".into()));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + seconds * SECOND, Fault::Reconnect("n0".into()));
+    world
+}
+
+#[test]
+fn a_network_that_is_cut_for_ten_seconds_fails_nobody() {
+    for seconds in 1..=10 {
+        let mut world = cut_off(seconds);
+        assert!(world.run_until(FAILS + 2 * MINUTE, &mut Prompt), "{seconds} s: {:?}", world.oracle.violations);
+        assert_eq!(world.counts.opened, 0, "{seconds} s");
+    }
+}
+
+#[test]
+fn pods_of_a_node_that_nobody_hears_of_go_before_kubernetes_gives_it_up() {
+    let mut world = cut_off(120);
+    while world.counts.released < 2 && world.now < FAILS + MINUTE {
+        assert!(world.step(&mut Prompt), "{:?}", world.oracle.violations);
+    }
+    println!("released {} ms after the cut", world.now - FAILS);
+    assert!(world.now <= FAILS + 25 * SECOND, "{} ms", world.now - FAILS);
+    assert_eq!(world.counts.declared_early, 1);
 }

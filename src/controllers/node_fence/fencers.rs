@@ -8,6 +8,7 @@ use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult
 use crate::api::fencing::{FenceMethodType, PlannedMethod, Proof};
 use crate::api::node_fence::VolumeStatusState;
 use crate::api::time::{self, Now};
+use crate::mutants::{self, Mutant};
 
 use super::decide::{AskKey, Asked, Seen};
 use super::io;
@@ -117,7 +118,7 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
 /// run there, and nobody has asked for their end.
 fn is_of_node(seen: &Seen) -> bool {
     let plan = &seen.fence.spec.plan;
-    !plan.is_by_volume() && !plan.is_by_path()
+    !plan.is_by_volume() && !plan.is_by_path() || mutants::is_on(Mutant::WholeNodeForVolumes)
 }
 
 fn is_refused(seen: &Seen, row: &VolumeRow, fencer: &str) -> bool {

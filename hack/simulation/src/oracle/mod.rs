@@ -1,12 +1,16 @@
-//! What must hold after every step, whatever happened: `I1` to `I8` and `I11` to `I14`. It looks at the machines, the array and the API
+//! What must hold after every step, whatever happened: `I1` to `I8` and `I11` to `I15`. It looks at the machines, the array and the API
 //! server themselves, never at what a program under test believes, but for what that program could know.
 
 mod effects;
+mod heartbeats;
 mod holds;
 mod incidents;
 mod io;
 mod paths;
+mod power;
 pub(crate) mod programs;
+mod proofs;
+mod records;
 mod recovery;
 mod volumes;
 mod writers;

@@ -11,7 +11,7 @@ use crate::shape::{handle, volumes_of};
 use crate::time::{Millis, SECOND, micro, stamp};
 use crate::world::World;
 
-use super::Actor;
+use super::{Actor, Network};
 
 /// How often a kubelet renews its Lease.
 const RENEW: Millis = 10 * SECOND;
@@ -44,6 +44,8 @@ pub struct Machine {
     pub running: Vec<Incarnation>,
     /// Volumes that do not answer there: what waits for them cannot be stopped.
     pub hangs: BTreeSet<String>,
+    /// What its host network carries beside.
+    pub network: Network,
     /// Since when its kubelet has been heard of without a pause; for the oracle.
     pub well_since: Option<Millis>,
     /// When its Lease is due.
@@ -75,6 +77,7 @@ impl Machine {
             is_connected: true,
             running: Vec::new(),
             hangs: BTreeSet::new(),
+            network: Network::default(),
             well_since: None,
             renews_at: 0,
         }

@@ -40,7 +40,7 @@ impl World {
         if self.api.down {
             return self.schedule(self.now + 2 * SECOND, Task::Start(pid));
         }
-        self.processes[pid].start(pid);
+        self.processes[pid].start(pid, self.now);
         match self.processes[pid].role {
             Role::Controller => {
                 self.controllers[pid] = Controller::default();
