@@ -14,6 +14,7 @@ use crate::time::{Millis, SECOND, millis};
 use crate::world::{Purpose, Task, World};
 
 use super::controller::{Acting, Effect, NodePass};
+use super::hearing::ASK_EVERY;
 use super::queue::Key;
 use super::{Pid, Role};
 
@@ -98,9 +99,10 @@ impl World {
             (None, _) if acting.changed => Ok(Some(Duration::from_millis(100))),
             (None, _) => {
                 let quiet = self.controllers[pid].quiet.get(key).copied().unwrap_or(0);
+                let most = if self.is_asking_peers() { ASK_EVERY } else { IDLE_MAX };
                 let stretch = |wait: Duration| {
                     let wait = millis(wait);
-                    Duration::from_millis((wait << quiet.min(4)).min(IDLE_MAX.max(wait)))
+                    Duration::from_millis((wait << quiet.min(4)).min(most.max(wait)))
                 };
                 Ok(acting.look_again.map(|wait| if quiet > 1 { stretch(wait) } else { wait }))
             }

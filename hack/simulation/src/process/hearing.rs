@@ -9,7 +9,7 @@ use bulkhead::controllers::resiliency_policy::heartbeat::{self, Heartbeat};
 use bulkhead::heartbeat::verdict::PEERS_MIN;
 
 use crate::others::Machine;
-use crate::time::{Millis, SECOND, millis};
+use crate::time::{MINUTE, Millis, SECOND, millis};
 use crate::world::World;
 
 use super::Pid;
@@ -18,6 +18,10 @@ use super::Pid;
 const BEAT: Millis = SECOND;
 /// How long a round of questions lasts at most.
 const ROUND: Millis = 1_200;
+/// How soon the peers are asked again; each time there is something new to decide on.
+pub(super) const ASK_EVERY: Millis = 2 * SECOND;
+/// Kubernetes itself has given a node up after that.
+const ASKED_FOR: Millis = MINUTE;
 /// What the peers said is of a round that began this long ago at most: they are asked again 2 s after the last answer.
 pub(crate) const SAID_FOR: Millis = 3_400;
 /// More peers are not asked.
@@ -28,6 +32,12 @@ impl World {
     pub(crate) fn heartbeats(&self, pid: Pid) -> BTreeMap<String, Heartbeat> {
         let machines = self.machines.iter().filter(|_| self.shape.beats);
         machines.map(|(name, machine)| (name.clone(), self.heard(pid, machine).unwrap_or_default())).collect()
+    }
+
+    /// Whether the peers of a node are being asked, and it matters.
+    pub(super) fn is_asking_peers(&self) -> bool {
+        let silent = self.machines.values().filter_map(|machine| machine.network.unheard_since);
+        self.shape.beats && silent.into_iter().any(|since| self.now < since + ASKED_FOR)
     }
 
     /// `None` for one that was never heard by this process.

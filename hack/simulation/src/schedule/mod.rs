@@ -5,6 +5,7 @@ mod storage;
 
 use std::sync::Arc;
 
+use bulkhead::api::driver_report::PathState;
 use bulkhead::api::fencing::PolicyMode;
 
 use crate::api::Kind;
@@ -129,6 +130,11 @@ impl Draft<'_> {
         // What cuts the kubelet off may cut the rest of the host's network too; who reconnects it mends both.
         if self.shape.beats && matches!(gone, Fault::Disconnect(_)) && self.pick(3) > 0 {
             self.at(at, Fault::Mute(node.clone()));
+            if self.pick(4) == 1 {
+                let driver = one_of(self.chance, &self.shape.drivers).name;
+                let lost = Fault::TellPaths(driver, vec![node.clone()], PathState::Disconnected);
+                self.at(at + 2 * SECOND, lost);
+            }
         }
         if self.pick(2) == 1 {
             let when = match self.pick(3) {
