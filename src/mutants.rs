@@ -26,11 +26,25 @@ pub enum Mutant {
     HoldIgnored,
     /// Leadership is asked for when a pass begins, not at its writes.
     LeaseCheckedOnce,
+    /// Nobody minds I/O in progress.
+    IoIgnored,
+    /// The budget of crash loops counts pods, not those who make them.
+    BudgetPerPod,
+    /// Paths that are lost for everyone are taken for lost paths.
+    ArrayOutageIgnored,
+    /// A proof of power counts though the node was back since.
+    PowerBelieved,
+    /// Whoever cuts off a whole node is asked to for the sake of some volumes.
+    WholeNodeForVolumes,
+    /// A heartbeat that is lost counts, whatever the peers say.
+    PeersUnasked,
+    /// A heartbeat that is lost counts beside a kubelet that is heard.
+    HeartbeatAlone,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 17] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -41,6 +55,13 @@ impl Mutant {
         Self::BrakeCountedPerPass,
         Self::HoldIgnored,
         Self::LeaseCheckedOnce,
+        Self::IoIgnored,
+        Self::BudgetPerPod,
+        Self::ArrayOutageIgnored,
+        Self::PowerBelieved,
+        Self::WholeNodeForVolumes,
+        Self::PeersUnasked,
+        Self::HeartbeatAlone,
     ];
 }
 

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::fence_request::RequestedVolume;
 use crate::api::resiliency_policy::CheckSwitch;
+use crate::mutants::{self, Mutant};
 
 use super::decide::Seen;
 
@@ -42,7 +43,7 @@ pub enum Verdict {
 
 /// Whether the fence of a volume may be begun, by what was answered in this pass.
 pub fn verdict(seen: &Seen, volume: &RequestedVolume) -> Verdict {
-    if !is_wanted(seen) {
+    if !is_wanted(seen) || mutants::is_on(Mutant::IoIgnored) {
         return Verdict::Begin;
     }
     match &seen.busy {

@@ -48,6 +48,9 @@ pub(crate) fn begin(world: &mut World) {
     for (index, driver) in shape.drivers.iter().enumerate() {
         world.wake(Actor::Resync(driver.name.clone()), period(index + 1, MINUTE));
     }
+    if shape.power.is_some() {
+        world.wake(Actor::PowerFencer, 1);
+    }
     for (index, actor) in [Actor::Lifecycle, Actor::Garbage, Actor::AttachDetach].into_iter().enumerate() {
         world.wake(actor, period(index, 5 * SECOND));
     }

@@ -25,7 +25,7 @@ impl World {
             .iter()
             .map(|(id, it)| (id, (it.pid, it.life, &it.key, &it.op, &it.purpose, relative(it.deadline), &it.outcome)))
             .collect();
-        let others = (&self.others.attach_detach, &self.others.attachers, &self.others.lifecycle);
+        let others = (&self.others.attach_detach, &self.others.attachers, &self.others.lifecycle, &self.others.power);
         let programs = (&self.processes, &self.controllers, &self.sidecars);
         let calls = (&self.calls, &self.lists);
         let text = format!(

@@ -38,10 +38,22 @@ counts! {
     opened,
     /// Of these, for the sake of volumes.
     opened_for_volumes,
+    /// Incidents of a lost path that were opened.
+    opened_for_paths,
+    /// Nodes declared failed before Kubernetes gave them up.
+    declared_early,
     /// Pods that stayed though their volumes were tainted.
     unmoved,
     /// Passes that found volumes of too many nodes tainted.
     array_outages,
+    /// Questions whether nodes are doing I/O.
+    asked_about_io,
+    /// Of these, to which the answer was that they are.
+    vetoed,
+    /// Pods moved by us since their program failed.
+    rescheduled,
+    /// Taints set for plugins that were down.
+    plugins_tainted,
     /// Later episodes begun.
     reopened,
     /// Plans that grew.
@@ -56,6 +68,10 @@ counts! {
     verified,
     /// Proofs of class Acknowledged.
     acknowledged,
+    /// Proofs of class PowerOff.
+    powered_off,
+    /// Of these, those that were taken back as somebody gave the node its power.
+    power_restored,
     /// Pods deleted with grace 0 by us.
     released,
     /// Of these, pods that had been asked to end.

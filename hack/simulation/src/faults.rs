@@ -1,5 +1,6 @@
 //! What goes wrong, and right again.
 
+use bulkhead::api::driver_report::{Backend, BackendState, Capability, DriverReport, PathState, UnreachablePair};
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead::api::slim::{CsiNode, Node, Pod};
 use bulkhead::api::volume::{NOT_USABLE, Source};
@@ -10,7 +11,7 @@ use crate::api::Kind;
 use crate::array::Mood;
 use crate::begin::{csi_node, registered};
 use crate::chance::Chance;
-use crate::others::{Actor, Power};
+use crate::others::{Actor, FencerMood, Power};
 use crate::people::Person;
 use crate::process::Pid;
 use crate::time::{Millis, wall};
@@ -29,6 +30,14 @@ pub enum Fault {
     Disconnect(String),
     /// It does again.
     Reconnect(String),
+    /// The beats of a node's agent reach no controller.
+    Unhear(String),
+    /// Nor does any peer reach it: its agent has ended, or its network.
+    Mute(String),
+    /// All of its network is as it was, but for its kubelet.
+    Hear(String),
+    /// The program that switches nodes off behaves so from now on.
+    Fencer(FencerMood),
     /// A machine boots.
     Reboot(String),
     /// Somebody deletes the Node.
@@ -73,6 +82,12 @@ pub enum Fault {
     TaintVolume(String, Vec<String>),
     /// A volume is well again.
     HealVolume(String),
+    /// An array says that it is not reached from these nodes, and from the others it is; or it cannot tell of these.
+    TellPaths(String, Vec<String>, PathState),
+    /// The program of a workload fails wherever it runs.
+    FailProgram(String),
+    /// It does not fail any more.
+    MendProgram(String),
     /// What waits for a volume on a node does not end any more.
     HangVolume(String, String),
     /// A person writes.
@@ -100,18 +115,19 @@ impl World {
                     machine.power = Power::Running;
                 }
             }),
-            Fault::Disconnect(node) => self.machine(node, |machine| machine.is_connected = false),
-            Fault::Reconnect(node) => self.machine(node, |machine| machine.is_connected = true),
-            Fault::Reboot(node) => {
-                self.machine(node, |machine| {
-                    machine.power = Power::Running;
-                    machine.is_connected = true;
-                    machine.running.clear();
-                    machine.hangs.clear();
-                    machine.boot += 1;
-                });
-                self.register(node);
+            Fault::Unhear(node) => self.machine(node, |machine| machine.network.is_unheard = true),
+            Fault::Mute(node) => self.machine(node, |machine| machine.network.is_cut = true),
+            Fault::Hear(node) => self.machine(node, |machine| machine.network.mend()),
+            Fault::Fencer(mood) => {
+                self.others.power.set(mood);
+                self.wake(Actor::PowerFencer, now + 1);
             }
+            Fault::Disconnect(node) => self.machine(node, |machine| machine.is_connected = false),
+            Fault::Reconnect(node) => self.machine(node, |machine| {
+                machine.is_connected = true;
+                machine.network.mend();
+            }),
+            Fault::Reboot(node) => self.boot(node),
             Fault::DeleteNode(node) => {
                 if let Some(object) = self.api.get::<Node>(node) {
                     self.api.delete::<Node>(node, &object.uid().unwrap_or_default(), now);
@@ -148,17 +164,30 @@ impl World {
             Fault::Crash(pid, pause) => self.crash(*pid, *pause),
             Fault::Stop(pid, length) => self.stop(*pid, *length, false),
             Fault::Sleep(pid, length) => self.stop(*pid, *length, true),
-            Fault::SetClock(pid, by) => self.processes[*pid].clocks.ahead += by,
+            Fault::SetClock(pid, by) => {
+                self.oracle.are_clocks_set = true;
+                self.processes[*pid].clocks.ahead += by;
+            }
+            Fault::FailProgram(workload) => {
+                self.failing.insert(workload.clone());
+                self.notice_programs();
+            }
+            Fault::MendProgram(workload) => {
+                self.failing.remove(workload);
+                self.notice_programs();
+            }
             Fault::Relist(pid, kind) => self.relist(*pid, *kind),
             Fault::Resync(driver) => self.attacher_resync(driver, chance),
             Fault::RestartManager => self.others.lifecycle.restart(),
             Fault::EditPolicy(policy) => {
+                self.oracle.policies_edited();
                 self.api.update::<ResiliencyPolicy>(&policy.name_any(), |it| {
                     it.spec = policy.spec.clone();
                     it.metadata.generation = it.metadata.generation.map(|generation| generation + 1);
                 });
             }
             Fault::DeletePolicy(name) => {
+                self.oracle.policies_edited();
                 if let Some(policy) = self.api.get::<ResiliencyPolicy>(name) {
                     self.api.delete::<ResiliencyPolicy>(name, &policy.uid().unwrap_or_default(), now);
                 }
@@ -171,6 +200,7 @@ impl World {
                 self.taint_volume(volume, None);
             }
             Fault::Person(person) => self.person(person),
+            Fault::TellPaths(driver, nodes, state) => self.tell_paths(driver, nodes, *state),
             Fault::HangVolume(volume, node) => {
                 if let Some(machine) = self.machines.get_mut(node) {
                     machine.hangs.insert(volume.clone());
@@ -204,13 +234,52 @@ impl World {
         self.notice_taints(volume);
     }
 
-    fn machine(&mut self, node: &str, change: impl FnOnce(&mut crate::others::Machine)) {
+    /// What a sidecar settles from the answers of its driver, which has the extension.
+    fn tell_paths(&mut self, driver: &str, nodes: &[String], state: PathState) {
+        let since = wall(self.now);
+        let all = u32::try_from(self.shape.nodes.len()).unwrap_or(u32::MAX);
+        let pair = |node: &String| UnreachablePair {
+            node: node.clone(),
+            backend: driver.to_owned(),
+            state,
+            reason: None,
+            since,
+        };
+        let pairs: Vec<_> = nodes.iter().map(pair).collect();
+        self.api.update::<DriverReport>(driver, |report| {
+            let Some(status) = &mut report.status else { return };
+            if !status.capabilities.contains(&Capability::Connectivity) {
+                status.capabilities.push(Capability::Connectivity);
+            }
+            let backend = Backend { name: driver.to_owned(), state: BackendState::Answering, nodes: Some(all), since };
+            status.backends = vec![backend];
+            status.unreachable_pairs = Some(u32::try_from(pairs.len()).unwrap_or(u32::MAX));
+            status.unreachable = pairs;
+        });
+        self.notice_paths(driver);
+    }
+
+    /// A machine boots, with its network.
+    pub(crate) fn boot(&mut self, node: &str) {
+        self.machine(node, |machine| {
+            machine.power = Power::Running;
+            machine.is_connected = true;
+            machine.network.mend();
+            machine.running.clear();
+            machine.hangs.clear();
+            machine.boot += 1;
+        });
+        self.register(node);
+    }
+
+    pub(crate) fn machine(&mut self, node: &str, change: impl FnOnce(&mut crate::others::Machine)) {
         let now = self.now;
         let Some(machine) = self.machines.get_mut(node) else { return };
         change(machine);
         let well = machine.power == Power::Running && machine.is_connected && !self.api.down;
         machine.well_since = if well { machine.well_since.or(Some(now)) } else { None };
         machine.renews_at = machine.renews_at.min(now);
+        machine.network.notice(machine.power == Power::Running, now);
     }
 
     /// A kubelet that starts registers its Node and its drivers if they are not there.

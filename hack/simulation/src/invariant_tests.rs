@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bulkhead::api::fence_request::FenceRequest;
 use bulkhead::api::fencing::Proof;
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{Channel, NodeFence, VOLUME_TAINT, VolumeStatusState};
@@ -12,11 +13,11 @@ use serde_json::json;
 use crate::api::Op;
 use crate::chance::Prompt;
 use crate::faults::Fault;
-use crate::others::{Incarnation, Power};
+use crate::others::{Incarnation, POWER, Power};
 use crate::people::Person;
 use crate::process::queue::Key;
 use crate::run::{rest, settle};
-use crate::shape::{Shape, handle, policy};
+use crate::shape::{PowerShape, Shape, handle, policy};
 use crate::time::{MINUTE, SECOND};
 use crate::world::{Purpose, Task, World};
 
@@ -293,4 +294,88 @@ fn i12_something_is_done_by_force_while_a_person_holds_it() {
     let pod = world.api.get::<Pod>("db-0").unwrap();
     writes(&mut world, Op::DeletePod(pod, Some(0)));
     assert_broken(&world, "I12");
+}
+
+#[test]
+fn i13_a_node_that_writes_is_cut_off_where_that_is_vetoed() {
+    let mut shape = Shape::plain();
+    shape.drivers.iter_mut().for_each(|driver| driver.tells_io = true);
+    let spec = json!({ "detection": { "storage": { "whenIOInProgress": "Veto" } } });
+    shape.policies = vec![policy("all", &["db", "queue"], &spec)];
+    let mut world = World::new(Arc::new(shape));
+    befalls(&mut world, 40 * SECOND, Fault::Disconnect("n0".into()));
+    assert!(world.run_until(3 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
+    let request = world.api.requests.values().next().expect("a request").clone();
+    world.notice_unpublish(2, &request, &request.spec.volumes[0].clone());
+    assert_broken(&world, "I13");
+}
+
+#[test]
+fn i14_a_program_is_moved_more_often_than_its_budget_allows() {
+    let mut world = well();
+    befalls(&mut world, 2 * MINUTE, Fault::FailProgram("db".into()));
+    assert!(world.run_until(3 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
+    for _ in 0..4 {
+        if let Some(pod) = world.api.get::<Pod>("db-0") {
+            writes(&mut world, Op::DeletePod(pod, None));
+        }
+        world.run_until(world.now + 10 * SECOND, &mut Prompt);
+    }
+    assert_broken(&world, "I14");
+}
+
+#[test]
+fn i2_a_node_that_is_called_switched_off_runs_on() {
+    let mut shape = Shape::plain();
+    let external = json!({ "type": "External", "external": { "fencerName": POWER } });
+    let spec = json!({ "fencing": { "minimumProof": "PowerOff", "methods": [external] } });
+    shape.policies = vec![policy("all", &["db", "queue"], &spec)];
+    shape.power = Some(PowerShape { gives_back: false });
+    let mut world = World::new(Arc::new(shape));
+    befalls(&mut world, 40 * SECOND, Fault::Disconnect("n0".into()));
+    assert!(world.run_until(4 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
+    assert_eq!((world.counts.released, world.counts.powered_off), (2, 3));
+    let machine = world.machines.get_mut("n0").unwrap();
+    machine.power = Power::Running;
+    machine.running.push(incarnation("v0", 1));
+    world.arrays.values_mut().next().unwrap().publish(&handle("v0"), "id-n0");
+    let mut attachment = VolumeAttachment::default();
+    attachment.metadata.name = Some("forged".into());
+    attachment.spec.node_name = "n0".into();
+    attachment.spec.source.persistent_volume_name = Some("v0".into());
+    let attachment = world.api.create(attachment, world.now).unwrap();
+    writes(&mut world, Op::DeleteAttachment(attachment));
+    assert_broken(&world, "I2");
+}
+
+#[test]
+fn i3_a_node_that_is_well_is_switched_off_for_the_sake_of_its_volumes() {
+    let mut world = failed_over();
+    let fence = for_volumes(&world, "n1");
+    let _ = world.api.create(*fence, world.now);
+    let mut request = FenceRequest::clone(world.api.requests.values().next().expect("a request"));
+    request.spec.node_name = "n1".into();
+    world.judge_power_off(&request);
+    assert_broken(&world, "I3");
+}
+
+#[test]
+fn i15_a_node_is_declared_failed_that_somebody_hears() {
+    let (unhear, mute) = (Fault::Unhear("n1".into()), Fault::Mute("n1".into()));
+    let away = Fault::Disconnect("n1".into());
+    for (name, faults, is_wrong) in [
+        ("heard", vec![], true),
+        ("reached by its peers", vec![unhear, away.clone()], true),
+        ("its kubelet is heard", vec![mute.clone()], true),
+        ("nobody hears of it", vec![mute, away], false),
+    ] {
+        let mut world = failed_over();
+        let mut fence = fence_of(&world, "n1");
+        fence.spec.plan.evidence.iter_mut().for_each(|it| it.channel = Channel::Agent);
+        faults.into_iter().for_each(|fault| befalls(&mut world, 4 * MINUTE, fault));
+        assert!(world.run_until(4 * MINUTE + 35 * SECOND, &mut Prompt), "{name}: {:?}", world.oracle.violations);
+        world.notice_cluster(0, &Decision { effects: vec![Effect::Open(fence)], ..Decision::default() });
+        let broken: Vec<_> = world.oracle.violations.iter().map(|violation| violation.invariant).collect();
+        assert_eq!(broken.contains(&"I15"), is_wrong, "{name}: {broken:?}");
+    }
 }

@@ -26,6 +26,7 @@ pub mod schedule;
 pub mod shape;
 mod shapes;
 pub mod shrink;
+mod stories;
 pub mod time;
 pub mod world;
 
@@ -35,5 +36,7 @@ pub use shrink::{shrink, tell};
 
 #[cfg(test)]
 mod invariant_tests;
+#[cfg(test)]
+mod span_tests;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bulkhead::api::fencing::{PolicyMode, Proof};
+use bulkhead::api::driver_report::PathState;
+use bulkhead::api::fence_request::IO_IN_PROGRESS;
+use bulkhead::api::fencing::{FenceMethodType, PolicyMode, Proof};
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{DRY_RUN, NodeFence, Phase, PodAction};
 use bulkhead::api::units;
@@ -16,10 +18,9 @@ use crate::chance::{Chance, Seeded};
 use crate::counts::Counts;
 use crate::faults::Fault;
 use crate::oracle::Violation;
-use crate::others::Power;
+use crate::others::{FencerMood, Power};
 use crate::people::Person;
 use crate::schedule::{Schedule, When};
-use crate::shape::Owner;
 use crate::time::{MINUTE, Millis, SECOND};
 use crate::world::{Task, Weather, World};
 
@@ -138,6 +139,10 @@ fn calm(world: &mut World, chance: &mut dyn Chance) {
     let people = people.chain([Person::ResumePolicies, Person::SetMode(PolicyMode::Enforce)]);
     all.extend(people.map(Fault::Person));
     all.extend(world.shape.nodes.iter().map(|node| Fault::Person(Person::Approve(node.clone()))));
+    all.extend(world.shape.workloads.iter().map(|it| Fault::MendProgram(it.name.clone())));
+    all.push(Fault::Fencer(FencerMood::default()));
+    let told = world.arrays.keys().cloned().collect::<Vec<_>>();
+    all.extend(told.into_iter().map(|driver| Fault::TellPaths(driver, Vec::new(), PathState::Unknown)));
     all.iter().for_each(|fault| world.perform(Task::Fault(Box::new(fault.clone())), chance));
     world.tell(|| "CALM".into());
 }
@@ -161,7 +166,7 @@ impl World {
         for pod in self.api.pods.values().filter(|pod| !pod.is_finished()) {
             let Some(node) = pod.spec.node_name.clone().filter(|node| failed(node)) else { continue };
             let Some(workload) = self.shape.workload_of(pod) else { continue };
-            if workload.owner == Owner::DaemonSet || workload.volumes.is_empty() {
+            if workload.owner.is_daemon() || workload.volumes.is_empty() {
                 continue;
             }
             let excuse = self.excuse(&node, pod);
@@ -190,8 +195,10 @@ impl World {
             return Some("its Node is gone: podGC is about to remove it");
         }
         let fence = self.api.fences.get(node)?;
-        let held = fence.status.iter().flat_map(|status| &status.conditions);
-        if held.into_iter().any(|condition| condition.type_ == "Held" && condition.status == "True") {
+        let mut conditions = fence.status.iter().flat_map(|status| &status.conditions);
+        let held = conditions.find(|condition| condition.type_ == "Held" && condition.status == "True");
+        // A veto must end with the I/O.
+        if held.is_some_and(|held| held.reason != IO_IN_PROGRESS || self.is_there_io(|_| true)) {
             return Some("the incident is held");
         }
         let planned = fence.spec.plan.pods.iter().find(|row| Some(&row.uid) == pod.metadata.uid.as_ref());
@@ -205,6 +212,15 @@ impl World {
             return Some("it shares a volume with one that stays");
         }
         let unit = volumes_of_unit(fence, &row.uid);
+        let is_vetoed = |volume: &String| {
+            let rows = status.volumes.iter().filter(|it| it.name == *volume);
+            let is_last =
+                rows.max_by_key(|it| it.episode).is_some_and(|it| it.reason.as_deref() == Some(IO_IN_PROGRESS));
+            is_last && self.is_there_io(|_| true)
+        };
+        if unit.iter().any(is_vetoed) {
+            return Some("the node is doing I/O");
+        }
         let unprovable = unit.iter().any(|volume| self.is_unprovable(fence, volume));
         unprovable.then_some("no proof can be had")
     }
@@ -233,6 +249,10 @@ impl World {
         let status = fence.status.iter().flat_map(|status| &status.volumes);
         let status = status.into_iter().find(|it| it.episode == row.episode && it.name == volume);
         let reason = status.and_then(|status| status.reason.clone()).unwrap_or_default();
+        let has_external = row.methods.iter().any(|method| method.type_ == FenceMethodType::External);
+        if has_external && !fence.spec.plan.is_by_volume() && !fence.spec.plan.is_by_path() {
+            return false;
+        }
         let driver = self.shape.drivers.iter().find(|driver| Some(&driver.name) == row.driver.as_ref());
         let without = driver.is_none_or(|driver| !driver.has_sidecar || !driver.lists);
         // A policy that was made stricter after the first call: what was published before it, nobody has read.
@@ -265,12 +285,13 @@ impl World {
                 left.push(format!("node {} is tainted", node.name_any()));
             }
         }
+        left.extend(self.plugin_taints_left());
         for policy in self.api.policies.values() {
             if policy.metadata.deletion_timestamp.is_some() {
                 left.push(format!("policy {} is being deleted", policy.name_any()));
             }
         }
-        for workload in self.shape.workloads.iter().filter(|workload| workload.owner != Owner::DaemonSet) {
+        for workload in self.shape.workloads.iter().filter(|workload| !workload.owner.is_daemon()) {
             let runs = self.machines.values().flat_map(|machine| &machine.running).any(|it| {
                 it.pod.starts_with(&format!("{}-", workload.name))
                     && self.api.pods.get(&it.pod).is_some_and(|pod| pod.uid().as_ref() == Some(&it.uid))

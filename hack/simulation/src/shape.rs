@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
 
 use crate::chance::{Chance, Choice};
+use crate::oracle::programs::PLUGIN;
 
 /// The only namespace of workloads.
 pub const NAMESPACE: &str = "shop";
@@ -25,8 +26,17 @@ pub struct Driver {
     pub has_sidecar: bool,
     /// Whether it lists published nodes.
     pub lists: bool,
+    /// It says whether a volume is doing I/O, from whichever node.
+    pub tells_io: bool,
     /// How long an unpublish takes, in milliseconds.
     pub latency: u64,
+}
+
+/// A program that switches nodes off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PowerShape {
+    /// It switches them on when it is told to give the access back.
+    pub gives_back: bool,
 }
 
 /// A PersistentVolume.
@@ -49,6 +59,15 @@ pub enum Owner {
     Job,
     /// One on each node; here it has no volumes.
     DaemonSet,
+    /// The same; and it is the node plugin of the driver that its name tells.
+    Plugin,
+}
+
+impl Owner {
+    /// Whether its pods belong to their nodes.
+    pub fn is_daemon(self) -> bool {
+        matches!(self, Self::DaemonSet | Self::Plugin)
+    }
 }
 
 /// Where the pods of a workload go.
@@ -96,6 +115,10 @@ pub struct Shape {
     pub policies: Vec<ResiliencyPolicy>,
     /// Admission for attachments is not installed.
     pub admission_missing: bool,
+    /// The agents send heartbeats.
+    pub beats: bool,
+    /// The program that switches nodes off, for method External, if there is one.
+    pub power: Option<PowerShape>,
     statics: Statics,
 }
 
@@ -153,12 +176,23 @@ impl Shape {
     ) -> Self {
         let nodes = (0..nodes).map(|number| format!("n{number}")).collect();
         let statics = Statics::new(&drivers, &volumes);
-        Self { nodes, drivers, volumes, workloads, policies, admission_missing: false, statics }
+        Self {
+            nodes,
+            drivers,
+            volumes,
+            workloads,
+            policies,
+            admission_missing: false,
+            beats: false,
+            power: None,
+            statics,
+        }
     }
 
     /// Three nodes, one driver, a database with one volume and a queue with two on the first node.
     pub fn plain() -> Self {
-        let driver = Driver { name: "block.example.com".into(), has_sidecar: true, lists: true, latency: 50 };
+        let driver =
+            Driver { name: "block.example.com".into(), has_sidecar: true, lists: true, tells_io: false, latency: 50 };
         let volume = VolumeShape { driver: driver.name.clone(), shared: false };
         let volumes = ["v0", "v1", "v2"].map(|name| (name.to_owned(), volume.clone()));
         let workload = |name: &str, volumes: &[&str], priority| Workload {
@@ -215,7 +249,7 @@ impl Workload {
             Owner::StatefulSet => ("StatefulSet", format!("{}-0", self.name)),
             Owner::Job => ("Job", format!("{}-0", self.name)),
             Owner::ReplicaSet => ("ReplicaSet", format!("{}-{number}", self.name)),
-            Owner::DaemonSet => ("DaemonSet", format!("{}-0", self.name)),
+            Owner::DaemonSet | Owner::Plugin => ("DaemonSet", format!("{}-0", self.name)),
         };
         pod.metadata.name = Some(name);
         pod.metadata.namespace = Some(NAMESPACE.into());
@@ -234,6 +268,13 @@ impl Workload {
         pod.spec.priority = Some(self.priority);
         let volume = |name: &String| Volume { name: name.clone(), source: VolumeSource::Claim(name.clone()) };
         pod.spec.volumes = self.volumes.iter().map(volume).collect();
+        if let Some(driver) = self.name.strip_prefix(PLUGIN).filter(|_| self.owner == Owner::Plugin) {
+            let folder = |name: &str| Volume {
+                name: name.replace('.', "-"),
+                source: VolumeSource::HostPath(format!("/var/lib/kubelet/{name}")),
+            };
+            pod.spec.volumes = vec![folder("plugins_registry"), folder(&format!("plugins/{driver}"))];
+        }
         pod.status.phase = Some("Pending".into());
         pod
     }

@@ -6,7 +6,9 @@ use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use serde_json::{Value, json};
 
 use crate::chance::{Chance, Choice};
-use crate::shape::{Driver, Owner, Placement, Shape, VolumeShape, Workload, one_of, policy};
+use crate::oracle::programs::plugin;
+use crate::others::POWER;
+use crate::shape::{Driver, Owner, Placement, PowerShape, Shape, VolumeShape, Workload, one_of, policy};
 
 /// A shape by chance.
 pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
@@ -21,10 +23,14 @@ pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
         let driver = one_of(chance, &drivers).name;
         volumes.insert(format!("v{index}"), VolumeShape { driver, shared: chance.one_in(c, 3) });
     }
-    let workloads = workloads(chance, &volumes, nodes);
-    let policies = policies(chance, &workloads, &drivers);
+    let mut workloads = workloads(chance, &volumes, nodes);
+    workloads.extend(chance.one_in(c, 3).then(|| node_plugin(&drivers[0].name)));
+    let power = chance.one_in(c, 4).then(|| PowerShape { gives_back: chance.one_in(c, 2) });
+    let policies = policies(chance, &workloads, (&drivers, power));
     let mut shape = Shape::new(nodes, drivers, volumes, workloads, policies);
     shape.admission_missing = chance.one_in(c, 6);
+    shape.beats = chance.one_in(c, 3);
+    shape.power = power;
     shape
 }
 
@@ -34,7 +40,21 @@ fn driver(chance: &mut dyn Chance, name: &str) -> Driver {
         name: name.into(),
         has_sidecar: !chance.one_in(c, 20),
         lists: !chance.one_in(c, 12),
+        tells_io: chance.one_in(c, 3),
         latency: one_of(chance, &[50, 50, 5, 400, 2000, 8000]),
+    }
+}
+
+/// The node plugin of a driver, on the node where most workloads are.
+pub(crate) fn node_plugin(driver: &str) -> Workload {
+    Workload {
+        name: plugin(driver),
+        owner: Owner::Plugin,
+        volumes: Vec::new(),
+        placement: Placement::Named(0),
+        home: 0,
+        priority: 2000,
+        is_protected: false,
     }
 }
 
@@ -83,23 +103,36 @@ fn workloads(chance: &mut dyn Chance, volumes: &BTreeMap<String, VolumeShape>, n
     workloads
 }
 
-fn policies(chance: &mut dyn Chance, workloads: &[Workload], drivers: &[Driver]) -> Vec<ResiliencyPolicy> {
+fn policies(chance: &mut dyn Chance, workloads: &[Workload], fencers: Fencers) -> Vec<ResiliencyPolicy> {
     let c = Choice::Shape;
     let protected: Vec<&str> = workloads.iter().filter(|it| it.is_protected).map(|it| it.name.as_str()).collect();
     if protected.is_empty() {
-        return vec![policy("all", &["nobody"], &spec(chance, drivers))];
+        return vec![policy("all", &["nobody"], &spec(chance, fencers))];
     }
-    let mut policies = vec![policy("all", &protected, &spec(chance, drivers))];
+    let mut policies = vec![policy("all", &protected, &spec(chance, fencers))];
     if chance.one_in(c, 4) {
-        policies.push(policy("more", &[one_of(chance, &protected)], &spec(chance, drivers)));
+        policies.push(policy("more", &[one_of(chance, &protected)], &spec(chance, fencers)));
     }
     policies
 }
 
+/// Who can cut nodes off: sidecars of drivers, and whoever switches nodes off.
+type Fencers<'a> = (&'a [Driver], Option<PowerShape>);
+
 /// The spec of a policy, selector aside.
-pub(crate) fn spec(chance: &mut dyn Chance, drivers: &[Driver]) -> Value {
+pub(crate) fn spec(chance: &mut dyn Chance, (drivers, power): Fencers) -> Value {
     let c = Choice::Shape;
+    let external = json!({ "type": "External", "external": { "fencerName": POWER } });
+    let unpublish = json!({ "type": "Unpublish" });
     let mut fencing = match chance.pick(c, 8) {
+        _ if power.is_some() && !chance.one_in(c, 4) => match chance.pick(c, 4) {
+            1 => json!({ "minimumProof": "PowerOff", "methods": [external] }),
+            2 => json!({ "minimumProof": "Verified", "methods": [external, unpublish] }),
+            3 => json!({ "minimumProof": "Verified", "methods": [unpublish], "drivers": [
+                { "name": one_of(chance, drivers).name, "minimumProof": "PowerOff", "methods": [external] },
+            ] }),
+            _ => json!({ "minimumProof": "Verified", "methods": [unpublish, external] }),
+        },
         1 | 2 => json!({ "minimumProof": "Acknowledged" }),
         3 => json!({ "minimumProof": "None", "acknowledgeRisk": "DoubleWriters" }),
         4 => json!({ "minimumProof": "Acknowledged", "methods": [{ "type": "Detach" }, { "type": "Unpublish" }] }),
@@ -113,8 +146,18 @@ pub(crate) fn spec(chance: &mut dyn Chance, drivers: &[Driver]) -> Value {
     fencing["callTimeout"] = json!(one_of(chance, if slow { &["30s"] } else { &["30s", "30s", "5s", "2s"] }));
     let volume_taints: &[&str] = one_of(chance, &[&["VolumeNotUsable"], &["VolumeNotUsable"], &[]]);
     json!({
-        "triggers": { "volumeTaints": volume_taints },
-        "detection": { "kubelet": { "decisiveAfter": one_of(chance, &["0s", "0s", "0s", "4s"]) } },
+        "triggers": {
+            "volumeTaints": volume_taints,
+            "driverPluginDown": one_of(chance, &["TaintNode", "Ignore"]),
+            "crashLoop": { "maxDeletes": one_of(chance, &[1, 2, 3]), "window": one_of(chance, &["60s", "5m", "1h"]) },
+        },
+        "detection": {
+            "kubelet": { "decisiveAfter": one_of(chance, &["0s", "0s", "0s", "4s"]) },
+            "storage": {
+                "ioInProgressCheck": one_of(chance, &["Enabled", "Enabled", "Disabled"]),
+                "whenIOInProgress": one_of(chance, &["VetoUnlessNodeFailed", "VetoUnlessNodeFailed", "Veto"]),
+            },
+        },
         "fencing": fencing,
         "limits": {
             "maxNodes": one_of(chance, &[1, 1, 2]), "cooldown": one_of(chance, &["60s", "60s", "0s"]),

@@ -1,7 +1,7 @@
 //! The world as one value: everything that is, and an agenda of what comes next. Cloneable, and without any choice of
 //! its own: a random schedule and a model checker can both drive it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bulkhead::api::fence_request::{FenceRequest, FenceResult};
@@ -33,6 +33,8 @@ pub struct World {
     pub api: Api,
     /// Machines by node name.
     pub machines: BTreeMap<String, Machine>,
+    /// Workloads whose program fails wherever it runs.
+    pub failing: BTreeSet<String>,
     /// Arrays by driver name.
     pub arrays: BTreeMap<String, Array>,
     /// The programs under test: controllers first, then sidecars.
@@ -185,6 +187,7 @@ impl World {
             sidecars: Vec::new(),
             others: Others::default(),
             weather: Weather::default(),
+            failing: BTreeSet::new(),
             oracle: Oracle::default(),
             counts: Counts::default(),
             trace: None,

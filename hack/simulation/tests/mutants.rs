@@ -73,3 +73,38 @@ fn mutant_hold_ignored_is_caught() {
 fn mutant_lease_checked_once_is_caught() {
     is_caught(Mutant::LeaseCheckedOnce);
 }
+
+#[test]
+fn mutant_io_ignored_is_caught() {
+    is_caught(Mutant::IoIgnored);
+}
+
+#[test]
+fn mutant_budget_per_pod_is_caught() {
+    is_caught(Mutant::BudgetPerPod);
+}
+
+#[test]
+fn mutant_array_outage_ignored_is_caught() {
+    is_caught(Mutant::ArrayOutageIgnored);
+}
+
+#[test]
+fn mutant_power_believed_is_caught() {
+    is_caught(Mutant::PowerBelieved);
+}
+
+#[test]
+fn mutant_whole_node_for_volumes_is_caught() {
+    is_caught(Mutant::WholeNodeForVolumes);
+}
+
+#[test]
+fn mutant_peers_unasked_is_caught() {
+    is_caught(Mutant::PeersUnasked);
+}
+
+#[test]
+fn mutant_heartbeat_alone_is_caught() {
+    is_caught(Mutant::HeartbeatAlone);
+}

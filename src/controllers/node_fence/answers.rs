@@ -6,7 +6,6 @@ use crate::api::conditions;
 use crate::api::fence_request::{Desired, FenceOutcome, FenceResult};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::VolumeStatusState;
-use crate::api::slim::Node;
 use crate::api::time::{self, Now};
 use crate::mutants::{self, Mutant};
 
@@ -67,8 +66,8 @@ fn worth(seen: &Seen, row: &VolumeRow, answer: &Answer, now: Now) -> Worth {
     let Some(asked) = asked.filter(|asked| asked.round == result.round) else { return Worth::OfAnotherRound };
     // A node without power writes nothing, whatever is being attached to it, for as long as its fencer holds it off.
     if result.proof == Proof::PowerOff {
-        let held = is_last && answer.request.spec.desired == Desired::Fenced && is_still_off(seen);
-        return if held { Worth::Proof } else { Worth::OfAnotherRound };
+        let held = is_last && answer.request.spec.desired == Desired::Fenced && is_still_off(seen, asked.at);
+        return if held || mutants::is_on(Mutant::PowerBelieved) { Worth::Proof } else { Worth::OfAnotherRound };
     }
     // A machine that slept does not know it by its monotonic clock. A wall clock that was set back proves nothing.
     let by_wall = now.wall.signed_duration_since(asked.wall).to_std().unwrap_or_default();
@@ -81,17 +80,10 @@ fn worth(seen: &Seen, row: &VolumeRow, answer: &Answer, now: Now) -> Worth {
     }
 }
 
-/// Whether nothing says that the node had power since: it has not come back, and is no other machine or boot. Else its fencer
-/// is asked anew, whatever it has answered.
-fn is_still_off(seen: &Seen) -> bool {
-    let returned = seen.fence.status.as_ref().and_then(|status| status.timeline.as_ref()?.returned_at).is_some();
-    let frozen = &seen.fence.spec.node;
-    let is_same = |node: &Node| {
-        let boot_id = node.status.node_info.boot_id.as_str();
-        node.metadata.uid.as_deref() == Some(frozen.uid.as_str())
-            && (boot_id.is_empty() || frozen.boot_id.as_deref().is_none_or(|frozen| frozen == boot_id))
-    };
-    !returned && seen.node.as_deref().is_none_or(is_same)
+/// Whether nothing says that the node had power since it was asked: it has not come back, and is no other machine or boot.
+/// Else its fencer is asked anew, whatever it has answered; what it answers then counts.
+fn is_still_off(seen: &Seen, asked: Instant) -> bool {
+    seen.node_changed_at.is_none_or(|changed| asked >= changed)
 }
 
 /// Whether it says enough at all. A fencer that did not write Started first passed no point of no return: that is no answer.

@@ -81,6 +81,9 @@ pub struct Seen {
     pub policies: Vec<Arc<ResiliencyPolicy>>,
     /// Rounds that this process asked for.
     pub asked: BTreeMap<AskKey, Asked>,
+    /// When this process last saw the node as another than before: another object, another boot, or back. A machine that
+    /// was off has power again by then.
+    pub node_changed_at: Option<Instant>,
     /// Whether node, Lease, pods and attachments were read from the API for this pass.
     pub live: bool,
     /// Our out-of-service taint was there as long as it may be, in this episode.

@@ -8,6 +8,7 @@ use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult
 use crate::api::fencing::{FenceMethodType, PlannedMethod, Proof};
 use crate::api::node_fence::VolumeStatusState;
 use crate::api::time::{self, Now};
+use crate::mutants::{self, Mutant};
 
 use super::decide::{AskKey, Asked, Seen};
 use super::io;
@@ -111,7 +112,7 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
         }
         // A node that is well is not switched off for the sake of some volumes: others run there, and nobody has asked for
         // their end.
-        FenceMethodType::External => seen.fence.spec.plan.is_of_node(),
+        FenceMethodType::External => seen.fence.spec.plan.is_of_node() || mutants::is_on(Mutant::WholeNodeForVolumes),
     }
 }
 

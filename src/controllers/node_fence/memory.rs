@@ -29,6 +29,10 @@ pub struct Incident {
     renewed: Option<Option<MicroTime>>,
     /// How much evidence the plan had then.
     evidence: usize,
+    /// The node as it was seen last.
+    sight: Option<Sight>,
+    /// When it was seen to be another.
+    node_changed_at: Option<Instant>,
     out_of_service_spent: bool,
     /// When this process began with the episode.
     begun_at: Option<Instant>,
@@ -41,6 +45,9 @@ pub struct Incident {
     /// The same for FenceRequests, by uid. Their fencer writes them too, so it is the generation that counts.
     requested: BTreeMap<String, (i64, Instant)>,
 }
+
+/// A node as it was seen: uid, boot id, and whether its return is recorded.
+type Sight = (Option<String>, String, bool);
 
 /// What the stores show of an incident.
 pub struct Found {
@@ -89,6 +96,7 @@ impl Incident {
     /// Takes in what the stores show.
     pub fn look(&mut self, found: Found, settings: Settings, now: Now) -> Seen {
         self.begin(&found.fence, now);
+        self.see(found.node.as_deref(), &found.fence, now);
         let renewed = found.lease.and_then(|lease| lease.spec.renew_time.clone());
         Seen {
             node: found.node,
@@ -102,6 +110,7 @@ impl Incident {
             healths: found.healths,
             policies: found.policies,
             asked: self.asked.clone(),
+            node_changed_at: self.node_changed_at,
             live: false,
             out_of_service_spent: self.out_of_service_spent,
             recorded_for: self.recorded_at.map_or(Duration::ZERO, |at| now.mono.saturating_duration_since(at)),
@@ -116,9 +125,12 @@ impl Incident {
         let renewed = live.lease.and_then(|lease| lease.spec.renew_time);
         let identity = |fence: &NodeFence| (fence.metadata.uid.clone(), fence.spec.episode);
         let fence = live.fence.filter(|fence| identity(fence) == identity(&seen.fence));
+        let fence = fence.unwrap_or_else(|| seen.fence.clone());
+        self.see(live.node.as_deref(), &fence, now);
         Seen {
-            fence: fence.unwrap_or_else(|| seen.fence.clone()),
+            fence,
             node: live.node,
+            node_changed_at: self.node_changed_at,
             lease_is_still: self.lease_is_still(renewed),
             pods: live.pods,
             attached_since: self.attached_since(&live.attachments, now),
@@ -226,6 +238,17 @@ impl Incident {
                 true
             }
             Some(first) => *first == renewed,
+        }
+    }
+
+    /// Notes whether the node is another than it was. Of one that is gone nothing is seen.
+    fn see(&mut self, node: Option<&Node>, fence: &NodeFence, now: Now) {
+        let Some(node) = node else { return };
+        let timeline = fence.status.as_ref().and_then(|status| status.timeline.as_ref());
+        let returned = timeline.is_some_and(|timeline| timeline.returned_at.is_some());
+        let sight = (node.metadata.uid.clone(), node.status.node_info.boot_id.clone(), returned);
+        if self.sight.replace(sight.clone()).is_some_and(|before| before != sight) {
+            self.node_changed_at = Some(now.mono);
         }
     }
 

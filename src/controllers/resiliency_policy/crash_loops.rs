@@ -15,6 +15,7 @@ use crate::api::resiliency_policy::{CRASH_LOOP_DELETES_MAX, CrashLoopDelete, Res
 use crate::api::slim::{Node, Pod};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
+use crate::mutants::{self, Mutant};
 
 use super::brakes;
 use super::decide::{self, Cause, Decision, Effect, Seen};
@@ -151,7 +152,11 @@ fn next(
     }
     let recorded = seen.policies.iter().flat_map(|it| &it.status).flat_map(|status| &status.crash_loop_deletes);
     let recorded = recorded.chain(this_pass.recorded.values().flatten());
-    let counted: Vec<_> = recorded.filter(|row| row.owner_uid == owner.uid && counts(row, window, now.wall)).collect();
+    let is_ours = |row: &CrashLoopDelete| match mutants::is_on(Mutant::BudgetPerPod) {
+        true => row.pod_uid == pod.uid(),
+        false => row.owner_uid == owner.uid,
+    };
+    let counted: Vec<_> = recorded.filter(|row| is_ours(row) && counts(row, window, now.wall)).collect();
     let age = |row: &CrashLoopDelete| now.wall.signed_duration_since(row.at);
     let is_due = |row: &&CrashLoopDelete| row.pod_uid == pod.uid() && age(row) < SEND_WITHIN;
     if counted.iter().any(is_due) {

@@ -8,6 +8,7 @@ use crate::api::node_fence::{Channel, Evidence, EvidenceState, LEASE_NOT_RENEWED
 use crate::api::resiliency_policy::DecisiveChannel;
 use crate::api::slim::{Node, Pod};
 use crate::api::time;
+use crate::mutants::{self, Mutant};
 
 use super::heartbeat::{self, Heartbeat};
 use super::select::Effective;
@@ -65,6 +66,7 @@ pub fn declares(
     let decisive = kubelet && long_enough && policies.is_decisive(DecisiveChannel::Kubelet)
         || tainted && policies.is_decisive(DecisiveChannel::Taint);
     let missed = silence.lease_age.is_some_and(|age| age >= heartbeat::TWO_RENEWALS);
+    let missed = missed || mutants::is_on(Mutant::HeartbeatAlone);
     // Heartbeats share the way of the kubelet's word, so they count beside another sign only: the taint, what the array
     // says, or two renewals of the Lease that are missed, which by themselves say nothing yet.
     let lost = silence.heartbeat.is_confirmed(policies.agent_suspect_after());

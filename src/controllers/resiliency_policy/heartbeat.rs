@@ -9,6 +9,7 @@ use crate::api::node_fence::{Channel, Evidence, EvidenceState};
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::Node;
 use crate::api::time;
+use crate::mutants::{self, Mutant};
 
 use super::brakes::{self, Cluster};
 use super::evidence::{self, Silence};
@@ -40,7 +41,7 @@ impl Heartbeat {
 
     /// Whether the peers say so too.
     pub fn is_confirmed(&self, suspect_after: Duration) -> bool {
-        self.is_lost(suspect_after) && self.against.is_some()
+        self.is_lost(suspect_after) && (self.against.is_some() || mutants::is_on(Mutant::PeersUnasked))
     }
 
     /// Whether an agent that cuts its own node off after that loss has done so by now, if it could. It proves nothing.

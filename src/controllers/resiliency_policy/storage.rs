@@ -14,6 +14,7 @@ use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint, StorageEvidence
 use crate::api::slim::Node;
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
+use crate::mutants::{self, Mutant};
 
 use super::decide::{Seen, effective};
 use super::plan::{Draft, Drafting, LiveNode, PodDecision};
@@ -154,7 +155,8 @@ impl<'a> Paths<'a> {
         }
         let rows = self.disconnected(node, reports).into_iter();
         let counts = rows.filter(|(_, report, pair)| {
-            !report.is_out(&pair.backend) && self.restraining(policies, &pair.backend).is_none()
+            let is_restrained = report.is_out(&pair.backend) || self.restraining(policies, &pair.backend).is_some();
+            !is_restrained || mutants::is_on(Mutant::ArrayOutageIgnored)
         });
         counts.map(|(driver, _, pair)| (driver.to_owned(), evidence(pair))).collect()
     }

@@ -5,8 +5,9 @@ use std::fmt::{Debug, Write};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::api::{Api, Table, View};
-use crate::process::controller::{Controller, Views};
+use crate::process::controller::Controller;
 use crate::process::sidecar::Sidecar;
+use crate::process::views::Views;
 use crate::world::{Task, World};
 
 /// How many kinds of objects there are.

@@ -40,7 +40,7 @@ impl Small {
     ];
 
     fn shape(self) -> Shape {
-        let driver = Driver { name: DRIVER.into(), has_sidecar: true, lists: true, latency: 50 };
+        let driver = Driver { name: DRIVER.into(), has_sidecar: true, lists: true, tells_io: false, latency: 50 };
         let volumes = ["v0", "v1"].map(|name| (name.to_owned(), VolumeShape { driver: DRIVER.into(), shared: false }));
         let workload = |name: &str, volumes: &[&str], home| Workload {
             name: name.into(),

@@ -50,6 +50,15 @@ impl World {
     }
 }
 
+impl super::Oracle {
+    /// podGC removes a pod.
+    pub(crate) fn collected(&mut self, pod: &Pod, node: Option<&Node>) {
+        if !node.is_some_and(is_ours) {
+            self.by_others.insert(pod.uid().unwrap_or_default());
+        }
+    }
+}
+
 /// Whether the node carries our out-of-service taint.
 fn is_ours(node: &Node) -> bool {
     let ours = |taint: &Taint| taint.value.as_deref().is_some_and(|value| value.starts_with("bulkhead-"));

@@ -1,9 +1,16 @@
-//! What must hold after every step, whatever happened: `I1` to `I8`, `I11` and `I12`. It looks at the machines, the array and the API
+//! What must hold after every step, whatever happened: `I1` to `I8` and `I11` to `I15`. It looks at the machines, the array and the API
 //! server themselves, never at what a program under test believes, but for what that program could know.
 
 mod effects;
+mod heartbeats;
 mod holds;
 mod incidents;
+mod io;
+mod paths;
+mod power;
+pub(crate) mod programs;
+mod proofs;
+mod records;
 mod recovery;
 mod volumes;
 mod writers;
@@ -54,6 +61,22 @@ pub struct Oracle {
     troubles: BTreeMap<(String, String), Option<Millis>>,
     /// Since when incidents are held, by node.
     held_since: BTreeMap<String, Millis>,
+    /// Until when an array called the path of a node lost, by driver and node; `None` while it does.
+    lost_paths: BTreeMap<(String, String), Option<Millis>>,
+    /// Since when a node writes to a volume without a pause, by volume and node.
+    writing: BTreeMap<(String, String), Millis>,
+    /// Rows of which an unpublish was sent: uid of the request, episode and volume.
+    begun: BTreeSet<(String, i64, String)>,
+    /// When an array last did not say whether there was I/O, by driver.
+    pub(crate) unsaid: BTreeMap<String, Millis>,
+    /// Until when a program failed, by workload; `None` while it does.
+    failed: BTreeMap<String, Option<Millis>>,
+    /// When pods were moved since their program failed, by uid of the owner.
+    moved: BTreeMap<String, Vec<Millis>>,
+    /// Somebody has set a clock.
+    pub(crate) are_clocks_set: bool,
+    /// Somebody has edited or deleted a policy.
+    are_policies_edited: bool,
     /// Rows recorded as Clean: uid of the NodeFence, episode and volume.
     cleaned: BTreeSet<(String, i64, String)>,
 }
@@ -78,6 +101,11 @@ impl Oracle {
         if anew {
             self.published.insert((volume.to_owned(), node_id.to_owned()), at);
         }
+    }
+
+    /// What the policies say is not what they said at the beginning.
+    pub(crate) fn policies_edited(&mut self) {
+        self.are_policies_edited = true;
     }
 
     pub(crate) fn released_by_a_person(&mut self, uid: &str) {

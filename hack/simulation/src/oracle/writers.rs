@@ -20,6 +20,7 @@ impl World {
                 }
             }
         }
+        self.notice_writing(accepted.iter().map(|(volume, _, node, _)| (volume.clone(), node.clone())).collect());
         // The newest first: whoever writes after it is late.
         accepted.sort_by_key(|(_, number, ..)| std::cmp::Reverse(*number));
         for (volume, number, node, uid) in accepted {

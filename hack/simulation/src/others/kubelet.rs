@@ -11,7 +11,7 @@ use crate::shape::{handle, volumes_of};
 use crate::time::{Millis, SECOND, micro, stamp};
 use crate::world::World;
 
-use super::Actor;
+use super::{Actor, Network};
 
 /// How often a kubelet renews its Lease.
 const RENEW: Millis = 10 * SECOND;
@@ -44,6 +44,8 @@ pub struct Machine {
     pub running: Vec<Incarnation>,
     /// Volumes that do not answer there: what waits for them cannot be stopped.
     pub hangs: BTreeSet<String>,
+    /// What its host network carries beside.
+    pub network: Network,
     /// Since when its kubelet has been heard of without a pause; for the oracle.
     pub well_since: Option<Millis>,
     /// When its Lease is due.
@@ -75,6 +77,7 @@ impl Machine {
             is_connected: true,
             running: Vec::new(),
             hangs: BTreeSet::new(),
+            network: Network::default(),
             well_since: None,
             renews_at: 0,
         }
@@ -182,18 +185,7 @@ impl World {
             });
             changed = true;
         }
-        // What runs already is ready again when the kubelet says so.
-        let unready = |world: &Self, it: &Incarnation| {
-            world.api.pods.get(&it.pod).is_some_and(|pod| !pod.is("Ready") && !pod.is_finished())
-        };
-        let running = self.machines[name].running.iter().filter(|it| it.stops_at.is_none() && unready(self, it));
-        for incarnation in running.cloned().collect::<Vec<_>>() {
-            self.api.update::<Pod>(&incarnation.pod, |pod| {
-                if pod.metadata.uid.as_ref() == Some(&incarnation.uid) && !pod.is_finished() {
-                    set_condition(&mut pod.status.conditions, "Ready", "True", now);
-                }
-            });
-        }
+        self.tell_programs(name);
         changed
     }
 

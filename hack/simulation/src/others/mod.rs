@@ -6,6 +6,9 @@ mod attach_detach;
 mod attacher;
 mod kubelet;
 mod lifecycle;
+mod network;
+mod power;
+mod programs;
 mod workloads;
 
 pub use agent::Agent;
@@ -13,6 +16,8 @@ pub use attach_detach::{AttachDetach, attachment_name};
 pub use attacher::Attacher;
 pub use kubelet::{Incarnation, Machine, Power};
 pub use lifecycle::Lifecycle;
+pub use network::Network;
+pub use power::{FencerMood, POWER, PowerFencer};
 
 use std::collections::BTreeMap;
 
@@ -42,6 +47,8 @@ pub enum Actor {
     Workloads,
     /// The scheduler.
     Scheduler,
+    /// The program that switches nodes off.
+    PowerFencer,
 }
 
 /// What they remember.
@@ -55,6 +62,8 @@ pub struct Others {
     pub agents: BTreeMap<String, Agent>,
     /// Attachers by driver.
     pub attachers: BTreeMap<String, Attacher>,
+    /// The program that switches nodes off.
+    pub power: PowerFencer,
     /// Pods made so far.
     pub pods_made: u64,
     /// Incarnations started so far.
@@ -91,6 +100,10 @@ impl World {
                 self.wake(Actor::Scheduler, now + late);
                 self.wake_kubelets(&[name.to_owned()], chance);
             }
+            Kind::Requests if self.shape.power.is_some() => {
+                let late = soon(chance, 200);
+                self.wake(Actor::PowerFencer, now + late);
+            }
             Kind::Fences => {
                 self.wake(Actor::AttachDetach, next_tick(now));
                 let late = soon(chance, 300);
@@ -122,6 +135,7 @@ impl World {
             Actor::Garbage => self.collect_garbage(),
             Actor::Workloads => self.make_pods(chance),
             Actor::Scheduler => self.bind_pods(chance),
+            Actor::PowerFencer => self.power_fencer(chance),
         }
     }
 }

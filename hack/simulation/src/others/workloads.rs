@@ -31,7 +31,7 @@ impl World {
                 Owner::ReplicaSet => !pod.is_terminating() && !pod.is_finished(),
                 _ => true,
             };
-            if workload.owner == Owner::DaemonSet || pods.iter().any(|pod| counts(pod)) {
+            if workload.owner.is_daemon() || pods.iter().any(|pod| counts(pod)) {
                 continue;
             }
             self.others.pods_made += 1;

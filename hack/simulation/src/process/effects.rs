@@ -1,5 +1,4 @@
-//! Carries out what a pass decided, as `act` of the product does: in order, deletions side by side, each write asking
-//! for leadership at its own moment, with the same conclusions from each answer.
+//! Carries out what a pass decided, as `act` of the product does: in order, deletions side by side.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,19 +7,17 @@ use bulkhead::api::node_fence::NodeFence;
 use bulkhead::controllers::node_fence::decide::Effect as Fencing;
 use bulkhead::controllers::node_fence::memory::is_too_late;
 use bulkhead::controllers::resiliency_policy::decide::Effect as Protecting;
-use bulkhead::mutants::{self, Mutant};
 
-use crate::api::{Op, Refusal, Written};
+use crate::api::{Op, Refusal};
 use crate::chance::{Chance, Choice};
 use crate::time::{Millis, SECOND, millis};
-use crate::world::{Purpose, Task, World, Write};
+use crate::world::{Purpose, Task, World};
 
 use super::controller::{Acting, Effect, NodePass};
+use super::hearing::ASK_EVERY;
 use super::queue::Key;
 use super::{Pid, Role};
 
-/// Longest a write may take.
-const WRITE: Millis = 5 * SECOND;
 /// Deletions under way at once.
 const CONCURRENCY: usize = 32;
 /// A pass that finds nothing to do may be late by this much: nobody promises how busy a queue is.
@@ -60,7 +57,7 @@ impl World {
     }
 
     /// Sends what can be sent now; ends the pass when nothing is left.
-    fn go_on(&mut self, pid: Pid, key: &Key, chance: &mut dyn Chance) {
+    pub(super) fn go_on(&mut self, pid: Pid, key: &Key, chance: &mut dyn Chance) {
         loop {
             let life = self.processes[pid].life;
             let Some(acting) = self.controllers[pid].passes.get_mut(key) else { return };
@@ -102,9 +99,10 @@ impl World {
             (None, _) if acting.changed => Ok(Some(Duration::from_millis(100))),
             (None, _) => {
                 let quiet = self.controllers[pid].quiet.get(key).copied().unwrap_or(0);
+                let most = if self.is_asking_peers() { ASK_EVERY } else { IDLE_MAX };
                 let stretch = |wait: Duration| {
                     let wait = millis(wait);
-                    Duration::from_millis((wait << quiet.min(4)).min(IDLE_MAX.max(wait)))
+                    Duration::from_millis((wait << quiet.min(4)).min(most.max(wait)))
                 };
                 Ok(acting.look_again.map(|wait| if quiet > 1 { stretch(wait) } else { wait }))
             }
@@ -220,174 +218,10 @@ impl World {
         };
         self.send(pid, key, op, Purpose::Plan, decided, chance).map(|()| true)
     }
-
-    /// Sends a write, if we lead. It is taken by the server some time later, if it arrives, and answered some time
-    /// after that, if the answer arrives.
-    pub(crate) fn send(
-        &mut self,
-        pid: Pid,
-        key: &Key,
-        op: Op,
-        purpose: Purpose,
-        decided: Millis,
-        chance: &mut dyn Chance,
-    ) -> Result<(), Refusal> {
-        let once = mutants::is_on(Mutant::LeaseCheckedOnce).then_some(Duration::MAX);
-        let left = once.or(self.processes[pid].leads_for(self.now)).ok_or(Refusal::NotLeader)?;
-        if self.crashes_before(pid, chance) {
-            return Err(Refusal::Unknown);
-        }
-        let id = self.post(pid, key, op, purpose, decided, millis(left).min(WRITE), chance);
-        if self.is_crash_point(pid) {
-            self.land(id, chance);
-        }
-        self.crashes_after(pid, chance);
-        Ok(())
-    }
-
-    /// Puts a write on its way.
-    #[allow(clippy::too_many_arguments, reason = "what a write is")]
-    pub(crate) fn post(
-        &mut self,
-        pid: Pid,
-        key: &Key,
-        op: Op,
-        purpose: Purpose,
-        decided: Millis,
-        limit: Millis,
-        chance: &mut dyn Chance,
-    ) -> u64 {
-        let id = self.number();
-        let flight = self.flight(chance);
-        let deadline = self.now + limit.max(1);
-        let life = self.processes[pid].life;
-        let write =
-            Write { pid, life, key: key.clone(), op, purpose, decided, sent: self.now, deadline, outcome: None };
-        self.writes.insert(id, write);
-        match flight {
-            Some(flight) => self.schedule(self.now + flight, Task::Land(id)),
-            None => self.counts.lost_writes += 1,
-        }
-        self.schedule(deadline, Task::Answer(id));
-        id
-    }
-
-    /// The server takes a write.
-    pub(crate) fn land(&mut self, id: u64, chance: &mut dyn Chance) {
-        let Some(write) = self.writes.get(&id) else { return };
-        if write.outcome.is_some() {
-            return;
-        }
-        let (op, pid, late) = (write.op.clone(), write.pid, self.now > write.deadline);
-        let outcome = if self.api.down {
-            Err(Refusal::Unknown)
-        } else if chance.one_in(Choice::Answer, self.weather.throttles) {
-            Err(Refusal::Throttled)
-        } else {
-            self.notice_write(id);
-            let outcome = self.api.write(&op, self.now);
-            self.notice_written(pid, &op, &outcome);
-            self.counts.late_writes += u64::from(late && outcome.is_ok());
-            outcome
-        };
-        let Some(write) = self.writes.get_mut(&id) else { return };
-        if late {
-            self.writes.remove(&id);
-            return;
-        }
-        let answered = !chance.one_in(Choice::Answer, self.weather.loses_answers);
-        write.outcome = Some(if answered { outcome } else { Err(Refusal::Unknown) });
-        if answered {
-            let back = chance.between(Choice::Answer, 1, 5);
-            self.schedule(self.now + back, Task::Answer(id));
-        } else {
-            self.counts.lost_answers += 1;
-        }
-    }
-
-    /// The answer to a write comes, or the time for it is over.
-    pub(crate) fn answer(&mut self, id: u64, chance: &mut dyn Chance) {
-        let Some(write) = self.writes.get(&id) else { return };
-        let expired = self.now >= write.deadline;
-        let outcome = match write.outcome.clone() {
-            None if !expired => return,
-            // It may still arrive: only its sender has given up.
-            None => Err(Refusal::Unknown),
-            Some(outcome) => outcome,
-        };
-        let write = if write.outcome.is_some() {
-            let Some(write) = self.writes.remove(&id) else { return };
-            write
-        } else {
-            let Some(kept) = self.writes.get_mut(&id) else { return };
-            let write = kept.clone();
-            kept.life = u32::MAX;
-            write
-        };
-        let process = &self.processes[write.pid];
-        if process.life != write.life || !process.is_up {
-            return;
-        }
-        self.answered(write, outcome, chance);
-    }
-
-    fn answered(&mut self, write: Write, outcome: Result<Written, Refusal>, chance: &mut dyn Chance) {
-        let Write { pid, key, purpose, decided, sent, .. } = write;
-        let now = self.processes[pid].now(self.now);
-        let purpose = match purpose {
-            Purpose::Claim => return self.claimed(pid, sent, outcome, chance),
-            Purpose::Report => return,
-            Purpose::Answer(rows) => {
-                let Key::Request(name) = &key else { return };
-                return self.answer_written(pid, name, &rows, outcome, chance);
-            }
-            other => other,
-        };
-        let controller = &mut self.controllers[pid];
-        if let (Ok(Written::Fence(fence)), Purpose::Plan) = (&outcome, &purpose) {
-            controller.memory.wrote(fence);
-        }
-        if let Key::Node(name) = &key {
-            let incident = controller.incidents.entry(name.clone()).or_default();
-            match (&outcome, purpose) {
-                (Ok(Written::Fence(fence)), Purpose::Record(before)) => {
-                    incident.recorded(before);
-                    incident.wrote(&fence.metadata, now);
-                }
-                (Ok(Written::Fence(fence)), Purpose::Fence) => incident.wrote(&fence.metadata, now),
-                (Ok(Written::Request(request)), Purpose::Ask(_)) => incident.requested(&request.metadata, now),
-                (Err(Refusal::Conflict), Purpose::Ask(noted)) => incident.forget_asked(noted),
-                (Ok(_), Purpose::Withdraw(request)) => {
-                    // The second half of the same effect.
-                    let sent = self.send(pid, &key, Op::DeleteRequest(request), Purpose::Plain, decided, chance);
-                    match sent {
-                        Ok(()) => return,
-                        Err(refusal) => return self.conclude(pid, &key, Some(refusal), chance),
-                    }
-                }
-                _ => {}
-            }
-        }
-        self.conclude(pid, &key, outcome.err(), chance);
-    }
-
-    fn conclude(&mut self, pid: Pid, key: &Key, refusal: Option<Refusal>, chance: &mut dyn Chance) {
-        let Some(acting) = self.controllers[pid].passes.get_mut(key) else { return };
-        acting.in_flight = acting.in_flight.saturating_sub(1);
-        if let Some(refusal) = refusal {
-            // Somebody wrote in between, or deleted the policy: what was decided on is gone, so decide anew.
-            if *key == Key::Cluster && matches!(refusal, Refusal::Conflict | Refusal::NotFound) {
-                acting.changed = true;
-            } else {
-                acting.note(refusal);
-            }
-        }
-        self.go_on(pid, key, chance);
-    }
 }
 
 impl Acting {
-    fn note(&mut self, refusal: Refusal) {
+    pub(super) fn note(&mut self, refusal: Refusal) {
         self.failed.get_or_insert(refusal);
     }
 }

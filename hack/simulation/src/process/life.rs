@@ -40,7 +40,7 @@ impl World {
         if self.api.down {
             return self.schedule(self.now + 2 * SECOND, Task::Start(pid));
         }
-        self.processes[pid].start(pid);
+        self.processes[pid].start(pid, self.now);
         match self.processes[pid].role {
             Role::Controller => {
                 self.controllers[pid] = Controller::default();
@@ -217,9 +217,10 @@ impl World {
         }
         let driver = self.driver_of(pid);
         let down = self.arrays.get(&driver).is_none_or(|array| array.mood.is_down);
-        let lists = self.shape.drivers.iter().any(|it| it.name == driver && it.lists);
+        let shape = self.shape.drivers.iter().find(|it| it.name == driver);
         let mut able = std::collections::BTreeSet::from([Capability::Unpublish]);
-        able.extend(lists.then_some(Capability::ListPublishedNodes));
+        able.extend(shape.filter(|it| it.lists).map(|_| Capability::ListPublishedNodes));
+        able.extend(shape.filter(|it| it.tells_io).map(|_| Capability::IoInProgress));
         let answer = if down { Err(crate::array::failure("Unavailable")) } else { Ok(able) };
         let now = self.processes[pid].now(self.now);
         if !self.api.down {

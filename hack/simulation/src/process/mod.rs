@@ -2,9 +2,12 @@
 
 pub mod controller;
 mod effects;
+pub(crate) mod hearing;
 mod life;
 pub mod queue;
 pub mod sidecar;
+pub mod views;
+mod writes;
 
 use std::time::Duration;
 
@@ -34,6 +37,8 @@ pub struct Process {
     pub lease: String,
     /// Counts its starts. What belongs to an earlier life has no effect.
     pub life: u32,
+    /// When it last started.
+    pub started_at: Millis,
     /// Whether it runs.
     pub is_up: bool,
     /// Until when it stands still.
@@ -61,6 +66,7 @@ impl Process {
             role,
             lease,
             life: 0,
+            started_at: 0,
             is_up: false,
             stands_until: None,
             woke_at: 0,
@@ -74,8 +80,9 @@ impl Process {
     }
 
     /// It starts, and knows nothing.
-    pub fn start(&mut self, pid: Pid) {
+    pub fn start(&mut self, pid: Pid, at: Millis) {
         self.life += 1;
+        self.started_at = at;
         self.is_up = true;
         self.stands_until = None;
         self.candidate = Candidate::new(format!("p{pid}-{}", self.life), LeaseTimes::default());

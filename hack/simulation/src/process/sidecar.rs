@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use bulkhead::api::fence_request::{FenceRequest, RequestedVolume};
 use bulkhead::csi_sidecar::decide::{self, Effect, Reading, Seen};
+use bulkhead::csi_sidecar::io::{Busy, Questions};
 use bulkhead::csi_sidecar::memory::Memory;
 use bulkhead::csi_sidecar::status;
 
 use crate::api::{Op, Refusal, View, Written};
 use crate::array::List;
 use crate::chance::{Chance, Choice};
+use crate::shape::handle;
 use crate::time::{Millis, millis};
 use crate::world::{Purpose, Task, World};
 
@@ -108,16 +110,38 @@ impl World {
         let Some(serving) = sidecar.passes.get_mut(name) else { return };
         let calls = sidecar.memories.get(name).map(|(_, memory)| memory.calls.clone()).unwrap_or_default();
         let had_read = reading.is_some();
-        let decision = decide::decide(&Seen { request: serving.request.clone(), calls, reading, busy: None }, now);
+        let mut seen = Seen { request: serving.request.clone(), calls, reading, busy: None };
+        let mut decision = decide::decide(&seen, now);
         if !decision.read.is_empty() && !had_read {
             return self.read_driver(pid, name, &decision.read, chance);
         }
+        if !decision.ask.is_empty() {
+            seen.busy = Some(self.ask_about_io(pid, &decision.ask));
+            decision = decide::decide(&seen, now);
+        }
+        let Some(serving) = self.sidecar(pid).passes.get_mut(name) else { return };
         serving.effects = decision.effects.into();
         serving.look_again = decision.look_again;
         if serving.effects.is_empty() {
             return self.rest(pid, name, chance);
         }
         self.serve_effects(pid, name, chance);
+    }
+
+    /// Which of these nodes are doing I/O, as `observe::ask` of the product finds it out. An array that is down says nothing.
+    fn ask_about_io(&mut self, pid: Pid, questions: &Questions) -> Busy {
+        let driver = self.driver_of(pid);
+        if self.arrays.get(&driver).is_none_or(|array| array.mood.is_down) {
+            self.oracle.unsaid.insert(driver, self.now);
+            return Busy::new();
+        }
+        let says = |handles: &BTreeSet<String>| self.is_there_io(|volume| handles.contains(&handle(volume)));
+        // Counted per volume: whoever else is asked about, the answer is the same.
+        let busy = questions.iter().filter(|(_, question)| says(&question.own));
+        let busy: Busy = busy.map(|(node_id, _)| node_id.clone()).collect();
+        self.counts.vetoed += busy.len() as u64;
+        self.counts.asked_about_io += questions.len() as u64;
+        busy
     }
 
     fn serve_effects(&mut self, pid: Pid, name: &str, chance: &mut dyn Chance) {

@@ -7,10 +7,14 @@ use serde_json::{Value, json};
 
 use crate::api::fence_request::{Desired, FencerMethodType};
 use crate::api::fencing::{FenceMethodType, Proof};
-use crate::api::node_fence::{Channel, Evidence, Phase, PodStatusState, VOLUME_TAINT, VolumeStatusState};
+use crate::api::node_fence::{
+    Channel, Evidence, NodeFenceStatus, Phase, PodStatusState, Timeline, VOLUME_TAINT, VolumeStatusState,
+};
 use crate::api::resiliency_policy::{ResiliencyPolicyStatus, Restraint, RestraintType};
 use crate::controllers::testing::*;
 
+use super::super::decide::Settings;
+use super::super::memory::{Found, Incident};
 use super::world::{Fencer, World};
 
 const POWER: &str = "power.example.com";
@@ -239,6 +243,45 @@ fn a_proof_of_power_ends_when_the_node_is_seen_again() {
     world.node_fails();
     world.run();
     assert!(!world.did("delete pg grace 0"), "{:#?}", world.log);
+    // The fencer runs again: what it proves now, in a round that was asked for since, counts.
+    world.fencers.insert(POWER.into(), Fencer::Proves(Proof::PowerOff));
+    world.wait(11.0);
+    world.run();
+    assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
+}
+
+#[test]
+fn a_node_is_another_when_it_has_booted_or_its_return_is_recorded() {
+    let mut world = fenced_by("PowerOff", &[external()]);
+    let mut incident = Incident::default();
+    let mut changed_at = |world: &World| {
+        let found = Found {
+            fence: world.seen.fence.clone(),
+            node: world.seen.node.clone(),
+            lease: None,
+            pods: Vec::new(),
+            attachments: Vec::new(),
+            requests: Vec::new(),
+            reports: BTreeMap::new(),
+            node_report: None,
+            healths: None,
+            policies: Vec::new(),
+        };
+        incident.look(found, Settings::default(), world.now).node_changed_at
+    };
+    assert_eq!(changed_at(&world), None, "it is seen for the first time");
+    world.node_fails();
+    world.wait(1.0);
+    assert_eq!(changed_at(&world), None, "it is as it was");
+    world.node_reboots();
+    let booted = Some(world.now.mono);
+    assert_eq!(changed_at(&world), booted);
+    world.wait(1.0);
+    assert_eq!(changed_at(&world), booted);
+    let timeline = Timeline { returned_at: Some(at(5)), ..Timeline::default() };
+    let status = NodeFenceStatus { timeline: Some(timeline), ..NodeFenceStatus::default() };
+    Arc::make_mut(&mut world.seen.fence).status = Some(status);
+    assert_eq!(changed_at(&world), Some(world.now.mono));
 }
 
 #[test]

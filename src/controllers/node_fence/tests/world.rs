@@ -59,6 +59,7 @@ impl World {
             healths: Some(BTreeMap::new()),
             policies: vec![Arc::new(policy)],
             asked: BTreeMap::new(),
+            node_changed_at: None,
             live: false,
             out_of_service_spent: false,
             recorded_for: Duration::from_secs(2),
@@ -312,6 +313,8 @@ impl World {
             node.status.node_info.boot_id.push_str("-again");
             node
         });
+        self.wait(0.1);
+        self.seen.node_changed_at = Some(self.now.mono);
         self.node_returns();
     }
 
@@ -319,6 +322,7 @@ impl World {
     pub fn restart(&mut self) {
         self.seen.asked.clear();
         self.seen.watched_for = Duration::ZERO;
+        self.seen.node_changed_at = None;
         self.seen.out_of_service_spent = false;
         let now = self.now.mono;
         self.seen.attached_since.values_mut().for_each(|since| *since = now);

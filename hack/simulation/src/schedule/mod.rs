@@ -1,18 +1,21 @@
 //! A schedule: what a seed makes happen, and when.
 
+mod network;
+mod storage;
+
 use std::sync::Arc;
 
+use bulkhead::api::driver_report::PathState;
 use bulkhead::api::fencing::PolicyMode;
 
 use crate::api::Kind;
-use crate::array::Mood;
 use crate::chance::{Chance, Choice, Seeded};
 use crate::faults::Fault;
 use crate::people::Person;
 use crate::shape::{Shape, one_of, policy};
 use crate::shapes;
 use crate::time::{MINUTE, Millis, SECOND};
-use crate::world::{CrashPoint, Weather};
+use crate::world::CrashPoint;
 
 /// When something goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +57,18 @@ impl Schedule {
         let crash_point = draft.crash_point();
         if draft.pick(3) == 1 {
             draft.people(failed);
+        }
+        if draft.pick(3) == 1 {
+            draft.bad_path(failed);
+        }
+        if draft.pick(3) == 1 {
+            draft.bad_program(failed);
+        }
+        if shape.beats && draft.pick(2) == 1 {
+            draft.bad_network(failed);
+        }
+        if shape.power.is_some() && draft.pick(2) == 1 {
+            draft.bad_fencer(failed);
         }
         let events = draft.events;
         let last = events.iter().filter_map(|(when, _)| if let When::At(at) = when { Some(*at) } else { None }).max();
@@ -112,6 +127,15 @@ impl Draft<'_> {
             _ => (Fault::Disconnect(node.clone()), Fault::Reboot(node.clone())),
         };
         self.at(at, gone.clone());
+        // What cuts the kubelet off may cut the rest of the host's network too; who reconnects it mends both.
+        if self.shape.beats && matches!(gone, Fault::Disconnect(_)) && self.pick(3) > 0 {
+            self.at(at, Fault::Mute(node.clone()));
+            if self.pick(4) == 1 {
+                let driver = one_of(self.chance, &self.shape.drivers).name;
+                let lost = Fault::TellPaths(driver, vec![node.clone()], PathState::Disconnected);
+                self.at(at + 2 * SECOND, lost);
+            }
+        }
         if self.pick(2) == 1 {
             let when = match self.pick(3) {
                 0 => When::AfterWrites(self.between(1, 20)),
@@ -202,39 +226,6 @@ impl Draft<'_> {
         }
     }
 
-    /// A volume is in trouble: where a pod uses it, or on other nodes too, or everywhere; and it may be well again.
-    fn bad_volume(&mut self, failed: Millis) {
-        let when = match self.pick(3) {
-            0 => self.some_time(failed),
-            _ => When::At(self.between(2 * SECOND, failed)),
-        };
-        let workload = one_of(self.chance, &self.shape.workloads);
-        let Some(volume) = workload.volumes.first().cloned() else { return };
-        let home = self.shape.nodes[workload.home % self.shape.nodes.len()].clone();
-        let all = self.shape.nodes.clone();
-        let nodes = match self.pick(8) {
-            0 => Vec::new(),
-            1 => all,
-            2 => vec![home.clone(), one_of(self.chance, &all)],
-            _ => vec![home.clone()],
-        };
-        let mut volumes = vec![volume];
-        if self.pick(6) == 1 {
-            // A storm: every volume.
-            volumes = self.shape.volumes.keys().cloned().collect();
-        }
-        for volume in volumes {
-            if self.pick(3) == 1 {
-                self.events.push((when, Fault::HangVolume(volume.clone(), home.clone())));
-            }
-            self.events.push((when, Fault::TaintVolume(volume.clone(), nodes.clone())));
-            if self.pick(4) > 0 {
-                let end = self.after(when, 2 * SECOND, 200 * SECOND);
-                self.events.push((end, Fault::HealVolume(volume)));
-            }
-        }
-    }
-
     /// People hold, approve and pause, and may begin with another mode.
     fn people(&mut self, failed: Millis) {
         let modes = [PolicyMode::Enforce, PolicyMode::Enforce, PolicyMode::RequireApproval, PolicyMode::DryRun];
@@ -260,6 +251,20 @@ impl Draft<'_> {
                 let end = self.after(when, SECOND, 90 * SECOND);
                 self.events.push((end, Fault::Person(ends)));
             }
+        }
+    }
+
+    /// The program of a workload fails, wherever it runs; a node plugin's too. And it may be mended.
+    fn bad_program(&mut self, failed: Millis) {
+        let workload = one_of(self.chance, &self.shape.workloads).name;
+        let when = match self.pick(2) {
+            0 => self.some_time(failed),
+            _ => When::At(self.between(2 * SECOND, failed)),
+        };
+        self.events.push((when, Fault::FailProgram(workload.clone())));
+        if self.pick(3) > 0 {
+            let end = self.after(when, 2 * SECOND, 200 * SECOND);
+            self.events.push((end, Fault::MendProgram(workload)));
         }
     }
 
@@ -289,52 +294,8 @@ impl Draft<'_> {
         let apps: Vec<&str> =
             self.shape.workloads.iter().filter(|it| it.is_protected).map(|it| it.name.as_str()).collect();
         if !apps.is_empty() {
-            let spec = shapes::spec(self.chance, &self.shape.drivers);
+            let spec = shapes::spec(self.chance, (&self.shape.drivers, self.shape.power));
             self.events.push((when, Fault::EditPolicy(Box::new(policy("all", &apps, &spec)))));
-        }
-    }
-
-    fn bad_weather(&mut self, when: When) {
-        let rate = |chance: &mut dyn Chance| one_of(chance, &[0, 0, 20, 6]);
-        let weather = Weather {
-            slows: rate(self.chance),
-            delays: rate(self.chance),
-            loses_writes: rate(self.chance),
-            loses_answers: rate(self.chance),
-            throttles: rate(self.chance),
-            slow_watches: rate(self.chance),
-            slow_kind: None,
-        };
-        self.events.push((when, Fault::Weather(weather)));
-    }
-
-    fn bad_array(&mut self, when: When) {
-        let driver = one_of(self.chance, &self.shape.drivers).name;
-        let mut mood = Mood::default();
-        let rate = self.between(1, 3);
-        match self.pick(10) {
-            0 => mood.is_down = true,
-            1 | 2 => mood.ok_but_nothing = rate,
-            3 => {
-                let code = self.between(1, 16);
-                mood.fails = Some((rate, i32::try_from(code).unwrap_or(2)));
-                mood.fails_after_effect = self.pick(2) == 1;
-            }
-            4 => mood.hangs = rate,
-            5 => mood.slow = rate,
-            6 => mood.stale_list = rate,
-            7 => mood.incomplete = rate,
-            8 => mood.omits = rate,
-            _ => mood.omits_nodes = rate,
-        }
-        if self.pick(4) == 1 && mood.omits_nodes == 0 {
-            mood.stale_list = rate;
-            mood.slow = 4;
-        }
-        self.events.push((when, Fault::Mood(driver.clone(), mood)));
-        if self.pick(3) > 0 {
-            let end = self.after(when, 5 * SECOND, 90 * SECOND);
-            self.events.push((end, Fault::Mood(driver, Mood::default())));
         }
     }
 }

@@ -1,0 +1,96 @@
+//! What is done for programs that fail: I14 (no program is moved more often than its budget allows, whoever leads), and
+//! taints of plugins, which come with their cause and move nobody.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead::api::names;
+use bulkhead::api::slim::{Node, Pod};
+use k8s_openapi::api::core::v1::Taint;
+use kube::ResourceExt;
+
+use crate::api::Op;
+use crate::time::{MINUTE, Millis, millis};
+use crate::world::World;
+
+/// What a process decided on may be so old.
+const SEEN_FOR: Millis = 2 * MINUTE;
+
+impl World {
+    /// The programs that fail have changed.
+    pub(crate) fn notice_programs(&mut self) {
+        let now = self.now;
+        let failing: BTreeSet<String> = self.failing.clone();
+        for (name, until) in &mut self.oracle.failed {
+            if !failing.contains(name) {
+                until.get_or_insert(now);
+            }
+        }
+        for name in failing {
+            self.oracle.failed.insert(name, None);
+        }
+    }
+
+    /// A pod is deleted so that it starts on another node. Who edits policies, or sets clocks, gets what he asks for.
+    pub(super) fn judge_reschedule(&mut self, op: &Op, pod: &Arc<Pod>) {
+        let owner = pod.controller().map(|owner| owner.uid.clone()).unwrap_or_default();
+        let takes = !pod.is_terminating() && self.api.clone().write(op, self.now).is_ok();
+        if !takes || self.oracle.are_policies_edited || self.oracle.are_clocks_set {
+            return;
+        }
+        self.counts.rescheduled += 1;
+        let name = pod.name_any();
+        if pod.crash_looping().is_none() || pod.controller_kind() == Some("DaemonSet") {
+            return self.oracle.break_("I14", self.now, format!("{name} is moved, and does not fail"));
+        }
+        let app = pod.labels().get("app");
+        let policies = self.api.policies.values().filter(|policy| crate::shape::selects(policy, app));
+        let budgets = policies.map(|policy| &policy.spec.triggers.crash_loop);
+        let (mut max, mut window) = (usize::MAX, Duration::ZERO);
+        for budget in budgets {
+            max = max.min(usize::try_from(budget.max_deletes).unwrap_or(0));
+            window = window.max(budget.window.get());
+        }
+        let now = self.now;
+        let moved = self.oracle.moved.entry(owner).or_default();
+        moved.retain(|at| at + millis(window) > now);
+        moved.push(now);
+        if moved.len() > max {
+            let what = format!("{name} is moved {} times within {window:?}, which is more than {max}", moved.len());
+            self.oracle.break_("I14", now, what);
+        }
+    }
+
+    /// A taint of a plugin comes only while the plugin is down.
+    pub(super) fn judge_plugin_taint(&mut self, node: &Node, taint: &Taint, sent: Millis) {
+        let Some(driver) = taint.key.strip_prefix(names::DRIVER_DOWN_PREFIX) else { return };
+        self.counts.plugins_tainted += 1;
+        let until = self.oracle.failed.get(&plugin(driver));
+        // The lifecycle controller calls all pods of a silent node not ready.
+        let well = self.machines.get(&node.name_any()).and_then(|machine| machine.well_since);
+        let is_well = well.is_some_and(|since| since + SEEN_FOR <= sent);
+        let failed = until.is_some_and(|until| until.is_none_or(|until| until + SEEN_FOR >= sent));
+        if is_well && !failed {
+            let what = format!("{} is tainted for the plugin of {driver}, which is well", node.name_any());
+            self.oracle.break_("I3", self.now, what);
+        }
+    }
+
+    /// Taints of plugins that are left though the plugins are ready.
+    pub(crate) fn plugin_taints_left(&self) -> Vec<String> {
+        let of = |node: &Arc<Node>| {
+            let left = node.taints().iter().filter_map(|taint| taint.key.strip_prefix(names::DRIVER_DOWN_PREFIX));
+            left.map(|driver| format!("node {} is tainted for {driver}", node.name_any())).collect::<Vec<_>>()
+        };
+        self.api.nodes.values().flat_map(of).collect()
+    }
+}
+
+/// The workload that is the plugin of a driver.
+pub(crate) fn plugin(driver: &str) -> String {
+    format!("{PLUGIN}{driver}")
+}
+
+/// What the names of plugins begin with.
+pub(crate) const PLUGIN: &str = "plugin-";

@@ -1,0 +1,290 @@
+//! The stories of the mutants.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bulkhead::api::driver_report::PathState;
+use bulkhead::api::slim::CsiNode;
+use bulkhead::api::volume::NOT_USABLE;
+use serde_json::json;
+
+use crate::api::Kind;
+use crate::array::Mood;
+use crate::chance::{Chance, Choice, Prompt};
+use crate::faults::Fault;
+use crate::others::{FencerMood, POWER};
+use crate::people::Person;
+use crate::shape::{Driver, Owner, Placement, PowerShape, Shape, VolumeShape, Workload, handle, policy};
+use crate::time::{Millis, SECOND};
+use crate::world::{Task, Weather, World};
+
+/// The only driver.
+const DRIVER: &str = "block.example.com";
+/// When the first node fails.
+const FAILS: Millis = 40 * SECOND;
+/// By when every story is over.
+const END: Millis = 240 * SECOND;
+
+pub(crate) fn a_node_falls_silent(_: u64) -> World {
+    let mut world = world(Shape::plain());
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+pub(crate) fn the_array_says_ok_and_does_nothing(_: u64) -> World {
+    let mut world = world(Shape::plain());
+    at(&mut world, SECOND, Fault::Mood(DRIVER.into(), Mood { ok_but_nothing: 1, ..Mood::default() }));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+pub(crate) fn a_call_hangs_for_ever(_: u64) -> World {
+    let mut world = world(Shape::plain());
+    at(&mut world, SECOND, Fault::Mood(DRIVER.into(), stuck("v0")));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// Nobody protects it, so nobody fences its volume; our key would let podGC remove it. podGC looks every 20 s, and the
+/// driver is slow enough for the key to be there then.
+pub(crate) fn another_pod_is_terminating_on_the_node(_: u64) -> World {
+    let mut other = workload("other", &["v1"], 0);
+    other.is_protected = false;
+    let mut shape = shape(3, vec![workload("db", &["v0"], 0), other], &[], &json!({}));
+    shape.drivers.iter_mut().for_each(|driver| driver.latency = 5 * SECOND);
+    let mut world = world(shape);
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 21 * SECOND, Fault::Delete("other".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// A node plugin that starts with another machine's id: its CSINode says whom to cut off, and it is wrong.
+pub(crate) fn another_machine_registers_under_the_name(_: u64) -> World {
+    let mut elsewhere = workload("web", &["v0"], 0);
+    elsewhere.home = 1;
+    let mut world = world(shape(3, vec![workload("db", &["v0"], 0), elsewhere], &["v0"], &json!({})));
+    let clean = world.run_until(FAILS - SECOND, &mut Prompt);
+    if clean {
+        let wrong = world.machines["n1"].node_id.clone();
+        world.api.update::<CsiNode>("n0", |it| it.spec.drivers.iter_mut().for_each(|it| it.node_id.clone_from(&wrong)));
+    }
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// The proof of the other one grows old.
+pub(crate) fn one_of_two_volumes_hangs(_: u64) -> World {
+    let mut world = world(Shape::plain());
+    at(&mut world, SECOND, Fault::Mood(DRIVER.into(), stuck("v2")));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 90 * SECOND, Fault::Mood(DRIVER.into(), Mood::default()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// The node is well for a minute and a half when the operator hears that it is away. Leases are told in time: if they
+/// stood still as well, that would be an outage.
+pub(crate) fn the_watches_are_late(_: u64) -> World {
+    struct Late;
+    impl Chance for Late {
+        fn pick(&mut self, choice: Choice, options: u64) -> u64 {
+            if choice == Choice::Watch && options > SECOND { 90 * SECOND } else { 0 }
+        }
+    }
+    let mut world = world(Shape::plain());
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 25 * SECOND, Fault::Weather(nodes_late()));
+    let unreachable = |world: &World| world.api.nodes.get("n0").is_some_and(|node| node.ready() == "Unknown");
+    while world.now < END && !unreachable(&world) && world.step(&mut Late) {}
+    let now = world.now;
+    at(&mut world, now + SECOND, Fault::Reconnect("n0".into()));
+    to_its_end(world, &mut Late)
+}
+
+/// Held while a call hangs; then the call ends well.
+pub(crate) fn a_person_holds_it(_: u64) -> World {
+    let mut world = world(Shape::plain());
+    at(&mut world, SECOND, Fault::Mood(DRIVER.into(), stuck("v0")));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 70 * SECOND, Fault::Person(Person::Hold("n0".into())));
+    at(&mut world, FAILS + 100 * SECOND, Fault::Mood(DRIVER.into(), Mood::default()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// A node that is cut off from the API, and goes on writing.
+pub(crate) fn the_array_sees_it_writing(_: u64) -> World {
+    let mut shape = Shape::plain();
+    shape.drivers.iter_mut().for_each(|driver| driver.tells_io = true);
+    let spec = json!({ "detection": { "storage": { "whenIOInProgress": "Veto" } } });
+    shape.policies = vec![policy("all", &["db", "queue"], &spec)];
+    let mut world = world(shape);
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+pub(crate) fn a_program_fails_everywhere(_: u64) -> World {
+    let mut shape = Shape::plain();
+    let spec = json!({ "triggers": { "crashLoop": { "maxDeletes": 1 } } });
+    shape.policies = vec![policy("all", &["db", "queue"], &spec)];
+    let mut world = world(shape);
+    at(&mut world, FAILS, Fault::FailProgram("db".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+pub(crate) fn an_array_is_out_for_everyone(_: u64) -> World {
+    let mut world = world(Shape::plain());
+    let nodes = world.shape.nodes.clone();
+    at(&mut world, FAILS, Fault::TellPaths(DRIVER.into(), nodes, PathState::Disconnected));
+    to_its_end(world, &mut Prompt)
+}
+
+pub(crate) fn two_nodes_fail_and_the_budget_is_one(_: u64) -> World {
+    let mut world = world(three_that_may_fail(1));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 20 * SECOND, Fault::Disconnect("n1".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// Of two incidents that it decided on, one is written when it is stopped. The other node returns and a third one fails,
+/// which the next leader opens an incident for: then the first one wakes up. The schedules differ in the write at which
+/// it is stopped.
+pub(crate) fn a_leader_sleeps_between_two_writes(schedule: u64) -> World {
+    let mut world = world(three_that_may_fail(2));
+    at(&mut world, FAILS, Fault::Disconnect("n1".into()));
+    at(&mut world, FAILS, Fault::Disconnect("n2".into()));
+    at(&mut world, FAILS + 15 * SECOND, Fault::Disconnect("n0".into()));
+    // The other replica leads from here: it renews its Lease at other moments than the lifecycle controller looks.
+    at(&mut world, SECOND, Fault::Crash(0, SECOND));
+    world.triggers.push((schedule + 1, Fault::Stop(1, 40 * SECOND)));
+    world.triggers.push((schedule + 1, Fault::Reconnect("n2".into())));
+    to_its_end(world, &mut Prompt)
+}
+
+/// A volume of its own is proved by a node without power, another hangs. Then somebody switches the node on, its pods start
+/// again, and it is cut off from the API once more, before anybody could end them; whoever switched it off does not run.
+pub(crate) fn the_node_is_switched_on_and_its_fencer_is_dead(_: u64) -> World {
+    let other = "file.example.com";
+    let driver =
+        |name: &str| Driver { name: name.into(), has_sidecar: true, lists: true, tells_io: false, latency: 50 };
+    let volume = |name: &str, driver: &str| (name.to_owned(), VolumeShape { driver: driver.into(), shared: false });
+    let spec = json!({ "fencing": { "drivers": [
+        { "name": DRIVER, "minimumProof": "PowerOff", "methods": [external()] },
+    ] } });
+    let mut shape = Shape::new(
+        3,
+        vec![driver(DRIVER), driver(other)],
+        [volume("v0", DRIVER), volume("v1", other)].into(),
+        vec![workload("db", &["v0", "v1"], 0)],
+        vec![policy("all", &["db"], &spec)],
+    );
+    shape.power = Some(PowerShape { gives_back: false });
+    let mut world = world(shape);
+    at(&mut world, SECOND, Fault::Mood(other.into(), stuck("v1")));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    let dead = FencerMood { is_dead: true, ..FencerMood::default() };
+    at(&mut world, FAILS + 70 * SECOND, Fault::Fencer(dead));
+    at(&mut world, FAILS + 71 * SECOND, Fault::Reboot("n0".into()));
+    at(&mut world, FAILS + 71 * SECOND + 25, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 150 * SECOND, Fault::Mood(other.into(), Mood::default()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// The array does not take the volume from the node, which is well; whoever switches nodes off would be asked next.
+pub(crate) fn a_volume_is_in_trouble_on_a_node_that_is_well(_: u64) -> World {
+    let mut shape = Shape::plain();
+    let spec = json!({
+        "triggers": { "volumeTaints": [NOT_USABLE] },
+        "fencing": { "methods": [{ "type": "Unpublish" }, external()] },
+    });
+    shape.policies = vec![policy("all", &["db", "queue"], &spec)];
+    shape.power = Some(PowerShape { gives_back: true });
+    let mut world = world(shape);
+    at(&mut world, SECOND, Fault::Mood(DRIVER.into(), Mood { ok_but_nothing: 1, ..Mood::default() }));
+    at(&mut world, FAILS, Fault::TaintVolume("v0".into(), vec!["n0".into()]));
+    to_its_end(world, &mut Prompt)
+}
+
+/// The control link of a node is cut for half a minute: nobody there hears its agent, nor its kubelet. Its peers reach it.
+pub(crate) fn its_peers_reach_it(_: u64) -> World {
+    let mut world = world(five_that_beat());
+    at(&mut world, FAILS, Fault::Unhear("n0".into()));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 35 * SECOND, Fault::Reconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// Its agent has ended, or a firewall drops what it sends. Its kubelet is heard.
+pub(crate) fn only_its_heartbeats_are_lost(_: u64) -> World {
+    let mut world = world(five_that_beat());
+    at(&mut world, FAILS, Fault::Mute("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+fn world(shape: Shape) -> World {
+    let mut world = World::new(Arc::new(shape));
+    world.trace = Some(Vec::new());
+    world
+}
+
+fn at(world: &mut World, at: Millis, fault: Fault) {
+    world.schedule(at, Task::Fault(Box::new(fault)));
+}
+
+fn to_its_end(mut world: World, chance: &mut dyn Chance) -> World {
+    if world.oracle.is_clean() {
+        world.run_until(END, chance);
+    }
+    world
+}
+
+fn nodes_late() -> Weather {
+    Weather { slow_watches: 1, slow_kind: Some(Kind::Nodes), ..Weather::default() }
+}
+
+fn stuck(volume: &str) -> Mood {
+    Mood { stuck: Some(handle(volume)), ..Mood::default() }
+}
+
+fn workload(name: &str, volumes: &[&str], home: usize) -> Workload {
+    Workload {
+        name: name.into(),
+        owner: Owner::StatefulSet,
+        volumes: volumes.iter().map(|it| (*it).to_owned()).collect(),
+        placement: Placement::Scheduled,
+        home,
+        priority: 0,
+        is_protected: true,
+    }
+}
+
+/// A world of one driver and one policy for the workloads that are protected.
+fn shape(nodes: usize, workloads: Vec<Workload>, shared: &[&str], limits: &serde_json::Value) -> Shape {
+    let driver = Driver { name: DRIVER.into(), has_sidecar: true, lists: true, tells_io: false, latency: 50 };
+    let names = workloads.iter().flat_map(|it| it.volumes.clone());
+    let volume = |name: String| {
+        let shared = shared.contains(&name.as_str());
+        (name, VolumeShape { driver: DRIVER.into(), shared })
+    };
+    let volumes: BTreeMap<_, _> = names.map(volume).collect();
+    let protected = workloads.iter().filter(|it| it.is_protected).map(|it| it.name.clone()).collect::<Vec<_>>();
+    let protected: Vec<&str> = protected.iter().map(String::as_str).collect();
+    let policy = policy("all", &protected, &json!({ "limits": limits }));
+    Shape::new(nodes, vec![driver], volumes, workloads, vec![policy])
+}
+
+/// Seven nodes, a database on each of the first three, and a budget.
+fn three_that_may_fail(budget: u32) -> Shape {
+    let workloads = (0..3).map(|index| workload(&format!("db{index}"), &[&format!("v{index}")], index)).collect();
+    shape(7, workloads, &[], &json!({ "maxNodes": budget }))
+}
+
+/// Five nodes whose agents beat, and two databases on the first.
+pub(crate) fn five_that_beat() -> Shape {
+    let workloads = vec![workload("db", &["v0"], 0), workload("queue", &["v1"], 0)];
+    let mut shape = shape(5, workloads, &[], &json!({}));
+    shape.beats = true;
+    shape
+}
+
+fn external() -> serde_json::Value {
+    json!({ "type": "External", "external": { "fencerName": POWER } })
+}
