@@ -120,6 +120,11 @@ impl World {
 
     /// The NodeFence, with these volumes cut off and proved.
     pub fn fence(&self, episode: i64, volumes: &[Volume]) {
+        self.fence_beside(episode, volumes, &[]);
+    }
+
+    /// The NodeFence, with these volumes cut off and proved, and these pods of the node left alone.
+    pub fn fence_beside(&self, episode: i64, volumes: &[Volume], kept_pods: &[&str]) {
         let plan = |volume: &Volume| {
             json!({ "episode": episode, "name": volume.name, "driver": DRIVER, "volumeHandle": volume.handle,
                     "minimumProof": "Verified" })
@@ -132,6 +137,11 @@ impl World {
             json!({ "episode": episode, "uid": volume.pod, "namespace": "shop", "name": volume.name, "action": "Release",
                     "reason": "NodeFailure", "volumes": [volume.name] })
         };
+        let kept = |uid: &&str| {
+            json!({ "episode": episode, "uid": uid, "namespace": "shop", "name": uid, "action": "Keep",
+                    "reason": "NoPolicy", "volumes": [] })
+        };
+        let pods: Vec<_> = volumes.iter().map(pod).chain(kept_pods.iter().map(kept)).collect();
         let mut fence: NodeFence = from(json!({
             "apiVersion": "bulkhead.dev/v1alpha1", "kind": "NodeFence",
             "metadata": { "name": NODE, "uid": "fence-uid", "resourceVersion": episode.to_string() },
@@ -140,7 +150,7 @@ impl World {
                 "policies": [{ "name": "p", "uid": "u", "generation": 1, "mode": "Enforce" }],
                 "plan": {
                     "decidedAt": "2026-11-21T02:39:00Z", "digest": "sha256:00000000", "evidence": [],
-                    "pods": volumes.iter().map(pod).collect::<Vec<_>>(),
+                    "pods": pods,
                     "volumes": volumes.iter().map(plan).collect::<Vec<_>>(),
                 },
             },
