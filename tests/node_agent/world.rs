@@ -48,6 +48,8 @@ pub struct World {
     pub inventory_timeout: Duration,
     /// The process whose mounts are the node's.
     pub host: String,
+    /// The agent's program, which it starts for its children.
+    pub program: PathBuf,
     pub events: Arc<Mutex<Vec<String>>>,
     pub history: Arc<Mutex<Vec<NodeVolumeReportStatus>>>,
     /// Pods that the API has, beside those that the watch has told of.
@@ -86,6 +88,7 @@ impl World {
             volumes: Store::new_detached(Vec::new()),
             policies: Store::new_detached(Vec::new()),
         };
+        stores.nodes.list_done();
         stores.volumes.list_done();
         stores.policies.list_done();
         let node: Node = from(json!({
@@ -105,6 +108,7 @@ impl World {
             call_timeout: Duration::from_secs(5),
             inventory_timeout: Duration::from_secs(15),
             host: "/proc/self".into(),
+            program: env!("CARGO_BIN_EXE_bulkhead-node-agent").into(),
             events: Arc::default(),
             history: Arc::default(),
             untold: Arc::default(),
@@ -208,7 +212,7 @@ impl World {
             call_timeout: self.call_timeout,
             inventory_timeout: self.inventory_timeout,
         };
-        let children = Children::new(env!("CARGO_BIN_EXE_bulkhead-node-agent").into(), settings.host.clone());
+        let children = Children::new(self.program.clone(), settings.host.clone());
         let plugins =
             Plugins { host: settings.host.clone(), kubelet_root: settings.kubelet_root.clone(), beside: None };
         let always = Leadership::always();
