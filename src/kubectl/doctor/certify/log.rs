@@ -62,9 +62,10 @@ impl WriterLog {
     /// Whether the last number that it began to write has had no answer for so long, though it lives.
     pub fn hangs(&self, long: Duration) -> bool {
         let Some((last, began)) = self.tried().max() else { return false };
-        let is_answered = self.lines.keys().any(
-            |line| matches!(line, Line::Written(number) | Line::Refused(number) if *number == last),
-        );
+        let is_answered = self
+            .lines
+            .keys()
+            .any(|line| matches!(line, Line::Written(number) | Line::Refused(number) if *number == last));
         !is_answered && self.alive().is_some_and(|alive| alive >= began + long)
     }
 
