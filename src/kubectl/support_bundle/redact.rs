@@ -66,14 +66,14 @@ fn arguments(items: &mut [Value]) {
             continue;
         };
         let is_flag = argument.starts_with('-');
-        let named =
-            argument.split_once('=').map(|(name, _)| name).filter(|name| is_credential(name)).map(str::to_owned);
-        let is_name = is_flag && !argument.contains(|c: char| c == '=' || c.is_whitespace()) && is_credential(argument);
-        match named {
-            Some(name) => *argument = format!("{name}={MASK}"),
-            None if follows && !is_name => MASK.clone_into(argument),
-            None => *argument = text(argument),
-        }
+        let (name, has_value) = argument.split_once('=').map_or((argument.as_str(), false), |(name, _)| (name, true));
+        let is_credential = !name.contains(char::is_whitespace) && is_credential(name);
+        let is_name = is_flag && is_credential && !has_value;
+        *argument = match (is_credential && has_value && (is_flag || !follows), follows && !is_name) {
+            (true, _) => format!("{name}={MASK}"),
+            (false, true) => MASK.to_owned(),
+            (false, false) => text(argument),
+        };
         follows = is_name;
     }
 }

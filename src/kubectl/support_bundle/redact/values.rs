@@ -54,17 +54,24 @@ pub fn is_in_string(before: &str) -> bool {
     is_in
 }
 
-/// How long what begins with a bracket is, if it ends in this text.
+/// How long what begins with a bracket is, if it ends in this text. Brackets in strings are none.
 pub fn balanced(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
-    for (at, c) in text.char_indices() {
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let mut length = c.len_utf8();
         match c {
             '{' | '[' => depth += 1,
             '}' | ']' => depth = depth.saturating_sub(1),
             _ => {}
         }
+        if let Some((quote, opening)) = Quote::at(rest) {
+            let inside = rest.get(opening..)?;
+            length = opening + quote.closes(inside)? + opening;
+        }
+        rest = rest.get(length..)?;
         if depth == 0 {
-            return Some(at + 1);
+            return Some(text.len() - rest.len());
         }
     }
     None
