@@ -11,18 +11,20 @@ use std::time::Duration;
 use bulkhead::api::node_volume_report::HeartbeatEndpoint;
 use bulkhead::error::{Error, Result};
 use bulkhead::heartbeat::metrics::AgentMetrics;
+use bulkhead::heartbeat::sender::Surroundings;
 use bulkhead::heartbeat::{announce, sender};
 use bulkhead::node_agent::children::Children;
 use bulkhead::node_agent::driver::Plugins;
 use bulkhead::node_agent::metrics::Metrics;
+use bulkhead::node_agent::self_fence::record::Record;
 use bulkhead::node_agent::self_fence::{self, record};
-use bulkhead::node_agent::{self, Alone, Context, Settings, VOLUMES_AT_ONCE, child, lock};
+use bulkhead::node_agent::{self, Context, Settings, VOLUMES_AT_ONCE, child, lock};
 use bulkhead::runtime::clock::Clock;
 use bulkhead::runtime::program::{self, Flags};
 use bulkhead::runtime::random_unit;
 use bulkhead::runtime::telemetry::Telemetry;
 use clap::Parser;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -135,16 +137,18 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         let Some(_held) = cancel.run_until_cancelled(waiting).await else { return };
         metrics.holds();
         tracing::info!(node = cx.settings.node_name, "this agent acts for the node");
+        // Who starts while the API is away goes on with what an earlier process knew.
+        let earlier = record::read(&cx.settings).await;
         let beating = match heartbeat {
-            Some(at) => beat(at, &cx, namespace, &telemetry, &cancel).await,
+            Some(at) => beat(at, &cx, namespace, &earlier, &telemetry, &cancel).await,
             None => None,
         };
-        let (heartbeat, alone, beats) = match beating {
-            Some((heartbeat, alone, beats)) => (Some(heartbeat), Some(alone), Some(beats)),
+        let (heartbeat, surroundings, beats) = match beating {
+            Some((heartbeat, surroundings, beats)) => (Some(heartbeat), Some(surroundings), Some(beats)),
             None => (None, None, None),
         };
         let cx = Context { heartbeat, ..cx };
-        node_agent::run(cx, alone, &telemetry, &health, cancel).await;
+        node_agent::run(cx, (surroundings, earlier), &telemetry, &health, cancel).await;
         // Its last datagrams say good-bye.
         if let Some(beats) = beats {
             let _ = beats.await;
@@ -158,16 +162,15 @@ async fn beat(
     at: SocketAddr,
     cx: &Context,
     namespace: String,
+    earlier: &Record,
     telemetry: &Telemetry,
     cancel: &CancellationToken,
-) -> Option<(HeartbeatEndpoint, Alone, JoinHandle<()>)> {
+) -> Option<(HeartbeatEndpoint, watch::Receiver<Surroundings>, JoinHandle<()>)> {
     let config_maps = announce::informer(&cx.clients, &namespace).eager().spawn(cancel.clone(), telemetry);
     let source = sender::Source { config_maps, namespace };
-    // Who starts while the API is away goes on with what an earlier process knew.
-    let earlier = record::read(&cx.settings).await;
-    let acquaintance = self_fence::acquaintance(&earlier);
+    let acquaintance = self_fence::acquaintance(earlier);
     match sender::start(at, source, acquaintance, AgentMetrics::register(telemetry), cancel.clone()).await {
-        Ok(started) => Some((started.endpoint, (started.surroundings, earlier), tokio::spawn(started.work))),
+        Ok(started) => Some((started.endpoint, started.surroundings, tokio::spawn(started.work))),
         Err(error) => {
             tracing::warn!(%error, "no heartbeats are sent");
             None

@@ -57,7 +57,7 @@ use driver::{Plugin, Plugins};
 use memory::Memory;
 use metrics::Metrics;
 use self_fence::record::Record;
-use self_fence::{Namespaces, Sources};
+use self_fence::{Namespaces, Sources, Watching};
 use volumes::report::NodeHealth;
 
 /// Volumes cleaned at once.
@@ -167,12 +167,12 @@ impl Stores {
 /// Memory shared with the work under way.
 pub type Shared = Arc<Mutex<Memory>>;
 
-/// Self-fencing, by what heartbeats tell of the neighbours and what an earlier process wrote down. Without heartbeats there is
-/// none.
-pub type Alone = (watch::Receiver<Surroundings>, Record);
+/// What self-fencing goes by: what heartbeats tell of the neighbours, and what an earlier process wrote down. Without heartbeats
+/// nothing is begun, and what that one began is ended.
+pub type Alone = (Option<watch::Receiver<Surroundings>>, Record);
 
 /// Works until `cancel`.
-pub async fn run(cx: Context, alone: Option<Alone>, telemetry: &Telemetry, health: &Health, cancel: CancellationToken) {
+pub async fn run(cx: Context, alone: Alone, telemetry: &Telemetry, health: &Health, cancel: CancellationToken) {
     let watches = &cx.clients.watches;
     let by_name = format!("metadata.name={}", cx.settings.node_name);
     let bound = format!("spec.nodeName={}", cx.settings.node_name);
@@ -180,10 +180,8 @@ pub async fn run(cx: Context, alone: Option<Alone>, telemetry: &Telemetry, healt
         Informer::new(Api::all(watches.clone()), "nodes").fields(&by_name).eager().spawn(cancel.clone(), telemetry);
     let pods: Store<Pod> =
         Informer::new(Api::all(watches.clone()), "pods").fields(&bound).eager().spawn(cancel.clone(), telemetry);
-    if let Some(alone) = alone {
-        // Whether or not the API has ever answered us.
-        fence_itself(&cx, pods.clone(), alone, telemetry, &cancel);
-    }
+    // Whether or not the API has ever answered us.
+    fence_itself(&cx, (nodes.clone(), pods.clone()), alone, telemetry, &cancel);
     let gate = health.gate("informers");
     gate.close("the first lists have not arrived");
     // Which volumes may be here depends on the Node.
@@ -219,22 +217,22 @@ pub async fn run(cx: Context, alone: Option<Alone>, telemetry: &Telemetry, healt
 
 fn fence_itself(
     cx: &Context,
-    pods: Store<Pod>,
+    (nodes, pods): (Store<Node>, Store<Pod>),
     (surroundings, earlier): Alone,
     telemetry: &Telemetry,
     cancel: &CancellationToken,
 ) {
-    let watches = cx.clients.watches.clone();
-    let policies =
-        Informer::new(Api::all(watches.clone()), "resiliencypolicies").eager().spawn(cancel.clone(), telemetry);
-    let namespaces = {
+    let watching = surroundings.map(|surroundings| {
+        let watches = cx.clients.watches.clone();
+        let policies =
+            Informer::new(Api::all(watches.clone()), "resiliencypolicies").eager().spawn(cancel.clone(), telemetry);
         let (telemetry, cancel) = (telemetry.clone(), cancel.clone());
-        Namespaces::new(move || {
+        let namespaces = Namespaces::new(move || {
             Informer::new(Api::all(watches.clone()), "namespaces").eager().spawn(cancel.clone(), &telemetry)
-        })
-    };
-    let sources = Sources { policies, pods, namespaces };
-    tokio::spawn(self_fence::run(cx.clone(), sources, surroundings, earlier, cancel.clone()));
+        });
+        Watching { sources: Sources { nodes, policies, pods, namespaces }, surroundings }
+    });
+    tokio::spawn(self_fence::run(cx.clone(), watching, earlier, cancel.clone()));
 }
 
 /// Works with what the stores hold, until `cancel`.

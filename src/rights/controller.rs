@@ -41,7 +41,7 @@ pub(super) const ROLES: &[Role] = &[
         namespace: Some("bulkhead-system"),
         holder: HOLDER,
         switch: Switch::Always,
-        about: "Who can write this ConfigMap can make heartbeats get lost, and no more than that: only the controllers may.",
+        about: "Who can write this ConfigMap can make heartbeats get lost, and give agents false neighbours: nodes that fence themselves would then stop their own pods when they lose the API alone. It proves and releases nothing. Only the controllers may.",
         file: "config/rbac/heartbeat_roles.yaml",
         rules: &[Rule::new(
             "",

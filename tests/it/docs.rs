@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
+use bulkhead_testbed::pages::beside;
 use libtest_mimic::{Failed, Trial};
 
 use crate::api::world::root;
@@ -94,19 +95,6 @@ fn links(text: &str) -> Vec<(usize, String)> {
         found.extend(targets.map(|target| (number, target.to_owned())));
     }
     found
-}
-
-/// A path that is written in a page, from the root of the tree on.
-fn beside(page: &Path, target: &str) -> PathBuf {
-    let mut path = page.parent().unwrap_or(Path::new("")).to_owned();
-    for part in Path::new(target).components() {
-        match part {
-            Component::ParentDir => drop(path.pop()),
-            Component::Normal(name) => path.push(name),
-            _ => {}
-        }
-    }
-    path
 }
 
 /// The anchors of a page's headings, as GitHub and mdBook make them.

@@ -24,6 +24,7 @@ mod tree;
 mod volume_health;
 
 use bulkhead_testbed::binaries::Binaries;
+use bulkhead_testbed::here;
 
 /// Tests at once: they mostly wait for the cluster, not for a processor.
 const THREADS: usize = 6;
@@ -55,17 +56,8 @@ fn main() {
     .into_iter()
     .flatten()
     .collect();
-    if let Some(lacking) = lacking(&arguments) {
+    if let Some(lacking) = here::lacking(arguments.list, || Binaries::ensure(None)) {
         trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();
     }
     libtest_mimic::run(&arguments, trials).exit();
-}
-
-/// What this machine lacks for the control plane that all these tests need. In CI nothing may be lacking: there the
-/// tests run, and fail with this as their error.
-fn lacking(arguments: &libtest_mimic::Arguments) -> Option<String> {
-    if arguments.list || std::env::var("CI").is_ok_and(|value| value == "true") {
-        return None;
-    }
-    Binaries::ensure(None).err().map(|error| error.to_string())
 }

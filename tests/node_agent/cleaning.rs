@@ -82,7 +82,8 @@ async fn a_driver_that_does_nothing() {
     world.publish(&other);
     world.pod(&other.pod);
     let before = world.mounts().len();
-    world.fence(1, &[zombie]);
+    // A pod with a claim that the plan does not know would keep everything staged.
+    world.fence_beside(1, &[zombie], &[&other.pod]);
     world.start();
     world.until("clean", |world| world.state() == Some(CleanupState::Clean)).await;
     assert_eq!(world.mounts().len(), before / 2, "the other volume is as it was: {:#?}", world.mounts());

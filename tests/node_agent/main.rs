@@ -12,6 +12,7 @@
 
 mod bench;
 mod cleaning;
+mod given_back;
 mod outside;
 mod plugin;
 mod probes;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         volumes::trials(),
         timed::trials(),
         self_fencing::trials(),
+        given_back::trials(),
     ];
     let mut trials: Vec<_> = groups.into_iter().flatten().collect();
     if !root {

@@ -8,7 +8,7 @@ use bulkhead::api::slim::Namespace;
 use bulkhead::heartbeat::keys::KeyPair;
 use bulkhead::heartbeat::peers::{Heard, Peers};
 use bulkhead::heartbeat::sender::Surroundings;
-use bulkhead::node_agent::self_fence::{self, Namespaces, Sources, record};
+use bulkhead::node_agent::self_fence::{self, Namespaces, Sources, Watching, record};
 use bulkhead::node_agent::{Context, Stores};
 use bulkhead::runtime::store::Store;
 use tokio::sync::watch;
@@ -19,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 pub struct Outside {
     pub policies: Store<ResiliencyPolicy>,
     pub namespaces: Store<Namespace>,
+    /// Whether agents send heartbeats from now on.
+    pub beats: bool,
     api: Arc<watch::Sender<bool>>,
     neighbours: Arc<watch::Sender<usize>>,
 }
@@ -31,6 +33,7 @@ impl Outside {
         Self {
             policies,
             namespaces,
+            beats: true,
             api: Arc::new(watch::Sender::new(true)),
             neighbours: Arc::new(watch::Sender::new(3)),
         }
@@ -56,7 +59,7 @@ impl Outside {
         self.policies = Store::new_detached(Vec::new());
     }
 
-    /// Starts what an agent that sends heartbeats starts.
+    /// Starts what an agent starts.
     pub fn start(&self, cx: &Context, stores: &Stores, cancel: &CancellationToken) {
         let acquaintance = Peers::new(KeyPair::from_secret([7; 32])).acquaintance();
         let (told, surroundings) = watch::channel(Surroundings { heard: Heard::default(), acquaintance });
@@ -73,11 +76,13 @@ impl Outside {
         }));
         let namespaces = self.namespaces.clone();
         let namespaces = Namespaces::new(move || namespaces.clone());
-        let sources = Sources { policies: self.policies.clone(), pods: stores.pods.clone(), namespaces };
+        let (nodes, policies, pods) = (stores.nodes.clone(), self.policies.clone(), stores.pods.clone());
+        let sources = Sources { nodes, policies, pods, namespaces };
+        let watching = self.beats.then(|| Watching { sources, surroundings });
         let (cx, cancel) = (cx.clone(), cancel.clone());
         tokio::spawn(async move {
             let earlier = record::read(&cx.settings).await;
-            self_fence::run(cx, sources, surroundings, earlier, cancel).await;
+            self_fence::run(cx, watching, earlier, cancel).await;
         });
     }
 }

@@ -1,46 +1,51 @@
-//! A node that is alone stops its protected pods, and nobody else's; and gives back what nobody has fenced.
+//! A node that is alone stops its protected pods, and nobody else's.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use bulkhead::api::conditions;
+use bulkhead::api::slim::Node as ApiNode;
+use bulkhead::api::{conditions, names};
 use bulkhead::node_agent::mounts::mountinfo;
-use bulkhead::runtime::store::Store;
+use bulkhead::runtime::store::{ObjectKey, Store};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use super::cleaning::trial;
 use super::plugin::Behaviour;
-use super::world::{Volume, World, running, staging, target, volume};
+use super::world::{NODE, Volume, World, running, staging, target, volume};
 
 /// The policy's deadline; a real one has five seconds at least.
-const AFTER: Duration = Duration::from_secs(3);
+pub const AFTER: Duration = Duration::from_secs(3);
 
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("self_fencing::a_node_that_is_alone_stops_protected_pods", a_node_that_is_alone),
         trial("self_fencing::one_of_both_is_enough_to_go_on", one_of_both_is_enough),
+        trial("self_fencing::neighbours_that_were_silent_before_are_no_witnesses", neighbours_that_were_silent_before),
         trial("self_fencing::an_agent_that_starts_alone_goes_on", an_agent_that_starts_alone),
-        trial("self_fencing::what_was_fenced_meanwhile_is_not_given_back", what_was_fenced_meanwhile),
+        trial("self_fencing::children_of_ours_that_are_slow_do_not_put_it_off", slow_children),
+        trial("self_fencing::a_node_that_is_paused_goes_on", a_node_that_is_paused),
     ]
 }
 
 /// A node with a protected pod, another, and a neighbour's word.
-struct Node {
-    world: World,
-    protected: Container,
-    other: Container,
+pub struct Node {
+    pub world: World,
+    pub protected: Container,
+    pub other: Container,
 }
 
 /// A container that writes to its pod's volume, as fast as it can.
-struct Container {
-    child: Child,
+pub struct Container {
+    pub child: Child,
 }
 
 impl Container {
-    fn start(world: &World, number: usize) -> Self {
+    pub fn start(world: &World, number: usize) -> Self {
         let volume = volume(number);
         let pod = world.path(&format!("pods/{}", volume.pod));
         let (hosts, seen) = (pod.join("etc-hosts"), world.path(&format!("hosts-{number}")));
@@ -58,7 +63,13 @@ impl Container {
         Self { child }
     }
 
-    fn is_alive(&mut self) -> bool {
+    /// Whether it has its pod's hosts file mounted, by which it is known.
+    pub fn has_its_hosts(&self, number: usize) -> bool {
+        let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", self.child.id())).unwrap_or_default();
+        mounts.contains(&format!("/hosts-{number} "))
+    }
+
+    pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 }
@@ -90,8 +101,13 @@ fn labelled(volume: &Volume, app: &str) -> Value {
 }
 
 impl Node {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    async fn start_with(prepare: impl FnOnce(&mut World)) -> Self {
         let mut world = World::new(Behaviour { stages: true, unmounts: true, ..Behaviour::default() });
+        prepare(&mut world);
         world.plugin.register();
         world.stores.pods.list_done();
         for (number, app) in [(1, "db"), (2, "web")] {
@@ -119,7 +135,12 @@ impl Node {
         node
     }
 
-    async fn until_stopped(&mut self) {
+    /// The Node as the API has it.
+    fn clone_of(world: &World) -> ApiNode {
+        ApiNode::clone(&world.stores.nodes.get(&ObjectKey::cluster(NODE)).unwrap())
+    }
+
+    pub async fn until_stopped(&mut self) {
         let protected = &mut self.protected.child;
         let end = Instant::now() + super::world::PATIENCE;
         while protected.try_wait().unwrap().is_none() {
@@ -131,26 +152,27 @@ impl Node {
         assert!(self.other.is_alive() && !is_covered(&self.world, &volume(2)), "nobody else is touched");
     }
 
-    async fn until_given_back(&self) {
-        self.world.until("given back", |world| record(world)["stopped"].is_null()).await;
+    pub async fn until_given_back(&self) {
+        let waits = |world: &World| record(world)["stopped"]["pods"].as_array().is_some_and(|pods| !pods.is_empty());
+        self.world.until("given back", |world| !waits(world)).await;
         self.world.until("told", |world| self_fenced(world) == Some("False".to_owned())).await;
     }
 }
 
 /// What the agent wrote down.
-fn record(world: &World) -> Value {
+pub fn record(world: &World) -> Value {
     let text = fs::read(world.path("plugins/bulkhead-node-agent/self-fencing.json")).unwrap_or_default();
     serde_json::from_slice::<Value>(&text).map(|mut stored| stored["record"].take()).unwrap_or_default()
 }
 
-fn is_covered(world: &World, volume: &Volume) -> bool {
+pub fn is_covered(world: &World, volume: &Volume) -> bool {
     let path = world.path(&target(volume)).join("mount");
     let mounts = mountinfo::parse(&fs::read("/proc/self/mountinfo").unwrap()).unwrap();
     let mount = mounts.iter().rfind(|mount| mount.path == path.to_str().unwrap()).unwrap();
     mount.source == "bulkhead-self-fencing" && mount.options.iter().any(|option| option == "ro")
 }
 
-fn self_fenced(world: &World) -> Option<String> {
+pub fn self_fenced(world: &World) -> Option<String> {
     conditions::find(&world.status().conditions, "SelfFenced").map(|found| found.status.clone())
 }
 
@@ -220,25 +242,63 @@ async fn an_agent_that_starts_alone() {
     assert!(!is_covered(&node.world, &volume(1)));
 }
 
-async fn what_was_fenced_meanwhile() {
+async fn neighbours_that_were_silent_before() {
     let mut node = Node::start().await;
+    node.world.outside.neighbours(0);
+    // Longer than silence is forgiven, while the API answers: their port may be closed.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    node.world.outside.api(false);
+    // Longer than the deadline: that nothing happens is what this is about.
+    tokio::time::sleep(AFTER * 2).await;
+    assert!(node.protected.is_alive());
+    assert_eq!(self_fenced(&node.world), None);
+}
+
+async fn slow_children() {
+    let mut flag = PathBuf::new();
+    let mut node = Node::start_with(|world| {
+        let folder = world.root.parent().unwrap();
+        flag = folder.join("slow");
+        let program = folder.join("agent");
+        // Longer than the agent takes for a pause of its whole process.
+        let slow = format!("[ -e {} ] && [ \"$2\" = self-fence ] && sleep 2.5", flag.display());
+        fs::write(&program, format!("#!/bin/sh\n{slow}\nexec {} \"$@\"\n", world.program.display())).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        world.program = program;
+    })
+    .await;
+    fs::write(flag, "").unwrap();
     node.world.outside.api(false);
     node.world.outside.neighbours(0);
-    node.until_stopped().await;
-    node.world.fence(1, &[volume(1)]);
-    node.world.outside.api(true);
-    node.world.outside.neighbours(3);
-    node.world.until("told", |world| self_fenced(world) == Some("True".to_owned())).await;
-    tokio::time::sleep(AFTER * 2).await;
-    assert!(is_covered(&node.world, &volume(1)), "the incident decides");
-    node.world.pod_is_gone(&volume(1).pod);
-    node.until_given_back().await;
-    // Nothing is in its way, but the other pod as it is played here: it sees all mounts of this machine.
-    node.other.child.kill().unwrap();
-    node.other.child.wait().unwrap();
-    node.world.pod_is_gone(&volume(2).pod);
+    // Pods that change have it look again and again.
+    let (pods, number) = (node.world.stores.pods.clone(), AtomicUsize::new(0));
     node.world
-        .until("clean", |world| world.state() == Some(bulkhead::api::node_volume_report::CleanupState::Clean))
+        .until("stopped", |world| {
+            let mut pod = labelled(&volume(2), "web");
+            pod["metadata"]["labels"]["number"] = json!(number.fetch_add(1, Ordering::Relaxed).to_string());
+            pods.insert(serde_json::from_value(pod).unwrap());
+            !record(world)["stopped"].is_null()
+        })
         .await;
-    assert!(node.world.mounts().iter().all(|path| !path.contains(&volume(1).name)));
+    node.until_stopped().await;
+}
+
+async fn a_node_that_is_paused() {
+    let mut node = Node::start().await;
+    let mut paused = Node::clone_of(&node.world);
+    paused.metadata.annotations = Some([(names::PAUSED_ANNOTATION.to_owned(), "array upgrade".to_owned())].into());
+    node.world.stores.nodes.insert(paused);
+    node.world.until("it knows", |world| record(world)["protected"] == json!([])).await;
+    node.world.outside.api(false);
+    node.world.outside.neighbours(0);
+    // Longer than the deadline: that nothing happens is what this is about.
+    tokio::time::sleep(AFTER + Duration::from_secs(2)).await;
+    assert!(node.protected.is_alive());
+    // The next agent has not heard of the pause, and finds it written down.
+    node.world.stop();
+    node.world.outside.forget();
+    node.world.start();
+    tokio::time::sleep(AFTER + Duration::from_secs(2)).await;
+    assert!(node.protected.is_alive());
+    assert_eq!(self_fenced(&node.world), None);
 }

@@ -48,6 +48,8 @@ pub struct World {
     pub inventory_timeout: Duration,
     /// The process whose mounts are the node's.
     pub host: String,
+    /// The agent's program, which it starts for its children.
+    pub program: PathBuf,
     pub events: Arc<Mutex<Vec<String>>>,
     pub history: Arc<Mutex<Vec<NodeVolumeReportStatus>>>,
     /// Pods that the API has, beside those that the watch has told of.
@@ -86,6 +88,7 @@ impl World {
             volumes: Store::new_detached(Vec::new()),
             policies: Store::new_detached(Vec::new()),
         };
+        stores.nodes.list_done();
         stores.volumes.list_done();
         stores.policies.list_done();
         let node: Node = from(json!({
@@ -105,6 +108,7 @@ impl World {
             call_timeout: Duration::from_secs(5),
             inventory_timeout: Duration::from_secs(15),
             host: "/proc/self".into(),
+            program: env!("CARGO_BIN_EXE_bulkhead-node-agent").into(),
             events: Arc::default(),
             history: Arc::default(),
             untold: Arc::default(),
@@ -120,6 +124,11 @@ impl World {
 
     /// The NodeFence, with these volumes cut off and proved.
     pub fn fence(&self, episode: i64, volumes: &[Volume]) {
+        self.fence_beside(episode, volumes, &[]);
+    }
+
+    /// The NodeFence, with these volumes cut off and proved, and these pods of the node left alone.
+    pub fn fence_beside(&self, episode: i64, volumes: &[Volume], kept_pods: &[&str]) {
         let plan = |volume: &Volume| {
             json!({ "episode": episode, "name": volume.name, "driver": DRIVER, "volumeHandle": volume.handle,
                     "minimumProof": "Verified" })
@@ -132,6 +141,11 @@ impl World {
             json!({ "episode": episode, "uid": volume.pod, "namespace": "shop", "name": volume.name, "action": "Release",
                     "reason": "NodeFailure", "volumes": [volume.name] })
         };
+        let kept = |uid: &&str| {
+            json!({ "episode": episode, "uid": uid, "namespace": "shop", "name": uid, "action": "Keep",
+                    "reason": "NoPolicy", "volumes": [] })
+        };
+        let pods: Vec<_> = volumes.iter().map(pod).chain(kept_pods.iter().map(kept)).collect();
         let mut fence: NodeFence = from(json!({
             "apiVersion": "bulkhead.dev/v1alpha1", "kind": "NodeFence",
             "metadata": { "name": NODE, "uid": "fence-uid", "resourceVersion": episode.to_string() },
@@ -140,7 +154,7 @@ impl World {
                 "policies": [{ "name": "p", "uid": "u", "generation": 1, "mode": "Enforce" }],
                 "plan": {
                     "decidedAt": "2026-11-21T02:39:00Z", "digest": "sha256:00000000", "evidence": [],
-                    "pods": volumes.iter().map(pod).collect::<Vec<_>>(),
+                    "pods": pods,
                     "volumes": volumes.iter().map(plan).collect::<Vec<_>>(),
                 },
             },
@@ -198,7 +212,7 @@ impl World {
             call_timeout: self.call_timeout,
             inventory_timeout: self.inventory_timeout,
         };
-        let children = Children::new(env!("CARGO_BIN_EXE_bulkhead-node-agent").into(), settings.host.clone());
+        let children = Children::new(self.program.clone(), settings.host.clone());
         let plugins =
             Plugins { host: settings.host.clone(), kubelet_root: settings.kubelet_root.clone(), beside: None };
         let always = Leadership::always();

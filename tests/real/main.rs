@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use bulkhead_testbed::cluster::real::RealCluster;
 use bulkhead_testbed::ganesha::Ganesha;
-use bulkhead_testbed::real_nodes;
+use bulkhead_testbed::{here, real_nodes};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use bed::Bed;
@@ -41,7 +41,10 @@ fn main() {
     let scenes = scenes.map(|row| trial(&bed, row.name, async |cluster| play(cluster, row.scene).await));
     let mut trials: Vec<_> = cells.chain(scenes).collect();
     trials.push(trial(&bed, "metrics_are_named_well", async |cluster| metrics::are_named_well(cluster).await));
-    if let Some(lacking) = lacking(&arguments) {
+    if let Some(lacking) = here::lacking(arguments.list, || match real_nodes::check() {
+        Ok(_) => Ganesha::find().map(drop).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    }) {
         trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();
     }
     trials.push(Trial::test("the_docs_have_the_table", the_docs_have_the_table));
@@ -101,15 +104,6 @@ fn the_docs_have_the_table() -> Outcome {
     let table = table::markdown();
     let has = std::fs::read_to_string(path)?.contains(&table);
     if has { Ok(()) } else { Err(format!("docs/testbed.md lacks these tables:\n\n{table}").into()) }
-}
-
-/// What this machine lacks for real nodes. In CI nothing may be lacking: there the tests run, and fail with this.
-fn lacking(arguments: &Arguments) -> Option<String> {
-    if arguments.list || std::env::var("CI").is_ok_and(|value| value == "true") {
-        return None;
-    }
-    let lacking = real_nodes::check().err().map(|error| error.to_string());
-    lacking.or_else(|| Ganesha::find().err().map(|error| error.to_string()))
 }
 
 fn trial<T>(bed: &Arc<Bed>, name: &str, test: T) -> Trial

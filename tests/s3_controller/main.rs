@@ -18,6 +18,7 @@ mod tls;
 use std::sync::{Arc, OnceLock};
 
 use bulkhead_testbed::binaries::{Binaries, Program};
+use bulkhead_testbed::here;
 use libtest_mimic::Trial;
 
 use bed::Bed;
@@ -51,20 +52,12 @@ fn main() {
         trial("a_custom_authority_is_trusted_and_no_other", tls::a_custom_authority_is_trusted_and_no_other),
         trial("without_authorities_a_call_says_what_to_do", tls::without_authorities_a_call_says_what_to_do),
     ];
-    if let Some(lacking) = lacking(&arguments) {
+    let ensured = || Binaries::ensure(None).and_then(|_| Binaries::ensure_all(None, &PROGRAMS));
+    if let Some(lacking) = here::lacking(arguments.list, ensured) {
         trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     // Before the process exits, which would drop nothing and leave the programs to themselves.
     drop(shared);
     conclusion.exit();
-}
-
-/// What this machine lacks; in CI nothing may be lacking, there the tests run and fail with it.
-fn lacking(arguments: &libtest_mimic::Arguments) -> Option<String> {
-    if arguments.list || std::env::var("CI").is_ok_and(|value| value == "true") {
-        return None;
-    }
-    let ensured = Binaries::ensure(None).and_then(|_| Binaries::ensure_all(None, &PROGRAMS));
-    ensured.err().map(|error| error.to_string())
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bulkhead_testbed::cluster::tutorial::Tutorial;
+use bulkhead_testbed::here;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
@@ -32,7 +33,7 @@ fn main() {
     let wide = std::env::var_os("BULKHEAD_WIDE").is_some();
     let page = |name| trial(&bed, name).with_ignored_flag(!wide && name != IN_EVERY_RUN);
     let mut trials: Vec<_> = PAGES.into_iter().map(page).collect();
-    if let Some(lacking) = lacking(&arguments) {
+    if let Some(lacking) = here::lacking(arguments.list, Tutorial::check) {
         trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();
     }
     trials.push(Trial::test("every_page_is_carried_out", every_page_is_carried_out));
@@ -107,12 +108,4 @@ fn every_page_is_carried_out() -> Outcome {
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/tutorials")
-}
-
-/// What this machine lacks. In CI nothing may be lacking: there the tests run, and fail with this.
-fn lacking(arguments: &Arguments) -> Option<String> {
-    if arguments.list || std::env::var("CI").is_ok_and(|value| value == "true") {
-        return None;
-    }
-    Tutorial::check().err().map(|error| error.to_string())
 }

@@ -4,8 +4,10 @@
 //! contents, and says which pages there are; other files that a page links to are taken along.
 
 use std::collections::BTreeSet;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use bulkhead_testbed::pages::beside;
 
 use crate::Result;
 use crate::steps::Steps;
@@ -80,19 +82,6 @@ fn targets(page: &Path, text: &str) -> BTreeSet<PathBuf> {
 
 fn is_page(file: &Path) -> bool {
     file.extension().is_some_and(|end| end == "md")
-}
-
-/// A path that is written in a page, from the root of the tree on.
-fn beside(page: &Path, target: &str) -> PathBuf {
-    let mut path = page.parent().unwrap_or(Path::new("")).to_owned();
-    for part in Path::new(target).components() {
-        match part {
-            Component::ParentDir => drop(path.pop()),
-            Component::Normal(name) => path.push(name),
-            _ => {}
-        }
-    }
-    path
 }
 
 #[cfg(test)]

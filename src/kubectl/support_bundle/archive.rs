@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
@@ -57,9 +58,10 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Begins an archive of at most this size, before it is compressed. A file that is there already stays.
+    /// Begins an archive of at most this size, before it is compressed, that only its owner may read. A file that is there
+    /// already stays.
     pub fn create(path: &Path, room: usize, at: DateTime<Utc>) -> io::Result<Self> {
-        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let folder = name.split('.').next().unwrap_or_default().to_owned();
         let index = Index {
@@ -119,6 +121,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bundle.tar.gz");
         let mut archive = Archive::create(&path, 10, DateTime::UNIX_EPOCH).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600, "it is nobody else's");
         archive.add("a.txt", "12345678").unwrap();
         archive.add("b.txt", "123").unwrap();
         archive.lacks("c", "you may not");

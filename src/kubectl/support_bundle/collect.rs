@@ -242,7 +242,7 @@ impl Collector<'_> {
                 let path = format!("logs/{namespace}/{name}/{container}{end}.log");
                 if let Some(log) = self.one(&path, api.logs(&name, &params)).await {
                     let kept = usize::try_from(self.log_bytes).unwrap_or(usize::MAX);
-                    self.archive.add(&path, &redact::text(tail(&log, kept)))?;
+                    self.archive.add(&path, tail(&redact::text(&log), kept))?;
                 }
             }
         }

@@ -46,10 +46,10 @@ pub enum Order {
 pub struct Stop {
     /// The kubelet's root folder.
     pub kubelet_root: String,
-    /// The pods, by uid.
+    /// The pods whose processes end, by uid.
     pub pods: BTreeSet<String>,
-    /// Whether their mounts are covered too.
-    pub cover: bool,
+    /// Those whose mounts are covered too.
+    pub covered: BTreeSet<String>,
 }
 
 /// Which mounts to give back.
@@ -70,6 +70,8 @@ pub enum Done {
     Volumes(Vec<PodVolume>),
     /// The access is stopped, as far as this says.
     Stopped(Stopped),
+    /// The mounts are uncovered; what is left of those who began under a cover, in words.
+    GivenBack(Vec<String>),
     /// All of it.
     All,
     /// This could not be done.
@@ -94,6 +96,8 @@ pub struct Stopped {
     pub covered: Vec<String>,
     /// Processes that were killed.
     pub killed: usize,
+    /// Pods that the kubelet has no folder of.
+    pub removed: BTreeSet<String>,
     /// What is left, in words.
     pub left: Vec<String>,
 }
@@ -104,7 +108,7 @@ pub fn obey(order: &Order) -> Done {
         Order::Volumes(root) => volumes(root).map(Done::Volumes),
         Order::Stop(stop) => stopped(stop).map(Done::Stopped),
         Order::Sync(paths) => paths.iter().try_for_each(|path| sync(path)).map(|()| Done::All),
-        Order::GiveBack(give_back) => given_back(give_back).map(|()| Done::All),
+        Order::GiveBack(give_back) => given_back(give_back).map(Done::GivenBack),
     };
     done.unwrap_or_else(|error| Done::Failed(error.to_string()))
 }
@@ -122,27 +126,37 @@ fn volumes(kubelet_root: &str) -> io::Result<Vec<PodVolume>> {
 
 fn stopped(stop: &Stop) -> io::Result<Stopped> {
     let mut done = Stopped::default();
+    let any = |_: &[Mount]| true;
     // This first: it waits for no file system.
-    end(stop, &mut done)?;
-    if stop.cover {
-        match Root::open(&stop.kubelet_root) {
-            Ok(root) => cover_all(&root, stop, &mut done)?,
-            Err(error) => done.left.push(format!("{}: {error}", stop.kubelet_root)),
+    end(&stop.pods, any, &mut done)?;
+    match Root::open(&stop.kubelet_root) {
+        Ok(root) => {
+            cover_all(&root, stop, &mut done)?;
+            done.removed = removed(&root, &stop.pods);
         }
+        Err(error) => done.left.push(format!("{}: {error}", stop.kubelet_root)),
+    }
+    if !stop.covered.is_empty() {
         // Whoever was started meanwhile may have the volume still.
-        end(stop, &mut done)?;
+        end(&stop.pods, any, &mut done)?;
     }
     done.left.sort();
     done.left.dedup();
     Ok(done)
 }
 
-/// Kills all processes of the pods, and waits until they have ended.
-fn end(stop: &Stop, done: &mut Stopped) -> io::Result<()> {
+/// The pods that the kubelet has no folder of any more: it does not start them again.
+fn removed(root: &Root, pods: &BTreeSet<String>) -> BTreeSet<String> {
+    let has = |path: &str| root.has(path).unwrap_or(true);
+    pods.iter().filter(|pod| has("pods") && !has(&format!("pods/{pod}"))).cloned().collect()
+}
+
+/// Kills the processes of the pods that see such mounts, and waits until they have ended.
+fn end(pods: &BTreeSet<String>, sees: impl Fn(&[Mount]) -> bool, done: &mut Stopped) -> io::Result<()> {
     let until = Instant::now() + ENDS;
     let mut killed = BTreeSet::new();
     loop {
-        let found = processes_of(&stop.pods)?;
+        let found = processes_of(pods, &sees)?;
         for (pid, view) in &found {
             match kill(*pid, view) {
                 Ok(true) => _ = killed.insert(*pid),
@@ -161,7 +175,7 @@ fn end(stop: &Stop, done: &mut Stopped) -> io::Result<()> {
 }
 
 fn cover_all(root: &Root, stop: &Stop, done: &mut Stopped) -> io::Result<()> {
-    for mount in of_pods(root, |pod| stop.pods.contains(pod))?.into_values().filter(|mount| !is_closed(mount)) {
+    for mount in of_pods(root, |pod| stop.covered.contains(pod))?.into_values().filter(|mount| !is_closed(mount)) {
         match cover(root, &mount) {
             Ok(()) => done.covered.push(mount.path),
             Err(error) => done.left.push(format!("{}: {error}", mount.path)),
@@ -219,8 +233,8 @@ fn remount(path: &str, mount: &Mount, read_only: bool) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(path, flags, c"")?)
 }
 
-/// Only what is ours still: a path that is gone needs nothing.
-fn given_back(give_back: &GiveBack) -> io::Result<()> {
+/// Only what is ours still: a path that is gone needs nothing. What is left of who began under a cover.
+fn given_back(give_back: &GiveBack) -> io::Result<Vec<String>> {
     let root = Root::open(&give_back.kubelet_root)?;
     let is_ours = |mount: &Mount| is_cover(mount) || is_closed(mount) && give_back.paths.contains(&mount.path);
     let mut outcome = Ok(());
@@ -231,7 +245,11 @@ fn given_back(give_back: &GiveBack) -> io::Result<()> {
             false => remount(&path, mount, false),
         });
     }
-    outcome
+    outcome?;
+    // A container that began under a cover has it among its own mounts for good; begun anew it has its volume.
+    let mut done = Stopped::default();
+    end(&BTreeSet::from([give_back.pod.clone()]), |mounts| mounts.iter().any(is_cover), &mut done)?;
+    Ok(done.left)
 }
 
 /// Through another mount of the same file system, such as the staged one: the pod's own is covered.
@@ -247,9 +265,9 @@ fn sync(path: &str) -> io::Result<()> {
     Ok(rustix::fs::syncfs(rustix::fs::openat(CWD, open.path.as_str(), flags, Mode::empty())?)?)
 }
 
-/// The processes of pods, each with the mounts that it sees: a container has its pod's `etc-hosts` or its termination log
-/// mounted. The host's own are none of them.
-fn processes_of(pods: &BTreeSet<String>) -> io::Result<BTreeMap<u32, String>> {
+/// The processes of pods that see such mounts, each with what it sees: a container has its pod's `etc-hosts` or its termination
+/// log mounted. The host's own are none of them.
+fn processes_of(pods: &BTreeSet<String>, sees: impl Fn(&[Mount]) -> bool) -> io::Result<BTreeMap<u32, String>> {
     let host = fs::read_link("/proc/self/ns/mnt")?.display().to_string();
     let mut views: BTreeMap<String, bool> = BTreeMap::from([(host, false)]);
     let mut found = BTreeMap::new();
@@ -262,8 +280,8 @@ fn processes_of(pods: &BTreeSet<String>) -> io::Result<BTreeMap<u32, String>> {
             None => {
                 // One that ends has none: what lives and sees the same tells.
                 let Some(mounts) = mounts_of(&folder) else { continue };
-                let is_theirs =
-                    mounts.iter().any(|mount| layout::pod_of_root(&mount.root).is_some_and(|pod| pods.contains(pod)));
+                let is_of_pod = |mount: &Mount| layout::pod_of_root(&mount.root).is_some_and(|pod| pods.contains(pod));
+                let is_theirs = mounts.iter().any(is_of_pod) && sees(&mounts);
                 views.insert(view.clone(), is_theirs);
                 is_theirs
             }

@@ -5,33 +5,32 @@
 //! First everything is written to the node's disk: a later process goes on, and knows what to give back. What was stopped stays
 //! so until the API itself says that the pod is this node's as before.
 
+mod act;
 pub mod cut;
 pub mod decide;
 pub mod isolation;
+mod looks;
+mod observe;
 pub mod record;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kube::Api;
-use kube::api::ListParams;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::node_fence::NodeFence;
-use crate::api::resiliency_policy::ResiliencyPolicy;
-use crate::api::slim::{Namespace, Pod};
 use crate::heartbeat::sender::Surroundings;
 use crate::runtime::clock::monotonic;
-use crate::runtime::store::Store;
 
-use super::Context;
 use super::child::{Answer, Task};
-use cut::{Done, GiveBack, Order, PodVolume, Stop, Stopped};
-use decide::{Fate, Known, Protected};
+use super::{Context, lock};
+use cut::{Done, Order, PodVolume};
 use isolation::Isolation;
+use looks::Looks;
+pub use observe::{Namespaces, Sources};
 use record::{Record, Told};
 
 /// How often is looked.
@@ -39,50 +38,17 @@ const PACE: Duration = Duration::from_millis(250);
 /// How often the API is asked while it does not answer, and how long for an answer is waited.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK: Duration = Duration::from_secs(1);
-/// How long what decides about a stopped pod may take to be read.
-const READ: Duration = Duration::from_secs(5);
-/// How often is looked which volumes pods have, behind their changes.
-const VOLUMES_EVERY: Duration = Duration::from_secs(30);
-/// Stopped pods are stopped again this often: the kubelet starts their containers anew.
-const AGAIN: Duration = Duration::from_millis(500);
-/// Answers of the API in a row before anything is given back.
-const ANSWERS: u32 = 3;
-/// Deadlines of children.
-const STOP: Duration = Duration::from_secs(5);
-const SYNC: Duration = Duration::from_secs(5);
-/// What the children are about: no name of a volume.
-const NODE: &str = "";
-const COVERING: &str = "covers of self-fencing";
+/// Deadline of a child.
+const CHILD: Duration = Duration::from_secs(5);
 /// Pods and reasons that are told by name.
 const TOLD_MAX: usize = 8;
 
-/// What the agent watches for it.
-#[derive(Clone)]
-pub struct Sources {
-    /// Policies.
-    pub policies: Store<ResiliencyPolicy>,
-    /// Pods bound to the node.
-    pub pods: Store<Pod>,
-    /// Namespaces.
-    pub namespaces: Namespaces,
-}
-
-/// Namespaces, which are watched once a policy asks for their labels, and not before.
-#[derive(Clone)]
-pub struct Namespaces {
-    begin: Arc<dyn Fn() -> Store<Namespace> + Send + Sync>,
-    store: Arc<OnceLock<Store<Namespace>>>,
-}
-
-impl Namespaces {
-    /// `begin` begins to watch.
-    pub fn new(begin: impl Fn() -> Store<Namespace> + Send + Sync + 'static) -> Self {
-        Self { begin: Arc::new(begin), store: Arc::default() }
-    }
-
-    fn store(&self) -> &Store<Namespace> {
-        self.store.get_or_init(|| (self.begin)())
-    }
+/// What an agent that sends heartbeats goes by.
+pub struct Watching {
+    /// What it watches.
+    pub sources: Sources,
+    /// What it hears of its neighbours.
+    pub surroundings: watch::Receiver<Surroundings>,
 }
 
 /// What came of a question to the API.
@@ -93,38 +59,39 @@ struct Asked {
 
 struct SelfFence {
     cx: Context,
-    sources: Sources,
-    surroundings: watch::Receiver<Surroundings>,
-    isolation: Isolation,
+    /// None where no heartbeats are sent: then nothing is begun.
+    watching: Option<Watching>,
+    isolation: Arc<Mutex<Isolation>>,
     record: Record,
     /// As it is on the disk, and when it was written.
     written: (Record, Option<Instant>),
     volumes: Vec<PodVolume>,
-    volumes_at: Option<Instant>,
+    looks: Looks,
     asked: Option<Asked>,
     asked_at: Option<Instant>,
     answers: u32,
     stopped_at: Option<Instant>,
 }
 
-/// Works until `cancel`. `earlier` is what a process before wrote down.
-pub async fn run(
-    cx: Context,
-    sources: Sources,
-    surroundings: watch::Receiver<Surroundings>,
-    earlier: Record,
-    cancel: CancellationToken,
-) {
+/// Works until `cancel`. `earlier` is what a process before wrote down. Without heartbeats it only ends what that one began.
+pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cancel: CancellationToken) {
+    let earlier = match (&watching, &earlier.stopped) {
+        (Some(_), _) => earlier,
+        (None, None) => return,
+        (None, Some(_)) => Record { protected: Vec::new(), neighbours: 0, acquaintance: None, ..earlier },
+    };
     cx.self_fence.send_replace(earlier.told.clone());
+    let isolation = Arc::new(Mutex::new(Isolation::new(earlier.neighbours, monotonic())));
+    tokio::spawn(cancel.clone().run_until_cancelled_owned(pulse(isolation.clone())));
+    let mut pods = watching.as_ref().map(|watching| watching.sources.pods.subscribe());
     let mut all = SelfFence {
         cx,
-        sources,
-        surroundings,
-        isolation: Isolation::new(earlier.neighbours, monotonic()),
+        watching,
+        isolation,
         written: (earlier.clone(), None),
         record: earlier,
         volumes: Vec::new(),
-        volumes_at: None,
+        looks: Looks::default(),
         asked: None,
         asked_at: None,
         answers: 0,
@@ -132,24 +99,36 @@ pub async fn run(
     };
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut pods = all.sources.pods.subscribe();
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,
             _ = pace.tick() => {}
         }
-        while pods.try_recv().is_ok() {
-            all.volumes_at = None;
+        while pods.as_mut().is_some_and(|pods| pods.try_recv().is_ok()) {
+            all.looks.changed(monotonic());
         }
         all.turn().await;
+        if all.watching.is_none() && all.record.stopped.is_none() {
+            return;
+        }
+    }
+}
+
+/// Time goes on while a child, the disk or the API is waited for. Only time in which the whole process did not run is taken for
+/// nobody's silence.
+async fn pulse(isolation: Arc<Mutex<Isolation>>) {
+    loop {
+        tokio::time::sleep(PACE).await;
+        lock(&isolation).tick(monotonic());
     }
 }
 
 impl SelfFence {
     async fn turn(&mut self) {
-        self.look_outside().await;
         self.learn().await;
-        let alone = self.isolation.alone_for(monotonic());
+        self.look_outside().await;
+        // Nothing is waited for between what was heard and what follows from it.
+        let alone = lock(&self.isolation).alone_for(monotonic());
         let stopped = self.record.stopped.iter().flat_map(|stopped| &stopped.pods);
         let stopped: Vec<_> = stopped.map(|pod| pod.uid.clone()).collect();
         let due = decide::due(&self.record.protected, alone);
@@ -166,163 +145,26 @@ impl SelfFence {
 
     /// Whether anybody answers.
     async fn look_outside(&mut self) {
+        let answered = match self.asked.take_if(|asked| asked.answer.is_finished()) {
+            Some(asked) => Some((asked.at, asked.answer.await.unwrap_or(false))),
+            None => None,
+        };
         let now = monotonic();
-        self.isolation.tick(now);
-        let heard = self.surroundings.borrow().heard;
-        self.isolation.neighbours(heard.at, heard.neighbours);
-        if let Some(asked) = self.asked.take_if(|asked| asked.answer.is_finished()) {
-            let has_answered = asked.answer.await.unwrap_or(false);
+        let mut isolation = lock(&self.isolation);
+        isolation.tick(now);
+        if let Some(watching) = &self.watching {
+            let heard = watching.surroundings.borrow().heard;
+            isolation.neighbours(heard.at, heard.neighbours);
+        }
+        if let Some((asked, has_answered)) = answered {
             self.answers = if has_answered { self.answers.saturating_add(1) } else { 0 };
-            self.isolation.api(asked.at, has_answered, monotonic());
+            isolation.api(asked, has_answered, now);
         }
         let is_due = self.asked_at.is_none_or(|at| now >= at + ASK_EVERY);
-        let is_wanted = self.isolation.asks_api(now) || self.record.stopped.is_some();
+        let is_wanted = isolation.asks_api(now) || self.record.has_stopped_pods();
         if is_wanted && is_due && self.asked.is_none() {
             self.asked_at = Some(now);
             self.asked = Some(Asked { at: now, answer: tokio::spawn(answers(self.cx.clone())) });
-        }
-    }
-
-    /// Whom to stop, from what is watched; while that has not been heard of yet, from what an earlier process knew.
-    async fn learn(&mut self) {
-        if !self.sources.policies.synced() || !self.sources.pods.synced() {
-            return;
-        }
-        let policies = self.sources.policies.list();
-        let is_on = policies.iter().any(|policy| policy.spec.self_fencing.deadline().is_some());
-        if !is_on {
-            self.record.protected.clear();
-            return;
-        }
-        let namespaces = self.sources.namespaces.store();
-        if !namespaces.synced() {
-            return;
-        }
-        let now = monotonic();
-        if self.volumes_at.is_none_or(|at| now >= at + VOLUMES_EVERY) {
-            match self.child(Order::Volumes(self.cx.settings.kubelet_root.clone()), STOP).await {
-                Ok(Done::Volumes(volumes)) => (self.volumes, self.volumes_at) = (volumes, Some(now)),
-                other => tracing::warn!(?other, "which volumes pods have cannot be told; what was known counts"),
-            }
-        }
-        let labels = namespaces.list().into_iter().filter_map(|namespace| {
-            Some((namespace.metadata.name.clone()?, namespace.metadata.labels.clone().unwrap_or_default()))
-        });
-        let known = Known { policies, pods: self.sources.pods.list(), namespaces: labels.collect::<BTreeMap<_, _>>() };
-        self.record.protected = decide::protected(&known, &self.volumes);
-    }
-
-    /// Writes down whom it stops, before anything is done.
-    async fn begin(&mut self, new: Vec<Protected>, alone: Duration) {
-        let names = new.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name));
-        tracing::error!(
-            ?alone,
-            pods = names.clone().collect::<Vec<_>>().join(" "),
-            "the API and all neighbours are lost: stopping protected pods"
-        );
-        self.cx.metrics.self_fenced();
-        let now = self.cx.clock.now().wall;
-        let fresh = || Told { at: now, pods: Vec::new(), left: Vec::new(), is_over: false };
-        let mut told = self.record.told.take().filter(|told| !told.is_over).unwrap_or_else(fresh);
-        told.pods.extend(names);
-        self.record.told = Some(told);
-        self.record.stopped.get_or_insert_default().pods.extend(new);
-        (self.stopped_at, self.answers) = (None, 0);
-        self.save(true).await;
-    }
-
-    /// Stops all of them, again and again: the kubelet starts containers anew, and what it starts may not write.
-    async fn keep_stopped(&mut self) {
-        let now = monotonic();
-        if self.stopped_at.is_some_and(|at| now < at + AGAIN) {
-            return;
-        }
-        self.stopped_at = Some(now);
-        let Some(pods) = self.record.stopped.as_ref().map(|stopped| decide::uids(&stopped.pods)) else { return };
-        self.cx.metrics.self_fenced_pods(pods.len());
-        // Where a cover hangs, as on a file server that does not answer, no second one is begun.
-        let cover = self.cx.children.hung_of(COVERING) == 0;
-        let stop = Stop { kubelet_root: self.cx.settings.kubelet_root.clone(), pods, cover };
-        let done = match self.child_about(if cover { COVERING } else { NODE }, Order::Stop(stop), STOP).await {
-            Ok(Done::Stopped(done)) => done,
-            Ok(other) => Stopped { left: vec![format!("{other:?}")], ..Stopped::default() },
-            Err(error) => Stopped { left: vec![error], ..Stopped::default() },
-        };
-        if done.killed > 0 || !done.covered.is_empty() {
-            tracing::warn!(killed = done.killed, covered = done.covered.len(), left = ?done.left, "protected pods are stopped");
-        }
-        if let Some(told) = &mut self.record.told {
-            told.left = done.left.into_iter().take(TOLD_MAX).collect();
-        }
-        if done.covered.is_empty() {
-            return;
-        }
-        if let Some(stopped) = &mut self.record.stopped {
-            stopped.covered.extend(done.covered.iter().cloned());
-        }
-        self.save(true).await;
-        self.sync(done.covered);
-    }
-
-    /// What is in memory is written now, or not while the storage is away; nobody waits for that.
-    fn sync(&self, paths: Vec<String>) {
-        for path in paths {
-            let children = self.cx.children.clone();
-            tokio::spawn(async move {
-                let task = Task::SelfFence(Order::Sync(vec![path.clone()]));
-                match children.run(&path, task, SYNC).await {
-                    Ok(Answer::SelfFenced(Done::All)) => {}
-                    other => {
-                        tracing::warn!(path, ?other, "what was in memory of a stopped pod's volume may be unwritten")
-                    }
-                }
-            });
-        }
-    }
-
-    /// Once the API has answered for a while: it is asked itself about each pod.
-    async fn give_back(&mut self) {
-        if self.answers < ANSWERS {
-            return;
-        }
-        let (node, reads) = (&self.cx.settings.node_name, &self.cx.clients.reads);
-        let bound = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let (fences, pods): (Api<NodeFence>, Api<Pod>) = (Api::all(reads.clone()), Api::all(reads.clone()));
-        let asked = async { tokio::try_join!(fences.get_opt(node), pods.list(&bound)) };
-        let Ok(Ok((fence, pods))) = tokio::time::timeout(READ, asked).await else {
-            self.answers = 0;
-            return;
-        };
-        let Some(mut stopped) = self.record.stopped.clone() else { return };
-        let mut kept = Vec::new();
-        for pod in std::mem::take(&mut stopped.pods) {
-            match decide::fate(&pod.uid, &pods.items, fence.as_ref()) {
-                Fate::Waits => kept.push(pod),
-                // Also of one that is gone: a cover would be in the way of who cleans up.
-                Fate::Gone | Fate::GetsItBack => {
-                    let (paths, rest): (Vec<_>, Vec<_>) =
-                        stopped.covered.iter().cloned().partition(|path| path.contains(&pod.uid));
-                    let kubelet_root = self.cx.settings.kubelet_root.clone();
-                    let give_back = GiveBack { kubelet_root, pod: pod.uid.clone(), paths };
-                    match self.child(Order::GiveBack(give_back), STOP).await {
-                        Ok(Done::All) => stopped.covered = rest,
-                        other => {
-                            tracing::warn!(pod = pod.name, ?other, "a stopped pod does not get its access back yet");
-                            kept.push(pod);
-                        }
-                    }
-                }
-            }
-        }
-        stopped.pods = kept;
-        let is_over = stopped.pods.is_empty();
-        self.cx.metrics.self_fenced_pods(stopped.pods.len());
-        self.record.stopped = Some(stopped).filter(|_| !is_over);
-        if let Some(told) = &mut self.record.told {
-            told.is_over = is_over;
-        }
-        if is_over {
-            tracing::info!("no pod of this node is stopped any more");
         }
     }
 
@@ -330,10 +172,10 @@ impl SelfFence {
     async fn save(&mut self, is_alone: bool) {
         let now = monotonic();
         let is_used = !self.record.protected.is_empty() || self.record.stopped.is_some();
-        if !is_alone && is_used {
-            let acquaintance = serde_json::to_value(&self.surroundings.borrow().acquaintance);
+        if let Some(watching) = self.watching.as_ref().filter(|_| !is_alone && is_used) {
+            let acquaintance = serde_json::to_value(&watching.surroundings.borrow().acquaintance);
             self.record.acquaintance = acquaintance.ok();
-            self.record.neighbours = self.isolation.witnesses();
+            self.record.neighbours = lock(&self.isolation).witnesses();
         }
         let is_old = !is_alone && is_used && self.written.1.is_none_or(|at| now >= at + record::REFRESH);
         if self.written.0 == self.record && !is_old {
@@ -353,12 +195,8 @@ impl SelfFence {
         }
     }
 
-    async fn child(&self, order: Order, deadline: Duration) -> Result<Done, String> {
-        self.child_about(NODE, order, deadline).await
-    }
-
-    async fn child_about(&self, about: &str, order: Order, deadline: Duration) -> Result<Done, String> {
-        match self.cx.children.run(about, Task::SelfFence(order), deadline).await {
+    async fn child(&self, about: &str, order: Order) -> Result<Done, String> {
+        match self.cx.children.run(about, Task::SelfFence(order), CHILD).await {
             Ok(Answer::SelfFenced(done)) => Ok(done),
             Ok(other) => Err(format!("a child answered {other:?}")),
             Err(error) => Err(error.to_string()),

@@ -1,6 +1,7 @@
 //! What a process keeps on the node's disk for the next one, which may start while the API is away: whom to stop, whom to ask,
 //! and what was stopped. Only of this boot, and whom to stop only for an hour: what is older may be wrong, and is not acted on.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
@@ -32,6 +33,13 @@ pub struct Record {
     pub told: Option<Told>,
 }
 
+impl Record {
+    /// Whether pods wait to be given back.
+    pub fn has_stopped_pods(&self) -> bool {
+        self.stopped.as_ref().is_some_and(|stopped| !stopped.pods.is_empty())
+    }
+}
+
 /// Pods that were stopped.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoppedPods {
@@ -39,6 +47,16 @@ pub struct StoppedPods {
     pub pods: Vec<Protected>,
     /// Mounts that are covered.
     pub covered: Vec<String>,
+    /// Pods that the API has no more, and the kubelet still: their processes are killed, and nothing is covered.
+    #[serde(default)]
+    pub gone: BTreeSet<String>,
+}
+
+impl StoppedPods {
+    /// Whether nothing is left to do.
+    pub fn is_nothing(&self) -> bool {
+        self.pods.is_empty() && self.gone.is_empty()
+    }
 }
 
 /// What is told of self-fencing.
@@ -116,7 +134,7 @@ mod tests {
     fn what_is_of_another_boot_or_too_old_stops_nobody() {
         let pod =
             Protected { uid: "u".into(), namespace: "n".into(), name: "p".into(), after: Duration::from_secs(15) };
-        let stopped = Some(StoppedPods { pods: vec![pod.clone()], covered: vec!["/m".into()] });
+        let stopped = Some(StoppedPods { pods: vec![pod.clone()], covered: vec!["/m".into()], gone: BTreeSet::new() });
         let record = Record { protected: vec![pod], neighbours: 3, stopped, ..Record::default() };
         let at = |boot: &str, now| {
             let stored = Stored { boot_id: "this".into(), written: 1_000.0, record: record.clone() };

@@ -143,11 +143,7 @@ fn in_an_outage_nobody_else_begins() {
 fn a_node_that_is_held_off_stays_proved() {
     let mut world = fenced_by("PowerOff", &[external()]);
     // Decided, and not yet deleted.
-    while !world.did("pg is Releasing") {
-        if !world.pass() {
-            world.others_act();
-        }
-    }
+    world.run_until("pg is Releasing");
     world.wait(120.0);
     world.run_controller();
     assert!(world.did("delete pg grace 0") && !world.did("round 2"), "{:#?}", world.log);
@@ -156,14 +152,7 @@ fn a_node_that_is_held_off_stays_proved() {
 #[test]
 fn after_a_restart_the_fencer_is_asked_whether_it_still_holds_the_node_off() {
     let mut world = fenced_by("PowerOff", &[external()]);
-    while !world.did("pg is Releasing") {
-        if !world.pass() {
-            world.others_act();
-        }
-    }
-    world.restart();
-    world.run();
-    world.assert_order(&["pg is Releasing", "ask Fenced v1 round 2", "Started v1", "Fenced v1", "delete pg grace 0"]);
+    world.asks_again_after_a_restart();
 }
 
 #[test]

@@ -196,9 +196,7 @@ fn the_taint_goes_before_a_late_deletion_could_let_it_act_on_what_is_not_proved_
     for (name, happens, removed) in cases {
         let pods = vec![pod("pg", "n1", &[csi("v1")]), pod("quick", "n1", &[csi("v2")])];
         let mut world = World::new(pods, &json!({}));
-        while !world.did("taint out-of-service") {
-            assert!(world.pass() || world.others_act(), "{name}: {:#?}", world.log);
-        }
+        world.run_until("taint out-of-service");
         assert!(world.did("delete pg grace 0") && world.pod("pg").0 == PodStatusState::Releasing);
         // That deletion is lost, or late.
         world.seen.pods.push(pod("pg", "n1", &[csi("v1")]));

@@ -109,14 +109,7 @@ fn an_answer_that_lies_waiting_grows_too_old_for_a_delete() {
 #[test]
 fn after_a_restart_a_new_round_is_asked_before_any_delete() {
     let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
-    while !world.did("pg is Releasing") {
-        if !world.pass() {
-            world.others_act();
-        }
-    }
-    world.restart();
-    world.run();
-    world.assert_order(&["pg is Releasing", "ask Fenced v1 round 2", "Started v1", "Fenced v1", "delete pg grace 0"]);
+    world.asks_again_after_a_restart();
 }
 
 #[test]

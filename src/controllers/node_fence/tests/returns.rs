@@ -339,9 +339,7 @@ fn a_node_that_flaps_between_releasing_and_gone_is_asked_anew_before_any_forced_
 fn a_pod_that_came_meanwhile_keeps_its_attachment_on_a_node_that_has_booted_again() {
     let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
     world.attacher = false;
-    while !world.did("delete pg") {
-        assert!(world.pass() || world.others_act(), "no delete: {:#?}", world.log);
-    }
+    world.run_until("delete pg");
     world.seen.pods.push(pod("pg-again", "n1", &[csi("v1")]));
     world.run();
     world.node_reboots();

@@ -331,9 +331,7 @@ fn a_driver_that_an_episode_did_not_need_is_asked_again_by_steps() {
 fn what_has_happened_is_told_though_the_next_step_is_refused_again_and_again() {
     let spec = json!({ "release": { "detach": "VolumeAttachments" } });
     let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &spec);
-    while !world.did("delete pg") {
-        assert!(world.pass() || world.others_act(), "no delete: {:#?}", world.log);
-    }
+    world.run_until("delete pg");
     let records = |world: &World| matches!(world.decide().effects.as_slice(), [Effect::Record(_)]);
     world.seen.recorded_for = Duration::from_secs(1);
     assert!(!records(&world), "the next step waits for no record");

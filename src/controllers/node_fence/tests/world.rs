@@ -123,6 +123,27 @@ impl World {
         self.now = later(self.now, seconds);
     }
 
+    /// Passes, fencers and attacher until that is done.
+    pub fn run_until(&mut self, done: &str) {
+        while !self.did(done) {
+            assert!(self.pass() || self.others_act(), "not {done}: {:#?}", self.log);
+        }
+    }
+
+    /// A pod that is as good as deleted when the controller starts anew: what was proved is asked for once more.
+    pub fn asks_again_after_a_restart(&mut self) {
+        self.run_until("pg is Releasing");
+        self.restart();
+        self.run();
+        self.assert_order(&[
+            "pg is Releasing",
+            "ask Fenced v1 round 2",
+            "Started v1",
+            "Fenced v1",
+            "delete pg grace 0",
+        ]);
+    }
+
     /// Fencers and attacher do their next thing; whether there was any.
     pub fn others_act(&mut self) -> bool {
         let fenced = self.fencers_act();

@@ -56,7 +56,7 @@ pub fn judge(facts: &Facts) -> (Verdict, Reason) {
         return found;
     }
     if let Some(stopped) = &facts.stopped {
-        return (Verdict::Inconclusive, stopped.clone());
+        return write_hangs(facts).unwrap_or_else(|| (Verdict::Inconclusive, stopped.clone()));
     }
     complete(facts)
 }
@@ -131,6 +131,19 @@ fn writes_lost(facts: &Facts) -> Option<(Verdict, Reason)> {
             "WritesLost",
             format!("number {last} was acknowledged to be durable, and the other node found {found} to be the last"),
         )
+    })
+}
+
+/// A disk that queues what it cannot send, instead of failing it, neither lets the writer end nor the volume go.
+fn write_hangs(facts: &Facts) -> Option<(Verdict, Reason)> {
+    let is_cut_off = facts.fenced.as_ref().is_some_and(|(row, _)| is_fenced(row));
+    let is_stuck = facts.stopped.as_ref().is_some_and(|stopped| stopped.reason == "TimedOut");
+    (is_cut_off && is_stuck && facts.log.hangs(SILENT)).then(|| {
+        let message = "a write of the node that was cut off hangs instead of failing, so its pod cannot end, and the volume not go \
+                       to the other node. With multipath that is queue_if_no_path: set no_path_retry to fail or to a number for \
+                       these disks in multipath.conf, and certify again. What hangs now ends after `dmsetup message MAP 0 \
+                       fail_if_no_path` on the node, or with a reboot";
+        inconclusive("WriteHangs", message)
     })
 }
 

@@ -111,3 +111,23 @@ fn without_every_fact_nothing_is_certified() {
         assert_eq!(verdict(&facts), (Verdict::Inconclusive, reason));
     }
 }
+
+#[test]
+fn a_write_that_hangs_is_told_with_its_remedy() {
+    let mut log = log(FENCED_AT);
+    log.hear("tried 21 at 21000", ms(21_000));
+    log.hear("alive at 27000", ms(27_000));
+    let timed_out = Reason { reason: "TimedOut", message: "the writer to end".into() };
+    let hung = Facts { log, found: None, stopped: Some(timed_out.clone()), ..sound() };
+    let (verdict, reason) = judge(&hung);
+    assert_eq!((verdict, reason.reason), (Verdict::Inconclusive, "WriteHangs"));
+    assert!(reason.message.contains("no_path_retry"), "{}", reason.message);
+    // Nothing of it where writes are refused, or nobody was cut off.
+    for facts in [
+        Facts { stopped: Some(timed_out), found: None, ..sound() },
+        Facts { fenced: None, ..hung.clone() },
+        Facts { stopped: Some(Reason { reason: "Interrupted", message: String::new() }), ..hung },
+    ] {
+        assert_ne!(judge(&facts).1.reason, "WriteHangs");
+    }
+}

@@ -59,6 +59,16 @@ impl WriterLog {
         })
     }
 
+    /// Whether the last number that it began to write has had no answer for so long, though it lives.
+    pub fn hangs(&self, long: Duration) -> bool {
+        let Some((last, began)) = self.tried().max() else { return false };
+        let is_answered = self
+            .lines
+            .keys()
+            .any(|line| matches!(line, Line::Written(number) | Line::Refused(number) if *number == last));
+        !is_answered && self.alive().is_some_and(|alive| alive >= began + long)
+    }
+
     /// The last sign of life.
     pub fn alive(&self) -> Option<Duration> {
         self.lines.values().max().map(|at| self.at(*at))
@@ -104,5 +114,12 @@ mod tests {
         assert_eq!(log.written().collect::<Vec<_>>(), [(1, ms(5_120))], "the fastest line took no time");
         assert_eq!(log.tried().collect::<Vec<_>>(), [(1, ms(5_110))]);
         assert_eq!((log.refused(), log.alive()), (1, Some(ms(5_510))));
+        log.hear("tried 3 at 600", ms(9_600));
+        log.hear("alive at 3500", ms(9_700));
+        assert!(!log.hangs(ms(3_000)), "not for long enough");
+        log.hear("alive at 3600", ms(9_700));
+        assert!(log.hangs(ms(3_000)));
+        log.hear("refused 3 at 3700", ms(9_800));
+        assert!(!log.hangs(ms(3_000)), "it has an answer");
     }
 }

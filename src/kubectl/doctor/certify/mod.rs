@@ -107,7 +107,8 @@ fn confirm(plan: &Plan, scratch: &Scratch) -> Result<()> {
         "In a namespace of its own, {name}, this creates a claim of StorageClass {class} and a pod of image {image} on node {node} \
          that writes to it; asks the sidecar of driver {driver} by a FenceRequest to cut node {node} off from that one volume; \
          reads the volume in a pod on node {other}; and removes all of it. Nothing else is touched. Other volumes of the driver \
-         are read in one list.\nGo on? Type the StorageClass's name: ",
+         are read in one list. A disk behind multipath that queues without a path (queue_if_no_path) would hold the pod's last write, \
+         and so the pod and the volume: set no_path_retry for it first.\nGo on? Type the StorageClass's name: ",
         name = scratch.name(),
         image = program.image,
         node = pair.node,

@@ -1,0 +1,134 @@
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn credentials_in_objects_are_masked_and_references_to_them_are_not() {
+    let mut pod = json!({
+        "metadata": {
+            "name": "p",
+            "managedFields": [{ "manager": "m" }],
+            "annotations": { LAST_APPLIED: "{\"x\":1}", "example.com/api-token": "t1", "bulkhead.dev/paused": "upgrade" },
+        },
+        "spec": {
+            "automountServiceAccountToken": false,
+            "imagePullSecrets": [{ "name": "registry" }],
+            "containers": [{
+                "args": ["--listen=:8080", "--db-password=p1", "--secret-key", "p2", "--verbose", "https://u:p3@host/x"],
+                "env": [
+                    { "name": "AWS_SECRET_ACCESS_KEY", "value": "p4" },
+                    { "name": "LOG", "value": "info" },
+                    { "name": "PASSWORD", "valueFrom": { "secretKeyRef": { "name": "s", "key": "k" } } },
+                ],
+                "volumeMounts": [{ "name": "token", "mountPath": "/var/run/token" }],
+            }],
+            "volumes": [{ "name": "tls", "secret": { "secretName": "tls", "defaultMode": 420 } }],
+        },
+        "data": { "config.yaml": "user: u\npassword: p5\n", "token": "p6" },
+        "binaryData": { "x": "cDc=" },
+    });
+    object(&mut pod);
+    let text = pod.to_string();
+    for gone in ["p1", "p2", "p3", "p4", "p5", "p6", "cDc=", "t1", "managedFields", "{\\\"x"] {
+        assert!(!text.contains(gone), "{gone} is in {text}");
+    }
+    for kept in [
+        "registry",
+        "--listen=:8080",
+        "--verbose",
+        "info",
+        "secretKeyRef",
+        "\"tls\"",
+        "upgrade",
+        "/var/run/token",
+        "user: u",
+    ] {
+        assert!(text.contains(kept), "{kept} is not in {text}");
+    }
+}
+
+#[test]
+fn credentials_in_lines_are_masked() {
+    let jwt = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJl";
+    let got = format!("got {jwt}");
+    let cases = [
+        ("login password=hunter2 ok", "login password=(redacted) ok"),
+        (r#"{"token":"abc","n":1}"#, r#"{"token":"(redacted)","n":1}"#),
+        ("Authorization: Bearer abc", "Authorization: (redacted)"),
+        ("GET https://u:hunter2@host:8443/x?api_key=abc", "GET https://u:(redacted)@host:8443/x?api_key=(redacted)"),
+        (got.as_str(), "got (redacted)"),
+        ("key AKIAIOSFODNN7EXAMPLE refused", "key (redacted) refused"),
+        ("volume pvc-1: StillPublished: listed still", "volume pvc-1: StillPublished: listed still"),
+        ("the token has expired", "the token has expired"),
+        ("secretName: tls", "secretName: tls"),
+        ("a\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nb", "a\n(redacted)\nb"),
+    ];
+    for (line, masked) in cases {
+        assert_eq!(text(line), masked);
+    }
+}
+
+#[test]
+fn a_text_without_credentials_stays_as_it_is() {
+    let log =
+        "2026-11-23T02:00:00Z  INFO reconcile{queue=\"node_fence\" key=node-1}: released grace_seconds=0\n\n\tat (x)\n";
+    assert_eq!(text(log), log);
+}
+
+#[test]
+fn values_are_masked_whole_however_they_are_written() {
+    let cases = [
+        ("password: correct horse battery", "password: (redacted)"),
+        ("password: \"correct horse\" # why", "password: \"(redacted)\" # why"),
+        ("password: 'it''s a horse'\nuser: u", "password: '(redacted)'\nuser: u"),
+        ("password: \"correct\n  horse\"\nuser: u", "password: \"(redacted)\n\"\nuser: u"),
+        ("password: |\n  correct\n\n  horse\nuser: u", "password: (redacted)\nuser: u"),
+        ("a:\n  - pass: >-\n      correct\n      horse\n    user: u", "a:\n  - pass: (redacted)\n    user: u"),
+        ("pwd:\n  correct\nuser: u", "pwd:(redacted)\nuser: u"),
+        ("passwords:\n- correct\n- horse\nuser: u", "passwords:(redacted)\nuser: u"),
+        ("credentials: {\n  \"x\": \"horse\"\n}", "credentials: (redacted)\n}"),
+        (r#"{"user":"u","dsn":"correct horse","n":1}"#, r#"{"user":"u","dsn":"(redacted)","n":1}"#),
+        (r#"{"body":"{\"apikey\":\"a \\\"b\\\" c\",\"n\":1}"}"#, r#"{"body":"{\"apikey\":\"(redacted)\",\"n\":1}"}"#),
+        ("{user: u, passphrase: correct horse, n: 1}", "{user: u, passphrase: (redacted), n: 1}"),
+        ("run --password hunter2 --verbose", "run --password (redacted) --verbose"),
+        ("run --password 'correct horse' --verbose", "run --password '(redacted)' --verbose"),
+        ("run --password=\"correct horse\" --verbose", "run --password=\"(redacted)\" --verbose"),
+        (r#"["--password","correct horse","-v"]"#, r#"["--password","(redacted)","-v"]"#),
+        ("args:\n- --password\n- correct horse\n- -v", "args:\n- --password\n(redacted)\n- -v"),
+        ("run PGPASS=hunter2,x;y psql", "run PGPASS=(redacted) psql"),
+        ("export DB_PASS=correct horse", "export DB_PASS=(redacted)"),
+        ("GET /x?signature=abc%2F&n=1 200", "GET /x?signature=(redacted) 200"),
+        ("https://u:hun/ter@2@host/x", "https://u:(redacted)@host/x"),
+        ("https://hunter2@host/x", "https://(redacted)@host/x"),
+        ("<password>correct horse</password><n>1</n>", "<password>(redacted)</password><n>1</n>"),
+        (
+            "- name: DB_PASSWORD\n  value: correct horse\n- name: LOG\n  value: info",
+            "- name: DB_PASSWORD\n  value: (redacted)\n- name: LOG\n  value: info",
+        ),
+        (
+            "2026-11-23T02:00:00.123456789Z password: correct horse",
+            "2026-11-23T02:00:00.123456789Z password: (redacted)",
+        ),
+        ("MIIE\n-----END PRIVATE KEY-----\nb", "(redacted)\nb"),
+        ("crate::token::Error: gone", "crate::token::Error: gone"),
+    ];
+    for (line, masked) in cases {
+        assert_eq!(text(line), masked);
+    }
+}
+
+#[test]
+fn all_of_a_field_that_is_named_like_a_credential_is_masked() {
+    let mut values = json!({
+        "passwords": ["p1", { "x": "p2" }],
+        "credentials": { "user": "p3", "secretName": "s" },
+        "pin": { "password": 4711 },
+        "args": ["--pass", "-p4", "--pass", "--token", "p5", "--dsn=p6 p7"],
+    });
+    object(&mut values);
+    let text = values.to_string();
+    for gone in ["p1", "p2", "p3", "4711", "p4", "p5", "p6", "p7"] {
+        assert!(!text.contains(gone), "{gone} is in {text}");
+    }
+    assert!(text.contains("\"s\""), "{text}");
+}

@@ -1,0 +1,97 @@
+//! Where a value ends that is written in a line: at its closing quote, its closing bracket, or as far as it can reach without.
+
+/// A quotation mark and how often it is escaped: in JSON inside of JSON a string begins with `\"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quote {
+    mark: char,
+    slashes: usize,
+}
+
+impl Quote {
+    /// That of JSON.
+    pub const JSON: Self = Self { mark: '"', slashes: 0 };
+
+    /// The one that a text begins with, and its length.
+    pub fn at(text: &str) -> Option<(Self, usize)> {
+        let bare = text.trim_start_matches('\\');
+        let mark = bare.chars().next().filter(|c| matches!(c, '"' | '\'' | '`'))?;
+        let slashes = text.len() - bare.len();
+        Some((Self { mark, slashes }, slashes + 1))
+    }
+
+    /// How much of a text is inside, if it closes there. An escaped one does not close, nor does one that is doubled.
+    pub fn closes(self, text: &str) -> Option<usize> {
+        let mut is_doubled = false;
+        for (at, _) in text.match_indices(self.mark) {
+            let (before, after) = text.split_at(at);
+            if std::mem::take(&mut is_doubled) {
+                continue;
+            }
+            if self.mark == '\'' && after.starts_with("''") {
+                is_doubled = true;
+                continue;
+            }
+            let slashes = before.len() - before.trim_end_matches('\\').len();
+            if slashes % (2 * (self.slashes + 1)) == self.slashes {
+                return Some(at - self.slashes);
+            }
+        }
+        None
+    }
+}
+
+/// Whether what follows is inside of a string that began in this line.
+pub fn is_in_string(before: &str) -> bool {
+    let mut rest = before;
+    let mut is_in = false;
+    while let Some((_, after)) = rest.split_once('"') {
+        let Some(end) = Quote::JSON.closes(after) else {
+            is_in = true;
+            break;
+        };
+        rest = after.get(end + 1..).unwrap_or_default();
+    }
+    is_in
+}
+
+/// How long what begins with a bracket is, if it ends in this text. Brackets in strings are none.
+pub fn balanced(text: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let mut length = c.len_utf8();
+        match c {
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if let Some((quote, opening)) = Quote::at(rest) {
+            let inside = rest.get(opening..)?;
+            length = opening + quote.closes(inside)? + opening;
+        }
+        rest = rest.get(length..)?;
+        if depth == 0 {
+            return Some(text.len() - rest.len());
+        }
+    }
+    None
+}
+
+/// How long a word is; a blank that is escaped is part of it.
+pub fn word(text: &str) -> usize {
+    let ends = |(at, c): &(usize, char)| {
+        *c == '"' || c.is_whitespace() && !text.get(..*at).unwrap_or_default().ends_with('\\')
+    };
+    text.char_indices().find(ends).map_or(text.len(), |(at, _)| at)
+}
+
+/// What of a URL's authority and what follows it is user and password, and where the user ends.
+pub fn user(text: &str) -> Option<(usize, usize)> {
+    let end = text.find(|c: char| c.is_whitespace() || matches!(c, '"' | '<' | '>' | '`')).unwrap_or(text.len());
+    let of_user = text.get(..end)?.rfind('@')?;
+    match text.get(..of_user)?.find(':') {
+        Some(colon) => Some((colon + 1, of_user)),
+        // An address in the path, or a token instead of a user.
+        None => (!text.get(..of_user)?.contains('/')).then_some((0, of_user)),
+    }
+}

@@ -1,0 +1,165 @@
+//! Stops pods, keeps them stopped, and gives back what nobody has fenced.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use kube::Api;
+use kube::api::ListParams;
+
+use crate::api::node_fence::NodeFence;
+use crate::api::slim::Pod;
+use crate::runtime::clock::monotonic;
+
+use super::super::child::{Answer, Task};
+use super::cut::{Done, GiveBack, Order, Stop, Stopped};
+use super::decide::{self, Fate, Protected};
+use super::record::{StoppedPods, Told};
+use super::{CHILD, SelfFence, TOLD_MAX};
+
+/// How long what decides about a stopped pod may take to be read.
+const READ: Duration = Duration::from_secs(5);
+/// Stopped pods are stopped again this often: the kubelet starts their containers anew.
+const AGAIN: Duration = Duration::from_millis(500);
+/// And this often those that only the kubelet still has: their volumes were cut off before they were let go.
+const GONE_AGAIN: Duration = Duration::from_secs(2);
+/// Answers of the API in a row before anything is given back.
+const ANSWERS: u32 = 3;
+/// What the children are about: no name of a volume.
+const NODE: &str = "";
+const COVERING: &str = "covers of self-fencing";
+
+impl SelfFence {
+    /// Writes down whom it stops, before anything is done.
+    pub(super) async fn begin(&mut self, new: Vec<Protected>, alone: Duration) {
+        let names = new.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name));
+        tracing::error!(
+            ?alone,
+            pods = names.clone().collect::<Vec<_>>().join(" "),
+            "the API and all neighbours are lost: stopping protected pods"
+        );
+        self.cx.metrics.self_fenced();
+        let now = self.cx.clock.now().wall;
+        let fresh = || Told { at: now, pods: Vec::new(), left: Vec::new(), is_over: false };
+        let mut told = self.record.told.take().filter(|told| !told.is_over).unwrap_or_else(fresh);
+        told.pods.extend(names);
+        self.record.told = Some(told);
+        self.record.stopped.get_or_insert_default().pods.extend(new);
+        (self.stopped_at, self.answers) = (None, 0);
+        self.save(true).await;
+    }
+
+    /// Stops all of them, again and again: the kubelet starts containers anew, and what it starts may not write.
+    pub(super) async fn keep_stopped(&mut self) {
+        let now = monotonic();
+        let Some(stopped) = &self.record.stopped else { return };
+        let pace = if stopped.pods.is_empty() { GONE_AGAIN } else { AGAIN };
+        if self.stopped_at.is_some_and(|at| now < at + pace) {
+            return;
+        }
+        self.stopped_at = Some(now);
+        let pods = decide::uids(&stopped.pods);
+        self.cx.metrics.self_fenced_pods(pods.len());
+        let all = pods.union(&stopped.gone).cloned().collect();
+        // Where a cover hangs, as on a file server that does not answer, no second one is begun.
+        let covered = if self.cx.children.hung_of(COVERING) == 0 { pods } else { BTreeSet::new() };
+        let about = if covered.is_empty() { NODE } else { COVERING };
+        let stop = Stop { kubelet_root: self.cx.settings.kubelet_root.clone(), pods: all, covered };
+        let done = match self.child(about, Order::Stop(stop)).await {
+            Ok(Done::Stopped(done)) => done,
+            Ok(other) => Stopped { left: vec![format!("{other:?}")], ..Stopped::default() },
+            Err(error) => Stopped { left: vec![error], ..Stopped::default() },
+        };
+        if done.killed > 0 || !done.covered.is_empty() {
+            tracing::warn!(killed = done.killed, covered = done.covered.len(), left = ?done.left, "protected pods are stopped");
+        }
+        self.has_stopped(done).await;
+    }
+
+    async fn has_stopped(&mut self, done: Stopped) {
+        if let Some(told) = &mut self.record.told {
+            told.left = done.left.into_iter().take(TOLD_MAX).collect();
+        }
+        if let Some(stopped) = &mut self.record.stopped {
+            stopped.gone.retain(|pod| !done.removed.contains(pod));
+            stopped.covered.extend(done.covered.iter().cloned());
+            self.record.stopped.take_if(|stopped| stopped.is_nothing());
+        }
+        if !done.covered.is_empty() {
+            self.save(true).await;
+            self.sync(done.covered);
+        }
+    }
+
+    /// What is in memory is written now, or not while the storage is away; nobody waits for that.
+    fn sync(&self, paths: Vec<String>) {
+        for path in paths {
+            let children = self.cx.children.clone();
+            tokio::spawn(async move {
+                let task = Task::SelfFence(Order::Sync(vec![path.clone()]));
+                match children.run(&path, task, CHILD).await {
+                    Ok(Answer::SelfFenced(Done::All)) => {}
+                    other => {
+                        tracing::warn!(path, ?other, "what was in memory of a stopped pod's volume may be unwritten")
+                    }
+                }
+            });
+        }
+    }
+
+    /// Once the API has answered for a while: it is asked itself about each pod.
+    pub(super) async fn give_back(&mut self) {
+        if self.answers < ANSWERS || !self.record.has_stopped_pods() {
+            return;
+        }
+        let (node, reads) = (&self.cx.settings.node_name, &self.cx.clients.reads);
+        let bound = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let (fences, pods): (Api<NodeFence>, Api<Pod>) = (Api::all(reads.clone()), Api::all(reads.clone()));
+        let asked = async { tokio::try_join!(fences.get_opt(node), pods.list(&bound)) };
+        let Ok(Ok((fence, pods))) = tokio::time::timeout(READ, asked).await else {
+            self.answers = 0;
+            return;
+        };
+        let Some(mut stopped) = self.record.stopped.clone() else { return };
+        let mut kept = Vec::new();
+        for pod in std::mem::take(&mut stopped.pods) {
+            let fate = decide::fate(&pod.uid, &pods.items, fence.as_ref());
+            // Of one that is gone too: a cover would be in the way of who cleans up.
+            if fate == Fate::Waits || !self.uncovered(&pod, &mut stopped).await {
+                kept.push(pod);
+            } else if fate == Fate::Gone {
+                // The kubelet may not know yet, and start it anew.
+                stopped.gone.insert(pod.uid);
+            }
+        }
+        stopped.pods = kept;
+        let is_over = stopped.pods.is_empty();
+        self.cx.metrics.self_fenced_pods(stopped.pods.len());
+        self.record.stopped = Some(stopped).filter(|stopped| !stopped.is_nothing());
+        if let Some(told) = &mut self.record.told {
+            told.is_over = is_over;
+        }
+        if is_over {
+            tracing::info!("no pod of this node is stopped any more");
+        }
+    }
+
+    /// Whether the pod's volumes are open again.
+    async fn uncovered(&self, pod: &Protected, stopped: &mut StoppedPods) -> bool {
+        let (paths, rest) = stopped.covered.iter().cloned().partition(|path| path.contains(&pod.uid));
+        let kubelet_root = self.cx.settings.kubelet_root.clone();
+        let give_back = GiveBack { kubelet_root, pod: pod.uid.clone(), paths };
+        match self.child(NODE, Order::GiveBack(give_back)).await {
+            Ok(Done::GivenBack(left)) => {
+                if !left.is_empty() {
+                    tracing::warn!(pod = pod.name, ?left, "containers that began under a cover keep it: end them");
+                }
+                stopped.covered = rest;
+                true
+            }
+            other => {
+                tracing::warn!(pod = pod.name, ?other, "a stopped pod does not get its access back yet");
+                false
+            }
+        }
+    }
+}

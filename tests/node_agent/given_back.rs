@@ -1,0 +1,97 @@
+//! What becomes of pods that a node has stopped: it gives back what nobody has fenced, and lets go of the rest.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use bulkhead::api::node_volume_report::CleanupState;
+use bulkhead::node_agent::child::{Answer, Task};
+use bulkhead::node_agent::children::Children;
+use bulkhead::node_agent::self_fence::cut::{Done, GiveBack, Order, Stop};
+use libtest_mimic::Trial;
+use serde_json::json;
+
+use super::cleaning::{able, trial};
+use super::self_fencing::{AFTER, Container, Node, is_covered, record, self_fenced};
+use super::world::{PATIENCE, World, volume};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("self_fencing::what_was_fenced_meanwhile_is_not_given_back", what_was_fenced_meanwhile),
+        trial("self_fencing::a_container_that_began_under_a_cover_ends_with_it", a_container_that_began_under_a_cover),
+        trial("self_fencing::an_agent_without_heartbeats_gives_back", an_agent_without_heartbeats),
+    ]
+}
+
+async fn what_was_fenced_meanwhile() {
+    let mut node = Node::start().await;
+    node.world.outside.api(false);
+    node.world.outside.neighbours(0);
+    node.until_stopped().await;
+    node.world.fence(1, &[volume(1)]);
+    node.world.outside.api(true);
+    node.world.outside.neighbours(3);
+    node.world.until("told", |world| self_fenced(world) == Some("True".to_owned())).await;
+    tokio::time::sleep(AFTER * 2).await;
+    assert!(is_covered(&node.world, &volume(1)), "the incident decides");
+    node.world.pod_is_gone(&volume(1).pod);
+    node.until_given_back().await;
+    // Nothing is in its way, but the other pod as it is played here: it sees all mounts of this machine.
+    node.other.child.kill().unwrap();
+    node.other.child.wait().unwrap();
+    node.world.pod_is_gone(&volume(2).pod);
+    node.world.until("clean", |world| world.state() == Some(CleanupState::Clean)).await;
+    assert!(node.world.mounts().iter().all(|path| !path.contains(&volume(1).name)));
+    // The kubelet has not heard of it yet, and starts it anew; a restart of the agent in between changes nothing.
+    assert_eq!(record(&node.world)["stopped"]["gone"], json!([volume(1).pod]));
+    node.world.start();
+    let started = std::sync::Mutex::new(Container::start(&node.world, 1));
+    node.world.until("it ends", |_| !started.lock().unwrap().is_alive()).await;
+    fs::remove_dir_all(node.world.path(&format!("pods/{}", volume(1).pod))).unwrap();
+    node.world.until("the kubelet knows", |world| record(world)["stopped"].is_null()).await;
+}
+
+async fn a_container_that_began_under_a_cover() {
+    let world = World::new(able());
+    [1, 2].into_iter().for_each(|number| world.publish(&volume(number)));
+    let pod = volume(1).pod;
+    let (pods, root) = (BTreeSet::from([pod.clone()]), world.root.display().to_string());
+    let stop = Order::Stop(Stop { kubelet_root: root.clone(), pods: pods.clone(), covered: pods });
+    let give_back = Order::GiveBack(GiveBack { kubelet_root: root, pod, paths: Vec::new() });
+    assert!(matches!(ordered(&world, &stop).await, Done::Stopped(done) if done.covered.len() == 1));
+    // Beside it one of another pod, which sees the same mounts as it is played here.
+    let mut containers = [1, 2].map(|number| Container::start(&world, number));
+    for (container, number) in containers.iter().zip(1..) {
+        world.until("it has begun", |_| container.has_its_hosts(number)).await;
+    }
+    assert_eq!(ordered(&world, &give_back).await, Done::GivenBack(Vec::new()));
+    assert!(!is_covered(&world, &volume(1)));
+    let [under, other] = &mut containers;
+    assert!(!under.is_alive() && other.is_alive(), "it would keep the cover for good");
+    let mut after = Container::start(&world, 1);
+    world.until("it has begun", |_| after.has_its_hosts(1)).await;
+    assert_eq!(ordered(&world, &give_back).await, Done::GivenBack(Vec::new()));
+    assert!(after.is_alive(), "it has its volume");
+}
+
+async fn ordered(world: &World, order: &Order) -> Done {
+    let children = Children::new(world.program.clone(), world.host.clone());
+    match children.run("", Task::SelfFence(order.clone()), PATIENCE).await.unwrap() {
+        Answer::SelfFenced(done) => done,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn an_agent_without_heartbeats() {
+    let mut node = Node::start().await;
+    node.world.outside.api(false);
+    node.world.outside.neighbours(0);
+    node.until_stopped().await;
+    // Its port is taken, or its address was withdrawn.
+    node.world.outside.beats = false;
+    node.world.start();
+    node.protected = Container::start(&node.world, 1);
+    node.until_stopped().await;
+    node.world.outside.api(true);
+    node.until_given_back().await;
+    assert!(!is_covered(&node.world, &volume(1)));
+}
