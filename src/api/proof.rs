@@ -41,7 +41,8 @@ impl Fencers<'_> {
             }
             let proof = match (method.type_, self.report) {
                 (FenceMethodType::Unpublish, Some(report)) => report.unpublish_proof(),
-                (FenceMethodType::Unpublish, None) => Proof::None,
+                (FenceMethodType::NetworkFence, Some(report)) => report.network_fence_proof(),
+                (FenceMethodType::Unpublish | FenceMethodType::NetworkFence, None) => Proof::None,
                 (FenceMethodType::Detach | FenceMethodType::External, _) => method.type_.best_proof(),
             };
             if proof > best.proof {
@@ -56,7 +57,7 @@ impl Fencers<'_> {
         let fencer = method.fencer(self.driver)?;
         let is_missing = match method.type_ {
             FenceMethodType::External => self.missing.contains(fencer),
-            FenceMethodType::Unpublish | FenceMethodType::Detach => self.report.is_none(),
+            FenceMethodType::Unpublish | FenceMethodType::NetworkFence | FenceMethodType::Detach => self.report.is_none(),
         };
         match (is_missing, self.silent.contains(fencer)) {
             (true, _) => Some("FencerMissing"),
@@ -82,7 +83,11 @@ mod tests {
 
     #[test]
     fn the_strongest_method_counts_and_a_silent_fencer_gives_none() {
-        let method = |type_, fencer: Option<&str>| PlannedMethod { type_, fencer_name: fencer.map(str::to_owned) };
+        let method = |type_, fencer: Option<&str>| PlannedMethod {
+            type_,
+            class_name: None,
+            fencer_name: fencer.map(str::to_owned),
+        };
         let unpublish = method(FenceMethodType::Unpublish, None);
         let both = [method(FenceMethodType::Detach, None), unpublish.clone()];
         let power = [unpublish, method(FenceMethodType::External, Some("power.example.com"))];
