@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use super::driver_report::DriverReport;
 use super::fencing::{FenceMethodType, PlannedMethod, Proof};
 
+/// csi-addons has no NetworkFenceClass for a driver, or is not installed.
+pub const CLASS_NOT_FOUND: &str = "ClassNotFound";
+
 /// What can be proved, and why not more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BestProof {
@@ -12,7 +15,7 @@ pub struct BestProof {
     pub proof: Proof,
     /// The method that gives it, the first of those that do.
     pub method: Option<FenceMethodType>,
-    /// `FencerMissing`, `FencerSilent` or `ProofUnreachable`: why it is not enough, where it is not.
+    /// `FencerMissing`, `FencerSilent`, `ClassNotFound` or `ProofUnreachable`: why it is not enough, where it is not.
     pub lacking: &'static str,
 }
 
@@ -45,6 +48,9 @@ impl Fencers<'_> {
                 (FenceMethodType::Unpublish | FenceMethodType::NetworkFence, None) => Proof::None,
                 (FenceMethodType::Detach | FenceMethodType::External, _) => method.type_.best_proof(),
             };
+            if method.type_ == FenceMethodType::NetworkFence && proof == Proof::None {
+                best.lacking = CLASS_NOT_FOUND;
+            }
             if proof > best.proof {
                 (best.proof, best.method) = (proof, Some(method.type_));
             }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, RequestedVolume};
 use crate::api::fencing::{FenceMethodType, PlannedMethod, Proof};
 use crate::api::node_fence::VolumeStatusState;
+use crate::api::proof::CLASS_NOT_FOUND;
 use crate::api::time::{self, Now};
 
 use super::decide::{AskKey, Asked, Seen};
@@ -283,7 +284,7 @@ fn unavailable_but_unpublish(
     }
     if seen.reports.contains_key(driver) {
         let message = format!("csi-addons has no NetworkFenceClass for driver {driver}, or is not installed");
-        return ("ClassNotFound", message);
+        return (CLASS_NOT_FOUND, message);
     }
     ("FencerMissing", format!("run bulkhead-csi-sidecar beside the controller of driver {driver}"))
 }

@@ -1,0 +1,1 @@
+//! What a network fence does next.
