@@ -19,8 +19,8 @@ pub struct Fencing {
     /// PowerOff.
     #[serde(default = "Fencing::default_minimum_proof")]
     pub minimum_proof: Proof,
-    /// Methods in order of preference; the next is tried when one is unavailable or refused. External is tried only where the
-    /// node failed, never for the sake of volumes of a node that is well.
+    /// Methods in order of preference; the next is tried when one is unavailable or refused. NetworkFence and External are
+    /// tried only where the node failed, never for the sake of volumes of a node that is well.
     #[serde(default = "Fencing::default_methods")]
     #[schemars(length(min = 1, max = 4))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
