@@ -16,7 +16,9 @@ impl Cidr {
     pub fn overlaps(self, other: Self) -> bool {
         let prefix = self.prefix.min(other.prefix);
         match (self.address, other.address) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => kept(a.to_bits().into(), prefix, 32) == kept(b.to_bits().into(), prefix, 32),
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                kept(a.to_bits().into(), prefix, 32) == kept(b.to_bits().into(), prefix, 32)
+            }
             (IpAddr::V6(a), IpAddr::V6(b)) => kept(a.to_bits(), prefix, 128) == kept(b.to_bits(), prefix, 128),
             _ => false,
         }

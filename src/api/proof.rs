@@ -63,7 +63,9 @@ impl Fencers<'_> {
         let fencer = method.fencer(self.driver)?;
         let is_missing = match method.type_ {
             FenceMethodType::External => self.missing.contains(fencer),
-            FenceMethodType::Unpublish | FenceMethodType::NetworkFence | FenceMethodType::Detach => self.report.is_none(),
+            FenceMethodType::Unpublish | FenceMethodType::NetworkFence | FenceMethodType::Detach => {
+                self.report.is_none()
+            }
         };
         match (is_missing, self.silent.contains(fencer)) {
             (true, _) => Some("FencerMissing"),

@@ -10,7 +10,7 @@ use kube::api::GetParams;
 use kube::{Api, Resource};
 use tracing::Instrument as _;
 
-use crate::api::fence_request::{FenceOutcome, FenceRequest, FenceResult, GOOD_REASONS, RequestedVolume};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, GOOD_REASONS, RequestedVolume};
 use crate::api::slim::PersistentVolume;
 use crate::csi::v1::ControllerUnpublishVolumeRequest;
 use crate::error::{Error, Result};
@@ -57,6 +57,7 @@ fn tell(cx: &Context, request: &FenceRequest, row: &FenceResult) {
     let message = row.message.as_deref().unwrap_or_default();
     tracing::info!(node, volume = row.name, round = row.round, result = ?row.result, proof = ?row.proof, reason, message, "answered");
     let (kind, event) = match row.result {
+        FenceOutcome::Fenced if request.spec.desired == Desired::Unfenced => (EventType::Warning, "FenceFailed"),
         FenceOutcome::Started if row.reason.is_none() => (EventType::Normal, "FenceStarted"),
         FenceOutcome::Fenced if GOOD_REASONS.contains(&reason) => (EventType::Normal, "Fenced"),
         FenceOutcome::Fenced => (EventType::Warning, "ProofTooWeak"),

@@ -9,8 +9,7 @@ use chrono::{DateTime, Utc};
 
 use crate::api::conditions;
 use crate::api::fence_request::{
-    Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, IO_IN_PROGRESS, NETWORK_FENCED,
-    RequestedVolume,
+    Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, IO_IN_PROGRESS, NETWORK_FENCED, RequestedVolume,
 };
 use crate::api::fencing::Proof;
 use crate::api::time::{self, Now};

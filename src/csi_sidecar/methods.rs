@@ -1,7 +1,9 @@
 //! By which of its methods a row is tried. A request has them in the order of the policy; the next one has its turn in the
 //! round after one that failed.
 
-use crate::api::fence_request::{FenceOutcome, FenceRequest, FenceResult, FencerMethod, FencerMethodType, RequestedVolume};
+use crate::api::fence_request::{
+    FenceOutcome, FenceRequest, FenceResult, FencerMethod, FencerMethodType, RequestedVolume,
+};
 
 /// The method of the round that is asked for.
 pub fn current<'a>(volume: &'a RequestedVolume, known: Option<&FenceResult>) -> Option<&'a FencerMethod> {
@@ -40,9 +42,8 @@ pub fn noted(volume: &RequestedVolume, known: Option<&FenceResult>) -> Option<Fe
 
 /// Whether addresses may have been shut out for a request: they are let in again before its end is told.
 pub fn may_have_fenced_addresses(request: &FenceRequest) -> bool {
-    let is_network = |volume: &RequestedVolume| {
-        volume.methods.iter().any(|method| method.type_ == FencerMethodType::NetworkFence)
-    };
+    let is_network =
+        |volume: &RequestedVolume| volume.methods.iter().any(|method| method.type_ == FencerMethodType::NetworkFence);
     let begun = |row: &FenceResult| row.started_at.is_some() && row.result != FenceOutcome::Unfenced;
     request.spec.volumes.iter().any(is_network) && request.status.iter().flat_map(|status| &status.volumes).any(begun)
 }

@@ -1,11 +1,11 @@
 //! What a FenceRequest reports, from its rows.
 
 use crate::api::conditions::{self, State};
-use crate::api::fence_request::{
-    Desired, FenceOutcome, FenceRequest, FenceRequestStatus, FenceResult, GOOD_REASONS,
-};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceRequestStatus, FenceResult, GOOD_REASONS};
 use crate::api::fencing::Proof;
 use crate::api::time::Now;
+
+use super::unfence::CSI_ADDONS_MISSING;
 
 /// The status with these rows in place of what was there under their keys.
 pub fn compute(request: &FenceRequest, answers: Vec<FenceResult>, now: Now) -> FenceRequestStatus {
@@ -68,8 +68,8 @@ fn reason_of(row: &FenceResult) -> &'static str {
     match row.reason.as_deref() {
         Some("Unimplemented") => "Unimplemented",
         Some("PermissionDenied" | "Unauthenticated") => "NotPermitted",
-        Some("DeadlineExceeded") => "Timeout",
-        Some("ClassNotFound") => "ClassNotFound",
+        Some("DeadlineExceeded" | "NetworkFencing") => "Timeout",
+        Some("ClassNotFound" | CSI_ADDONS_MISSING) => "ClassNotFound",
         Some("Unavailable" | "Cancelled") => "DriverUnavailable",
         _ => "ProofTooWeak",
     }

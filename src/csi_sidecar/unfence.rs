@@ -44,9 +44,8 @@ pub fn unfence(seen: &Seen) -> Decision {
 /// Without csi-addons nothing was ever shut out for rows that it did not confirm.
 fn is_nothing_to_lift(seen: &Seen, failure: &Failure) -> bool {
     let mut rows = seen.request.status.iter().flat_map(|status| &status.volumes);
-    let confirmed = |row: &FenceResult| {
-        row.method == Some(FencerMethodType::NetworkFence) && row.result != FenceOutcome::Failed
-    };
+    let confirmed =
+        |row: &FenceResult| row.method == Some(FencerMethodType::NetworkFence) && row.result != FenceOutcome::Failed;
     failure.code == CSI_ADDONS_MISSING && !rows.any(|row| row.started_at.is_some() && confirmed(row))
 }
 
@@ -54,7 +53,9 @@ fn is_nothing_to_lift(seen: &Seen, failure: &Failure) -> bool {
 fn still_shut_out(seen: &Seen, failure: &Failure) -> Decision {
     let rows = seen.request.status.iter().flat_map(|status| &status.volumes);
     let shut_out = rows.filter(|row| row.method == Some(FencerMethodType::NetworkFence) && row.started_at.is_some());
-    let told = shut_out.filter(|row| row.result != FenceOutcome::Unfenced).map(|row| (row, told(row.clone(), failure.code, &failure.message)));
+    let told = shut_out
+        .filter(|row| row.result != FenceOutcome::Unfenced)
+        .map(|row| (row, told(row.clone(), failure.code, &failure.message)));
     let news: Vec<_> = told.filter(|(row, told)| *row != told).map(|(_, told)| told).collect();
     let effects = if news.is_empty() { Vec::new() } else { vec![Effect::Answer(news)] };
     Decision { effects, look_again: Some(LOOK_AGAIN), ..Decision::default() }

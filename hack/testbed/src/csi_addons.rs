@@ -68,13 +68,20 @@ impl CsiAddons {
     /// # Errors
     ///
     /// When the API server refuses something.
-    pub async fn start(testbed: &Testbed, client: Client, array: Arc<Array>, class: &str) -> Result<Self, TestbedError> {
+    pub async fn start(
+        testbed: &Testbed,
+        client: Client,
+        array: Arc<Array>,
+        class: &str,
+    ) -> Result<Self, TestbedError> {
         let class = json!({
             "apiVersion": format!("{GROUP}/v1alpha1"), "kind": "NetworkFenceClass",
             "metadata": { "name": class },
             "spec": { "provisioner": array.driver_name() },
         });
-        testbed.apply(definitions().into_iter().chain([class]).filter_map(|it| serde_json::from_value(it).ok()).collect()).await?;
+        testbed
+            .apply(definitions().into_iter().chain([class]).filter_map(|it| serde_json::from_value(it).ok()).collect())
+            .await?;
         let state = Arc::new(Mutex::new(State::default()));
         let controller = Controller { client, array, state: state.clone() };
         let task = tokio::spawn(async move { controller.run().await }).abort_handle();

@@ -224,11 +224,3 @@ mod tests {
         }
     }
 }
-
-#[cfg(test)]
-mod temporary {
-    #[test]
-    fn write_all_of_it() {
-        super::write(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").as_path()).unwrap();
-    }
-}

@@ -246,7 +246,8 @@ pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
     let reaches = |method: &&PlannedMethod| method.type_.best_proof() >= row.minimum;
     let listed: Vec<_> = row.plan.methods.iter().filter(reaches).filter(|it| it.fencer(driver).is_some()).collect();
     let refused = listed.iter().filter_map(|method| Some((method.fencer(driver)?, method.type_)));
-    let refused = refused.map(|(it, type_)| (it, is_refused(seen, row, it, type_))).find(|(_, is)| *is).map(|(it, _)| it);
+    let refused =
+        refused.map(|(it, type_)| (it, is_refused(seen, row, it, type_))).find(|(_, is)| *is).map(|(it, _)| it);
     if let Some(refused) = refused {
         let who =
             if refused == driver { format!("the sidecar of driver {driver}") } else { format!("fencer {refused}") };

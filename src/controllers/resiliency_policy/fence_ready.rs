@@ -38,7 +38,8 @@ pub(super) fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &
     if lacking.is_empty() {
         return (State::True, "ProofReachable", String::new());
     }
-    let documented = ["FencerMissing", "FencerSilent", CLASS_NOT_FOUND].into_iter().find(|reason| reasons.contains(reason));
+    let documented =
+        ["FencerMissing", "FencerSilent", CLASS_NOT_FOUND].into_iter().find(|reason| reasons.contains(reason));
     let mut message = lacking.join("; ");
     if !remedies.is_empty() {
         message = format!("{message} ({})", remedies.into_iter().collect::<Vec<_>>().join("; "));
@@ -70,7 +71,8 @@ fn lacks(method: &FenceMethod, driver: &str, facts: &Facts) -> Option<Lacks> {
     let Some(absence) = fencers.absence(&method.clone().into()) else {
         let class = method.network_fence.as_ref().map(|settings| settings.class_name.as_str())?;
         let is_unknown = facts.reports.get(driver).is_some_and(|report| report.network_fence_proof() == Proof::None);
-        let remedy = format!("NetworkFenceClass {class}: make it, of driver {driver}, and install csi-addons if need be");
+        let remedy =
+            format!("NetworkFenceClass {class}: make it, of driver {driver}, and install csi-addons if need be");
         return is_unknown.then_some((CLASS_NOT_FOUND, remedy));
     };
     let remedy = match (method.external.as_ref().map(|external| &external.fencer_name), absence) {

@@ -36,7 +36,9 @@ pub(super) fn to_fence(seen: &Seen, around: &Around, known: Option<Vec<Cidr>>) -
     match addresses.iter().find_map(|address| Some((address, claimed(seen, around, *address)?))) {
         Some((address, node)) => Err(stop(
             "AddressClaimed",
-            format!("{address} is an address of node {node} now: a fence would shut that one out. Fence by hand, or wait until it has another"),
+            format!(
+                "{address} is an address of node {node} now: a fence would shut that one out. Fence by hand, or wait until it has another"
+            ),
         )),
         None => Ok(addresses),
     }

@@ -70,6 +70,7 @@ pub fn fence(seen: &Seen) -> Step {
     let is_of_now = |fence: &&NetworkFence| {
         fence.spec.network_fence_class_name.as_ref() == Some(&seen.class)
             && fence.labels().get(EPISODE_LABEL) == Some(&episode)
+            && is_as_made(fence)
     };
     if let Some(ours) = seen.own().filter(is_of_now).find(|fence| fence.is_wanted()) {
         return match seen.lifted_by(&addresses::of(ours)) {
@@ -77,7 +78,9 @@ pub fn fence(seen: &Seen) -> Step {
             None if ours.is_fenced() => Step::Done,
             None => match ours.failure() {
                 Some(message) => Step::Stop(stop("NetworkFenceFailed", format!("{}: {message}", ours.name_any()))),
-                None => Step::Wait(wait("NetworkFencing", format!("csi-addons has not fenced {} yet", ours.name_any()))),
+                None => {
+                    Step::Wait(wait("NetworkFencing", format!("csi-addons has not fenced {} yet", ours.name_any())))
+                }
             },
         };
     }
@@ -184,6 +187,12 @@ fn has_finalizer(fence: &NetworkFence) -> bool {
     fence.finalizers().iter().any(|finalizer| finalizer == FENCE_OPEN_FINALIZER)
 }
 
+/// Whether nobody has changed whom it shuts out: then its result is of what we asked for. Its deletion is a change of its own.
+fn is_as_made(fence: &NetworkFence) -> bool {
+    let made = if fence.metadata.deletion_timestamp.is_some() { 2 } else { 1 };
+    fence.metadata.generation.is_none_or(|generation| generation <= made)
+}
+
 fn is_leaving(fence: &NetworkFence) -> bool {
     fence.labels().contains_key(UNFENCING_LABEL)
 }
@@ -258,8 +267,7 @@ impl Seen {
     /// Somebody else's that lets one of these addresses in, or is about to.
     fn lifted_by(&self, addresses: &[Cidr]) -> Option<&NetworkFence> {
         let others = self.fences.iter().filter(|fence| !self.is_own(fence));
-        let mut lifting =
-            others.filter(|fence| fence.spec.fence_state == FenceState::Unfenced || is_leaving(fence));
+        let mut lifting = others.filter(|fence| fence.spec.fence_state == FenceState::Unfenced || is_leaving(fence));
         lifting.find(|fence| addresses::overlap(&addresses::of(fence), addresses))
     }
 

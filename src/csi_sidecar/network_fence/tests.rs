@@ -159,6 +159,20 @@ fn an_object_that_is_gone_or_of_an_earlier_episode_is_none() {
 }
 
 #[test]
+fn one_that_somebody_changed_proves_nothing() {
+    let mut world = World::new("Fenced");
+    let mut made = with_result(world.made(), "Succeeded", "fencing operation successful");
+    made.metadata.generation = Some(1);
+    world.0.fences = vec![made.clone()];
+    assert_eq!(fence(&world.0), Step::Done);
+    made.metadata.generation = Some(2);
+    made.spec.cidrs = vec!["10.0.0.1/32".into()];
+    world.0.fences = vec![made];
+    world.0.round = 4;
+    assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"]);
+}
+
+#[test]
 fn what_is_in_doubt_shuts_nobody_out() {
     let mut world = World::new("Fenced");
     world.around().class = None;
