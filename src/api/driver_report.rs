@@ -199,6 +199,8 @@ pub enum Capability {
     /// Tells whether a node's volumes are doing I/O (podmon extension).
     #[serde(rename = "IOInProgress")]
     IoInProgress,
+    /// Shuts addresses out of its storage: csi-addons has a NetworkFenceClass for it.
+    NetworkFence,
 }
 
 impl DriverReport {
@@ -248,6 +250,13 @@ impl DriverReport {
         let Some(status) = &self.status else { return false };
         let all = status.unreachable_pairs.and_then(|pairs| usize::try_from(pairs).ok()).unwrap_or(0);
         all > status.unreachable.len()
+    }
+
+    /// The strongest proof that method NetworkFence can give with this driver now. Carried out by csi-addons: whether the
+    /// driver answers its own socket is nothing to it.
+    pub fn network_fence_proof(&self) -> Proof {
+        let capabilities = self.status.as_ref().map(|status| status.capabilities.as_slice()).unwrap_or_default();
+        if capabilities.contains(&Capability::NetworkFence) { Proof::Acknowledged } else { Proof::None }
     }
 
     /// The strongest proof that method Unpublish can give with this driver now.

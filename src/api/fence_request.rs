@@ -130,9 +130,14 @@ pub struct RequestedVolume {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FencerMethod {
-    /// Unpublish: ControllerUnpublishVolume by the sidecar of the driver; External: what the external fencer does.
+    /// Unpublish: ControllerUnpublishVolume by the sidecar of the driver; NetworkFence: csi-addons, through the sidecar;
+    /// External: what the external fencer does.
     #[serde(rename = "type")]
     pub type_: FencerMethodType,
+    /// NetworkFenceClass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub class_name: Option<String>,
 }
 
 impl TryFrom<&PlannedMethod> for FencerMethod {
@@ -142,12 +147,18 @@ impl TryFrom<&PlannedMethod> for FencerMethod {
     fn try_from(method: &PlannedMethod) -> Result<Self, FenceMethodType> {
         let type_ = match method.type_ {
             FenceMethodType::Unpublish => FencerMethodType::Unpublish,
+            FenceMethodType::NetworkFence => FencerMethodType::NetworkFence,
             FenceMethodType::External => FencerMethodType::External,
             other @ FenceMethodType::Detach => return Err(other),
         };
-        Ok(Self { type_ })
+        Ok(Self { type_, class_name: method.class_name.clone() })
     }
 }
+
+/// Reason of a row whose node is shut out by a NetworkFence.
+pub const NETWORK_FENCED: &str = "NetworkFenced";
+/// Reasons of rows that are fenced as they were meant to be.
+pub const GOOD_REASONS: [&str; 3] = ["NotPublished", "Acknowledged", NETWORK_FENCED];
 /// Reason of a row that is not begun, since its volume, or another of its request, is doing I/O from the node.
 pub const IO_IN_PROGRESS: &str = "IOInProgress";
 
@@ -156,6 +167,8 @@ pub const IO_IN_PROGRESS: &str = "IOInProgress";
 pub enum FencerMethodType {
     /// ControllerUnpublishVolume and read-back.
     Unpublish,
+    /// A NetworkFence of csi-addons, made by the sidecar of the driver.
+    NetworkFence,
     /// What the external fencer does: power, hypervisor, cloud.
     External,
 }
@@ -164,6 +177,7 @@ impl From<FencerMethodType> for FenceMethodType {
     fn from(method: FencerMethodType) -> Self {
         match method {
             FencerMethodType::Unpublish => Self::Unpublish,
+            FencerMethodType::NetworkFence => Self::NetworkFence,
             FencerMethodType::External => Self::External,
         }
     }

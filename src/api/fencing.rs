@@ -24,6 +24,8 @@ pub enum FenceMethodType {
     Unpublish,
     /// Deletion of the VolumeAttachment, carried out by the attacher of the driver.
     Detach,
+    /// csi-addons shuts the addresses of the node out of the storage, through the sidecar of the driver.
+    NetworkFence,
     /// Another program, through a FenceRequest of its own.
     External,
 }
@@ -33,21 +35,32 @@ impl FenceMethodType {
     pub fn best_proof(self) -> Proof {
         match self {
             Self::Unpublish => Proof::Verified,
-            Self::Detach => Proof::Acknowledged,
+            Self::Detach | Self::NetworkFence => Proof::Acknowledged,
             Self::External => Proof::PowerOff,
         }
+    }
+
+    /// Whether it cuts the node off as a whole, and not from single volumes: it is never used on a node that is well.
+    pub fn is_of_node(self) -> bool {
+        matches!(self, Self::NetworkFence | Self::External)
     }
 }
 
 /// One fence method.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("(self.type == 'NetworkFence') == has(self.networkFence)").message("networkFence must be set exactly when type is NetworkFence"))]
 #[x_kube(validation = Rule::new("(self.type == 'External') == has(self.external)").message("external must be set exactly when type is External"))]
 pub struct FenceMethod {
     /// Unpublish: ControllerUnpublishVolume by the sidecar of the driver; Detach: deletion of the VolumeAttachment,
-    /// carried out by the attacher; External: another program, through a FenceRequest.
+    /// carried out by the attacher; NetworkFence: csi-addons, through the sidecar; External: another program, through a
+    /// FenceRequest.
     #[serde(rename = "type")]
     pub type_: FenceMethodType,
+    /// Settings of type NetworkFence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "NetworkFenceSettings")]
+    pub network_fence: Option<NetworkFenceSettings>,
     /// Settings of type External.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ExternalFencer")]
@@ -57,8 +70,20 @@ pub struct FenceMethod {
 impl From<FenceMethodType> for FenceMethod {
     /// A method without settings.
     fn from(type_: FenceMethodType) -> Self {
-        Self { type_, external: None }
+        Self { type_, network_fence: None, external: None }
     }
+}
+
+/// How csi-addons fences.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkFenceSettings {
+    /// NetworkFenceClass to use. Its provisioner must be the driver.
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
+    pub class_name: String,
 }
 
 /// A program that answers FenceRequests and is none of ours.
@@ -77,9 +102,13 @@ pub struct ExternalFencer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedMethod {
-    /// Unpublish, Detach or External, as in the policy.
+    /// Unpublish, Detach, NetworkFence or External, as in the policy.
     #[serde(rename = "type")]
     pub type_: FenceMethodType,
+    /// NetworkFenceClass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub class_name: Option<String>,
     /// External fencer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
@@ -90,7 +119,7 @@ impl PlannedMethod {
     /// Who carries it out for a volume of that driver, by the name in a FenceRequest; `None` where that is no fencer.
     pub fn fencer<'a>(&'a self, driver: &'a str) -> Option<&'a str> {
         match self.type_ {
-            FenceMethodType::Unpublish => Some(driver),
+            FenceMethodType::Unpublish | FenceMethodType::NetworkFence => Some(driver),
             FenceMethodType::External => self.fencer_name.as_deref(),
             FenceMethodType::Detach => None,
         }
@@ -99,7 +128,11 @@ impl PlannedMethod {
 
 impl From<FenceMethod> for PlannedMethod {
     fn from(method: FenceMethod) -> Self {
-        Self { type_: method.type_, fencer_name: method.external.map(|external| external.fencer_name) }
+        Self {
+            type_: method.type_,
+            class_name: method.network_fence.map(|settings| settings.class_name),
+            fencer_name: method.external.map(|external| external.fencer_name),
+        }
     }
 }
 
@@ -129,4 +162,9 @@ pub struct NodeIdentity {
     #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub provider_id: Option<String>,
+    /// Addresses for network fences, from the NodeVolumeReport, as they were when the node was declared failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 2, max = 45)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub addresses: Vec<String>,
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::duplicated_attributes, reason = "printer columns of one type")]
 
 pub mod affinity;
+pub mod cidr;
 pub mod conditions;
 pub mod driver_report;
 pub mod endpoint;
@@ -13,6 +14,7 @@ pub mod limits;
 pub mod mountpoint_pod;
 pub mod mountpoint_s3_pod_attachment;
 pub mod names;
+pub mod network_fence;
 pub mod node_fence;
 pub mod node_volume_report;
 pub mod pod_affinity;

@@ -33,6 +33,15 @@ pub const NODE_CLEAN_FINALIZER: &str = "bulkhead.dev/node-clean";
 /// Finalizer of a FenceRequest, until the fencer answered Unfenced.
 pub const FENCE_OPEN_FINALIZER: &str = "bulkhead.dev/fence-open";
 
+/// Label of a NetworkFence of ours: the uid of the FenceRequest it is for.
+pub const FENCE_REQUEST_LABEL: &str = "bulkhead.dev/fence-request-uid";
+/// Label of a NetworkFence of ours: the episode it was made in.
+pub const EPISODE_LABEL: &str = "bulkhead.dev/episode";
+/// Annotation of a NetworkFence of ours: the node that is shut out, for people.
+pub const FENCED_NODE_ANNOTATION: &str = "bulkhead.dev/node";
+/// Label of a NetworkFence of ours: its addresses are about to be let in, unless somebody else wants them out.
+pub const UNFENCING_LABEL: &str = "bulkhead.dev/unfencing";
+
 /// Label of a PersistentVolume with any taint (projection of its VolumeHealth).
 pub const TAINTED_LABEL: &str = "bulkhead.dev/tainted";
 /// Label of a PersistentVolume with a taint of effect NoAttachOrMount.
@@ -104,6 +113,17 @@ pub fn fence_request(node: &str, fencer: &str) -> String {
     hash.update([0]);
     hash.update(fencer);
     format!("{}-{}", node.get(..244).unwrap_or(node), hex(&hash.finalize(), 4))
+}
+
+/// Name of the NetworkFence that a FenceRequest asks for with a class, in an episode, from a round on: csi-addons tells of an
+/// object how its last operation ended and not which that was, so none is used twice.
+pub fn network_fence(request_uid: &str, class: &str, episode: i64, round: i32) -> String {
+    let mut hash = Sha256::new();
+    for part in [request_uid, class, &episode.to_string(), &round.to_string()] {
+        hash.update(part);
+        hash.update([0]);
+    }
+    format!("bulkhead-{}", hex(&hash.finalize(), 16))
 }
 
 /// Name of the leader Lease of a driver's sidecar.

@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use super::driver_report::DriverReport;
 use super::fencing::{FenceMethodType, PlannedMethod, Proof};
 
+/// csi-addons has no NetworkFenceClass for a driver, or is not installed.
+pub const CLASS_NOT_FOUND: &str = "ClassNotFound";
+
 /// What can be proved, and why not more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BestProof {
@@ -12,7 +15,7 @@ pub struct BestProof {
     pub proof: Proof,
     /// The method that gives it, the first of those that do.
     pub method: Option<FenceMethodType>,
-    /// `FencerMissing`, `FencerSilent` or `ProofUnreachable`: why it is not enough, where it is not.
+    /// `FencerMissing`, `FencerSilent`, `ClassNotFound` or `ProofUnreachable`: why it is not enough, where it is not.
     pub lacking: &'static str,
 }
 
@@ -41,9 +44,13 @@ impl Fencers<'_> {
             }
             let proof = match (method.type_, self.report) {
                 (FenceMethodType::Unpublish, Some(report)) => report.unpublish_proof(),
-                (FenceMethodType::Unpublish, None) => Proof::None,
+                (FenceMethodType::NetworkFence, Some(report)) => report.network_fence_proof(),
+                (FenceMethodType::Unpublish | FenceMethodType::NetworkFence, None) => Proof::None,
                 (FenceMethodType::Detach | FenceMethodType::External, _) => method.type_.best_proof(),
             };
+            if method.type_ == FenceMethodType::NetworkFence && proof == Proof::None {
+                best.lacking = CLASS_NOT_FOUND;
+            }
             if proof > best.proof {
                 (best.proof, best.method) = (proof, Some(method.type_));
             }
@@ -56,7 +63,9 @@ impl Fencers<'_> {
         let fencer = method.fencer(self.driver)?;
         let is_missing = match method.type_ {
             FenceMethodType::External => self.missing.contains(fencer),
-            FenceMethodType::Unpublish | FenceMethodType::Detach => self.report.is_none(),
+            FenceMethodType::Unpublish | FenceMethodType::NetworkFence | FenceMethodType::Detach => {
+                self.report.is_none()
+            }
         };
         match (is_missing, self.silent.contains(fencer)) {
             (true, _) => Some("FencerMissing"),
@@ -82,7 +91,11 @@ mod tests {
 
     #[test]
     fn the_strongest_method_counts_and_a_silent_fencer_gives_none() {
-        let method = |type_, fencer: Option<&str>| PlannedMethod { type_, fencer_name: fencer.map(str::to_owned) };
+        let method = |type_, fencer: Option<&str>| PlannedMethod {
+            type_,
+            class_name: None,
+            fencer_name: fencer.map(str::to_owned),
+        };
         let unpublish = method(FenceMethodType::Unpublish, None);
         let both = [method(FenceMethodType::Detach, None), unpublish.clone()];
         let power = [unpublish, method(FenceMethodType::External, Some("power.example.com"))];

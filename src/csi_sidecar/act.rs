@@ -2,6 +2,7 @@
 //! each in a task of its own so that one that hangs delays no other.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
@@ -9,14 +10,14 @@ use kube::api::GetParams;
 use kube::{Api, Resource};
 use tracing::Instrument as _;
 
-use crate::api::fence_request::{FenceOutcome, FenceRequest, FenceResult, RequestedVolume};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, GOOD_REASONS, RequestedVolume};
 use crate::api::slim::PersistentVolume;
 use crate::csi::v1::ControllerUnpublishVolumeRequest;
 use crate::error::{Error, Result};
 use crate::runtime::events::EventType;
 
 use super::decide::{Effect, Failure, FailureClass};
-use super::{Context, Shared, lock, status};
+use super::{Context, Shared, lock, network_fence, status};
 
 /// Carries out the effects. Returns the request as it was written, if it was. `wake` is called when a call ends.
 pub async fn act(
@@ -34,6 +35,7 @@ pub async fn act(
                     send(cx, request, memory, volume, wake.clone());
                 }
             }
+            Effect::NetworkFence { class, volumes } => shut_out(cx, request, memory, class, volumes, wake.clone()),
             Effect::Answer(rows) => written = Some(answer(cx, request, memory, rows).await?),
         }
     }
@@ -55,8 +57,9 @@ fn tell(cx: &Context, request: &FenceRequest, row: &FenceResult) {
     let message = row.message.as_deref().unwrap_or_default();
     tracing::info!(node, volume = row.name, round = row.round, result = ?row.result, proof = ?row.proof, reason, message, "answered");
     let (kind, event) = match row.result {
+        FenceOutcome::Fenced if request.spec.desired == Desired::Unfenced => (EventType::Warning, "FenceFailed"),
         FenceOutcome::Started if row.reason.is_none() => (EventType::Normal, "FenceStarted"),
-        FenceOutcome::Fenced if reason == "NotPublished" || reason == "Acknowledged" => (EventType::Normal, "Fenced"),
+        FenceOutcome::Fenced if GOOD_REASONS.contains(&reason) => (EventType::Normal, "Fenced"),
         FenceOutcome::Fenced => (EventType::Warning, "ProofTooWeak"),
         FenceOutcome::Unfenced => (EventType::Normal, "Unfenced"),
         FenceOutcome::Started | FenceOutcome::Failed => (EventType::Warning, "FenceFailed"),
@@ -84,6 +87,32 @@ fn send(
         let called = tokio::spawn(unpublish(cx.clone(), volume.clone(), timeout).instrument(span)).await;
         let outcome = called.unwrap_or_else(|panic| Err(internal(panic.to_string())));
         lock(&memory).ended(&volume, attempts, outcome, cx.clock.now().mono);
+        wake();
+    });
+}
+
+/// One fence for all rows of a class: they begin and end together.
+fn shut_out(
+    cx: &Context,
+    request: &FenceRequest,
+    memory: &Shared,
+    class: String,
+    volumes: Vec<RequestedVolume>,
+    wake: impl Fn() + Send + 'static,
+) {
+    let attempts: Vec<_> = volumes.iter().map(|volume| lock(memory).begins(volume)).collect();
+    let (cx, memory, request) = (cx.clone(), memory.clone(), Arc::new(request.clone()));
+    let span = tracing::Span::current();
+    cx.calls.clone().spawn(async move {
+        let (context, asked, rows) = (cx.clone(), request.clone(), volumes.clone());
+        let timeout = request.spec.call_timeout.get();
+        let fence = async move { network_fence::fence(&context, &asked, &class, &rows, timeout).await };
+        let outcome = tokio::spawn(fence.instrument(span)).await;
+        let outcome = outcome.unwrap_or_else(|panic| Err(internal(panic.to_string())));
+        let now = cx.clock.now().mono;
+        for (volume, attempts) in volumes.iter().zip(attempts) {
+            lock(&memory).ended(volume, attempts, outcome.clone(), now);
+        }
         wake();
     });
 }

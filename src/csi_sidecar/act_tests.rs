@@ -46,8 +46,13 @@ fn inherited() -> FenceRequest {
 }
 
 fn decided(cx: &Context, request: &FenceRequest, memory: &Shared) -> Vec<Effect> {
-    let seen =
-        Seen { request: Arc::new(request.clone()), calls: lock(memory).calls.clone(), reading: None, busy: None };
+    let seen = Seen {
+        request: Arc::new(request.clone()),
+        calls: lock(memory).calls.clone(),
+        reading: None,
+        busy: None,
+        let_in: None,
+    };
     let decision = decide(&seen, cx.clock.now());
     assert!(!sends(&decision) || !lock(memory).calls.is_empty(), "called without a write of our own");
     decision.effects

@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 
 use crate::api::conditions;
 use crate::api::fence_request::{
-    Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, IO_IN_PROGRESS, RequestedVolume,
+    Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, IO_IN_PROGRESS, NETWORK_FENCED, RequestedVolume,
 };
 use crate::api::fencing::Proof;
 use crate::api::time::{self, Now};
@@ -17,13 +17,14 @@ use crate::mutants::{self, Mutant};
 
 use super::driver::Published;
 use super::io::{self, Busy, Questions, Verdict};
+use super::{methods, unfence};
 
 /// A row: episode and volume name.
 pub type RowKey = (i64, String);
 
 /// A call that has ended waits this long for others that are about to, so that one read and one write serve them all.
 /// A call that hangs delays the others by no more than that.
-const GATHER: Duration = Duration::from_millis(100);
+pub(super) const GATHER: Duration = Duration::from_millis(100);
 /// An unpublish that said OK this lately is not repeated when only its answer came too late: it is read again. Long enough for
 /// a slow list, and no longer: by its next re-sync the attacher may have published the volume again, and then a list that
 /// leaves out the node would be all there is to go by.
@@ -108,6 +109,8 @@ pub struct Seen {
     pub reading: Option<Reading>,
     /// Whom the driver, asked in this pass, says to be doing I/O.
     pub busy: Option<Busy>,
+    /// Whether addresses that were shut out are let in again, tried in this pass.
+    pub let_in: Option<Result<(), Failure>>,
 }
 
 /// What to do.
@@ -117,6 +120,13 @@ pub enum Effect {
     Answer(Vec<FenceResult>),
     /// Send ControllerUnpublishVolume for these rows, side by side.
     Unpublish(Vec<RequestedVolume>),
+    /// Shut the node out for these rows, by the NetworkFenceClass of that name.
+    NetworkFence {
+        /// The class.
+        class: String,
+        /// The rows.
+        volumes: Vec<RequestedVolume>,
+    },
 }
 
 /// What a pass decided.
@@ -126,6 +136,8 @@ pub struct Decision {
     pub read: BTreeSet<String>,
     /// Unless empty: ask whether these nodes are doing I/O and decide again with that.
     pub ask: Questions,
+    /// Let in again whom a network fence shut out, and decide again with what came of it.
+    pub let_in: bool,
     /// What to do, in order.
     pub effects: Vec<Effect>,
     /// When to look again though nothing changed.
@@ -135,28 +147,9 @@ pub struct Decision {
 /// Decides the next step.
 pub fn decide(seen: &Seen, now: Now) -> Decision {
     match seen.request.spec.desired {
-        Desired::Unfenced => unfence(seen),
+        Desired::Unfenced => unfence::unfence(seen),
         Desired::Fenced => fence(seen, now),
     }
-}
-
-/// Nothing is sent any more. Access is given back by Kubernetes' own publish, so Unfenced confirms that no call of
-/// ours is under way.
-fn unfence(seen: &Seen) -> Decision {
-    if seen.calls.values().any(|call| *call == Call::Running) {
-        return Decision { look_again: Some(GATHER), ..Decision::default() };
-    }
-    let open = seen.request.spec.volumes.iter().filter(|volume| {
-        known(&seen.request, volume).is_none_or(|row| row.result != FenceOutcome::Unfenced || row.round != volume.round)
-    });
-    let rows: Vec<_> = open
-        .map(|volume| {
-            let begun = known(&seen.request, volume).and_then(|row| row.started_at);
-            FenceResult { started_at: begun, ..row(volume, FenceOutcome::Unfenced, Proof::None) }
-        })
-        .collect();
-    let effects = if rows.is_empty() { Vec::new() } else { vec![Effect::Answer(rows)] };
-    Decision { effects, ..Decision::default() }
 }
 
 fn fence(seen: &Seen, now: Now) -> Decision {
@@ -180,10 +173,14 @@ fn fence(seen: &Seen, now: Now) -> Decision {
     let wait = gathering.or((!unasked.is_empty()).then_some(GATHER));
     let mut decision = Decision { look_again: wait, ..Decision::default() };
     let (mut rows, mut calls) = (Vec::new(), Vec::new());
+    let mut shut_out: BTreeMap<String, Vec<RequestedVolume>> = BTreeMap::new();
     for (volume, step) in steps {
         match step {
             Step::Answer(row) if gathering.is_none() => rows.push(row),
-            Step::Call => calls.push(volume),
+            Step::Call => match methods::class(&volume, known(&seen.request, &volume)) {
+                Some(class) => shut_out.entry(class.to_owned()).or_default().push(volume),
+                None => calls.push(volume),
+            },
             Step::Wait(wait) => decision.look_again = shorter(decision.look_again, wait),
             Step::Answer(_) | Step::Read | Step::Ask | Step::Done => {}
         }
@@ -192,6 +189,8 @@ fn fence(seen: &Seen, now: Now) -> Decision {
     if !calls.is_empty() {
         decision.effects.push(Effect::Unpublish(calls));
     }
+    let fences = shut_out.into_iter().map(|(class, volumes)| Effect::NetworkFence { class, volumes });
+    decision.effects.extend(fences);
     if !rows.is_empty() {
         decision.effects.push(Effect::Answer(rows));
     }
@@ -243,11 +242,12 @@ fn next(seen: &Seen, volume: &RequestedVolume, now: Now) -> Step {
 /// The first call of an episode: the node must be seen among the published nodes before, or nothing can be proved
 /// after. A row that cannot begin is answered without `startedAt`: nothing was sent.
 fn begin(seen: &Seen, volume: &RequestedVolume, now: Now) -> Step {
+    let method = methods::noted(volume, known(&seen.request, volume));
     let started = |published_before_at| {
         let started_at = Some(time::stamp(now.wall));
-        FenceResult { started_at, published_before_at, ..row(volume, FenceOutcome::Started, Proof::None) }
+        FenceResult { started_at, published_before_at, method, ..row(volume, FenceOutcome::Started, Proof::None) }
     };
-    let verified = volume.minimum_proof >= Proof::Verified;
+    let verified = volume.minimum_proof >= Proof::Verified && method.is_none();
     let read_at = match &seen.reading {
         // Whose I/O it is tells the list too.
         None if verified || io::is_wanted(seen) => return Step::Read,
@@ -271,6 +271,7 @@ fn begin(seen: &Seen, volume: &RequestedVolume, now: Now) -> Step {
 }
 
 fn go_on(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, now: Now) -> Step {
+    let method = methods::noted(volume, Some(begun));
     match seen.calls.get(&key(volume)) {
         // Begun before this process led. The store may be behind: only if the row can be written as it is known, nobody
         // else went on with it.
@@ -278,6 +279,7 @@ fn go_on(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, now: Now) -
             round: volume.round,
             result: FenceOutcome::Started,
             proof: Proof::None,
+            method,
             reason: None,
             message: None,
             ..begun.clone()
@@ -285,11 +287,11 @@ fn go_on(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, now: Now) -
         Some(Call::Running) => Step::Wait(None),
         Some(Call::Recorded) => Step::Call,
         Some(Call::Failed { failure, attempts, at, round }) => {
-            let keep = FenceResult { round: volume.round, ..begun.clone() };
+            let keep = FenceResult { round: volume.round, method, ..begun.clone() };
             if *round != volume.round {
                 return Step::Call;
             }
-            if failure.class == FailureClass::Stop {
+            if failure.class == FailureClass::Stop || methods::has_another(volume) {
                 return Step::Answer(FenceResult {
                     result: FenceOutcome::Failed,
                     proof: Proof::None,
@@ -305,7 +307,7 @@ fn go_on(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, now: Now) -
         }
         Some(Call::Acknowledged { at, round }) => {
             let recent = now.mono.saturating_duration_since(*at) < READ_ONLY_FOR;
-            let came_too_late = begun.result == FenceOutcome::Fenced && recent;
+            let came_too_late = begun.result == FenceOutcome::Fenced && recent && method.is_none();
             if *round == volume.round || came_too_late { judge(seen, volume, begun, *at) } else { Step::Call }
         }
     }
@@ -315,13 +317,17 @@ fn go_on(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, now: Now) -
 /// node, and a read before the first call listed it with the node.
 fn judge(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, acknowledged: Instant) -> Step {
     let base = FenceResult { round: volume.round, reason: None, message: None, ..begun.clone() };
+    let network = methods::noted(volume, Some(begun));
     let fenced = |proof, reason: &str| FenceResult {
         result: FenceOutcome::Fenced,
         proof,
-        method: Some(FencerMethodType::Unpublish),
+        method: network.or(Some(FencerMethodType::Unpublish)),
         reason: Some(reason.into()),
         ..base.clone()
     };
+    if network.is_some() {
+        return Step::Answer(FenceResult { read_back_at: None, ..fenced(Proof::Acknowledged, NETWORK_FENCED) });
+    }
     if volume.minimum_proof < Proof::Verified {
         return Step::Answer(FenceResult { read_back_at: None, ..fenced(Proof::Acknowledged, "Acknowledged") });
     }
@@ -367,7 +373,7 @@ fn backoff(attempts: u32) -> Duration {
     Duration::from_millis(250 << attempts.min(6)).min(Duration::from_secs(10))
 }
 
-fn known<'a>(request: &'a FenceRequest, volume: &RequestedVolume) -> Option<&'a FenceResult> {
+pub(super) fn known<'a>(request: &'a FenceRequest, volume: &RequestedVolume) -> Option<&'a FenceResult> {
     let rows = request.status.iter().flat_map(|status| &status.volumes);
     rows.into_iter().find(|row| row.episode == volume.episode && row.name == volume.name)
 }
@@ -377,7 +383,7 @@ pub fn key(volume: &RequestedVolume) -> RowKey {
     (volume.episode, volume.name.clone())
 }
 
-fn row(volume: &RequestedVolume, result: FenceOutcome, proof: Proof) -> FenceResult {
+pub(super) fn row(volume: &RequestedVolume, result: FenceOutcome, proof: Proof) -> FenceResult {
     FenceResult {
         episode: volume.episode,
         name: volume.name.clone(),
@@ -397,7 +403,7 @@ fn failed(volume: &RequestedVolume, reason: &str, message: &str) -> FenceResult 
     told(row(volume, FenceOutcome::Failed, Proof::None), reason, message)
 }
 
-fn told(row: FenceResult, reason: &str, message: &str) -> FenceResult {
+pub(super) fn told(row: FenceResult, reason: &str, message: &str) -> FenceResult {
     let mut message = message.to_owned();
     conditions::truncate(&mut message, 512);
     FenceResult { reason: Some(reason.into()), message: Some(message), ..row }

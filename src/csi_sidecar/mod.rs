@@ -1,7 +1,7 @@
 //! `bulkhead-csi-sidecar`: answers FenceRequests for the CSI driver beside it, and reports what the driver says of its
 //! volumes ([`health`]) and of the nodes that reach its array ([`connectivity`]). Volumes are called side by side, each
 //! with its deadline; a row is recorded as Started before its first call; one list of published nodes serves all rows
-//! of a request that wait for it.
+//! of a request that wait for it. Where a policy says so csi-addons is asked instead ([`network_fence`]).
 
 pub mod act;
 pub mod connectivity;
@@ -12,11 +12,14 @@ pub mod io;
 #[cfg(test)]
 mod io_tests;
 pub mod memory;
+pub mod methods;
+pub mod network_fence;
 pub mod observe;
 pub mod report;
 pub mod status;
 #[cfg(test)]
 mod tests;
+pub mod unfence;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -142,6 +145,10 @@ impl Sidecar {
             }
             if !decision.ask.is_empty() {
                 seen.busy = Some(observe::ask(&self.cx, &request, decision.ask).await);
+                decision = decide::decide(&seen, self.cx.clock.now());
+            }
+            if decision.let_in {
+                seen.let_in = Some(network_fence::give_back(&self.cx, &request).await);
                 decision = decide::decide(&seen, self.cx.clock.now());
             }
             if decision.effects.is_empty() {

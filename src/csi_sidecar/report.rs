@@ -20,6 +20,7 @@ use super::Context;
 use super::connectivity::status::{PathReport, news};
 use super::decide::Failure;
 use super::health::status::VolumeReport;
+use super::network_fence;
 
 /// How often the driver is asked what it can do.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -32,6 +33,14 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// What the driver can answer, or that it does not.
 type Answer = Result<BTreeSet<Capability>, Failure>;
+
+/// What was asked.
+struct Asked {
+    /// The driver.
+    answer: Answer,
+    /// Whether csi-addons can shut addresses out for it; `None` where that cannot be told now.
+    network_fence: Option<bool>,
+}
 
 /// What others have to report.
 pub struct Parts {
@@ -77,11 +86,11 @@ pub(super) async fn last(cx: &Context) -> DriverReportStatus {
 pub async fn run(cx: Context, mut parts: Parts) {
     loop {
         cx.writer.leadership().acquired().await;
-        let answer = ask(&cx).await;
-        let mut again = Instant::now() + if answer.is_ok() { PERIOD } else { RETRY };
+        let asked = ask(&cx).await;
+        let mut again = Instant::now() + if asked.answer.is_ok() { PERIOD } else { RETRY };
         loop {
             let known = parts.known();
-            if let Err(error) = write(&cx, &answer, &known).await {
+            if let Err(error) = write(&cx, &asked, &known).await {
                 tracing::warn!(%error, driver = cx.name, "DriverReport not written");
                 again = again.min(Instant::now() + RETRY);
             }
@@ -97,25 +106,33 @@ pub async fn run(cx: Context, mut parts: Parts) {
 
 /// Asks the driver and writes what changed. Returns whether the driver answered.
 pub async fn refresh(cx: &Context) -> Result<bool> {
-    let answer = ask(cx).await;
-    write(cx, &answer, &Known::default()).await?;
-    Ok(answer.is_ok())
+    let asked = ask(cx).await;
+    write(cx, &asked, &Known::default()).await?;
+    Ok(asked.answer.is_ok())
 }
 
-/// Asks the driver what it can do.
-async fn ask(cx: &Context) -> Answer {
+/// Asks the driver what it can do, and csi-addons what it can do for the driver.
+async fn ask(cx: &Context) -> Asked {
+    let network_fence = network_fence::is_available(cx).await.inspect_err(|error| {
+        tracing::warn!(%error, driver = cx.name, "NetworkFenceClasses not read; what was known of them stays");
+    });
+    Asked { answer: ask_driver(cx).await, network_fence: network_fence.ok() }
+}
+
+async fn ask_driver(cx: &Context) -> Answer {
     cx.driver.name(DEADLINE).await?;
     cx.driver.capabilities(DEADLINE).await
 }
 
 /// Writes what changed.
-async fn write(cx: &Context, answer: &Answer, known: &Known) -> Result<()> {
+async fn write(cx: &Context, asked: &Asked, known: &Known) -> Result<()> {
     let api: Api<DriverReport> = Api::all(cx.clients.reads.clone());
     let report = match api.get_opt(&cx.name).await? {
         Some(report) => report,
         None => create(cx).await?,
     };
-    let mut wanted = compute(report.status.clone().unwrap_or_default(), answer.clone(), cx.clock.now());
+    let mut wanted = compute(report.status.clone().unwrap_or_default(), asked.answer.clone(), cx.clock.now());
+    tell_network_fence(&mut wanted, asked.network_fence);
     if let Some(volumes) = &known.volumes {
         volumes.write(&mut wanted);
     }
@@ -150,7 +167,9 @@ pub fn compute(mut status: DriverReportStatus, answer: Answer, now: Now) -> Driv
     let (state, reason, message) = match answer {
         Ok(capabilities) => {
             // Whether there is the extension is asked by itself: what was last known of it stays until then.
-            let is_apart = |it: &Capability| matches!(it, Capability::Connectivity | Capability::IoInProgress);
+            let is_apart = |it: &Capability| {
+                matches!(it, Capability::Connectivity | Capability::IoInProgress | Capability::NetworkFence)
+            };
             let asked_apart = status.capabilities.iter().copied().filter(is_apart);
             status.capabilities =
                 capabilities.into_iter().chain(asked_apart).collect::<BTreeSet<_>>().into_iter().collect();
@@ -163,6 +182,16 @@ pub fn compute(mut status: DriverReportStatus, answer: Answer, now: Now) -> Driv
     };
     conditions::set(&mut status.conditions, "Ready", state, reason, message, 0, now.wall);
     status
+}
+
+/// It is csi-addons that shuts out: whether the driver answers us is nothing to it.
+fn tell_network_fence(status: &mut DriverReportStatus, can: Option<bool>) {
+    let Some(can) = can else { return };
+    status.capabilities.retain(|it| *it != Capability::NetworkFence);
+    if can {
+        status.capabilities.push(Capability::NetworkFence);
+    }
+    status.capabilities.sort();
 }
 
 async fn create(cx: &Context) -> Result<DriverReport> {

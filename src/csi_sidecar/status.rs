@@ -1,9 +1,11 @@
 //! What a FenceRequest reports, from its rows.
 
 use crate::api::conditions::{self, State};
-use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceRequestStatus, FenceResult};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceRequestStatus, FenceResult, GOOD_REASONS};
 use crate::api::fencing::Proof;
 use crate::api::time::Now;
+
+use super::unfence::CSI_ADDONS_MISSING;
 
 /// The status with these rows in place of what was there under their keys.
 pub fn compute(request: &FenceRequest, answers: Vec<FenceResult>, now: Now) -> FenceRequestStatus {
@@ -42,19 +44,18 @@ pub fn compute(request: &FenceRequest, answers: Vec<FenceResult>, now: Now) -> F
         row.result == FenceOutcome::Failed
             || row.result == FenceOutcome::Started && row.reason.is_some()
             || row.result == FenceOutcome::Fenced
-                && row.reason.as_deref() != Some("NotPublished")
-                && row.reason.as_deref() != Some("Acknowledged")
+                && row.reason.as_deref().is_none_or(|reason| !GOOD_REASONS.contains(&reason))
     });
     let all = done == answered.len();
     let (reason, message) = match (all, wanted, failing) {
         (true, FenceOutcome::Unfenced, _) => ("Unfenced", String::new()),
         (true, _, _) => ("Fenced", String::new()),
-        (false, FenceOutcome::Unfenced, _) => ("Unfencing", String::new()),
+        (false, FenceOutcome::Unfenced, row) => ("Unfencing", row.map(message_of).unwrap_or_default()),
         (false, _, Some(row)) => (reason_of(row), message_of(row)),
         (false, _, None) => ("Fencing", String::new()),
     };
     conditions::set(&mut status.conditions, "Ready", State::from(all), reason, message.clone(), generation, now.wall);
-    if matches!(reason, "Unimplemented" | "NotPermitted") {
+    if matches!(reason, "Unimplemented" | "NotPermitted" | "ClassNotFound") {
         conditions::set(&mut status.conditions, "Stalled", State::True, reason, message, generation, now.wall);
     } else {
         conditions::remove(&mut status.conditions, "Stalled");
@@ -67,7 +68,8 @@ fn reason_of(row: &FenceResult) -> &'static str {
     match row.reason.as_deref() {
         Some("Unimplemented") => "Unimplemented",
         Some("PermissionDenied" | "Unauthenticated") => "NotPermitted",
-        Some("DeadlineExceeded") => "Timeout",
+        Some("DeadlineExceeded" | "NetworkFencing") => "Timeout",
+        Some("ClassNotFound" | CSI_ADDONS_MISSING) => "ClassNotFound",
         Some("Unavailable" | "Cancelled") => "DriverUnavailable",
         _ => "ProofTooWeak",
     }

@@ -49,6 +49,7 @@ impl Case {
             reading: None,
             io: CheckSwitch::Disabled,
             busy: None,
+            let_in: None,
             now,
         }
     }
@@ -63,13 +64,13 @@ impl Case {
             node_id: NODE.into(),
             attachment_uid: None,
             minimum_proof: self.minimum,
-            methods: vec![FencerMethod { type_: FencerMethodType::Unpublish }],
+            methods: vec![FencerMethod { type_: FencerMethodType::Unpublish, class_name: None }],
         };
         let spec = FenceRequestSpec {
             fencer_name: "csi.example.com".into(),
             node_name: "node-1".into(),
             episode: 1,
-            node: NodeIdentity { uid: "u".into(), boot_id: None, provider_id: None },
+            node: NodeIdentity { uid: "u".into(), boot_id: None, provider_id: None, addresses: Vec::new() },
             desired: self.desired,
             call_timeout: time::Duration::seconds(30),
             io_in_progress_check: self.io,
@@ -334,7 +335,7 @@ fn two(ended_ms_ago: u64, second: Option<Call>) -> Decision {
     let at = case.now.mono - Duration::from_millis(ended_ms_ago);
     let first = Some(((1, VOLUME.to_owned()), Call::Acknowledged { at, round: 1 }));
     let calls = first.into_iter().chain(second.map(|call| ((1, "pv-2".to_owned()), call))).collect();
-    decide(&Seen { request: Arc::new(request), calls, reading: None, busy: None }, case.now)
+    decide(&Seen { request: Arc::new(request), calls, reading: None, busy: None, let_in: None }, case.now)
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn past(which: u8, found: &Found) -> Option<NodeFence> {
     let draft = plan::draft(&failing, policies, &BTreeMap::new(), &Paths::unrestrained(&Seen::default()), 1, long_ago)?;
     let spec = crate::api::node_fence::NodeFenceSpec {
         episode: 1,
-        node: plan::identity(&failing.node),
+        node: plan::identity(&failing),
         policies: draft.policies,
         plan: draft.plan,
         approval: None,
@@ -173,6 +173,7 @@ fn live_of(found: &Found, name: &str) -> Option<LiveNode> {
     Some(LiveNode {
         silence: Silence::default(),
         migration_targets: Default::default(),
+        node_report: None,
         reports: Default::default(),
         lease_is_still: node.is_unreachable(),
         node,

@@ -53,6 +53,7 @@ fn live(found: &Found, name: &str) -> Option<LiveNode> {
     Some(LiveNode {
         silence: Silence::default(),
         migration_targets: Default::default(),
+        node_report: None,
         reports: Default::default(),
         lease_is_still: node.is_unreachable(),
         node,

@@ -88,7 +88,7 @@ fn drafted(name: &str, foreseen: &Foreseen, before: Option<&NodeFence>, now: Now
     let mut fence = before.cloned().unwrap_or_else(|| {
         let spec = crate::api::node_fence::NodeFenceSpec {
             episode,
-            node: plan::identity(&live.node),
+            node: plan::identity(live),
             policies: draft.policies.clone(),
             plan: draft.plan.clone(),
             approval: None,

@@ -46,6 +46,18 @@ pub(super) const ROLES: &[Role] = &[
             Rule::new("storage.k8s.io", "volumeattachments", &[(WATCH, "where they are attached")]),
             Rule::new("storage.k8s.io", "csinodes", &[(WATCH, "the nodes' ids with the driver")]),
             Rule::new("bulkhead.dev", "volumehealthpolicies", &[(WATCH, "which volumes are looked at, and how")]),
+            Rule::new(
+                "csiaddons.openshift.io",
+                "networkfences",
+                &[
+                    (&["list"], "method NetworkFence: whom a fence of its own shuts out, and who else wants that"),
+                    (&["create", "update", "delete"], "its own; these verbs cannot be limited by name"),
+                ],
+            ),
+            Rule::new("csiaddons.openshift.io", "networkfenceclasses", &[(&["get", "list"], "whether there is one for the driver")]),
+            Rule::new("csiaddons.openshift.io", "csiaddonsnodes", &[(&["list"], "by what address the storage knows a node")]),
+            Rule::new("", "nodes", &[(&["list"], ADDRESSES)]),
+            Rule::new("bulkhead.dev", "nodevolumereports", &[(&["list"], ADDRESSES)]),
             Rule::new("", "pods", &[(WATCH, SELECTED)]),
             Rule::new("", "namespaces", &[(WATCH, SELECTED)]),
             Rule::new("bulkhead.dev", "resiliencypolicies", &[(WATCH, SELECTED)]),
@@ -81,6 +93,8 @@ pub(super) const ROLES: &[Role] = &[
         rules: &[Rule::new("", "secrets", &[(&["get"], "the Secret that a volume names for its controller calls")])],
     },
 ];
+
+const ADDRESSES: &str = "whether another node has an address now that is about to be shut out";
 
 const SELECTED: &str = "which nodes it asks its driver about: those with pods that a policy selects. Used only where the \
                         driver can be asked";

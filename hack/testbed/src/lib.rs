@@ -16,6 +16,7 @@ pub mod audit;
 pub mod binaries;
 pub mod cluster;
 pub mod control_plane;
+pub mod csi_addons;
 pub mod csi_driver;
 pub mod fault_proxy;
 pub mod flux;

@@ -12,15 +12,15 @@ use crate::api::time::Duration;
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.minimumProof) || self.minimumProof != 'None' || has(self.acknowledgeRisk)").message("minimumProof None lets two nodes write one volume; set acknowledgeRisk: DoubleWriters to accept that").field_path(".minimumProof"))]
 #[x_kube(validation = Rule::new("!has(self.drivers) || has(self.acknowledgeRisk) || self.drivers.all(d, !has(d.minimumProof) || d.minimumProof != 'None')").message("minimumProof None lets two nodes write one volume; set acknowledgeRisk: DoubleWriters to accept that").field_path(".drivers"))]
-#[x_kube(validation = Rule::new("!has(self.minimumProof) || !has(self.methods) || (self.minimumProof == 'PowerOff' ? self.methods.exists(m, m.type == 'External') : (self.minimumProof == 'Verified' ? self.methods.exists(m, m.type != 'Detach') : true))").message("minimumProof cannot be reached by any listed method: Verified needs Unpublish or External; PowerOff needs External").field_path(".methods"))]
-#[x_kube(validation = Rule::new("!has(self.drivers) || !has(self.minimumProof) || !has(self.methods) || self.drivers.all(d, has(d.minimumProof) ? has(d.methods) || (d.minimumProof == 'PowerOff' ? self.methods.exists(m, m.type == 'External') : (d.minimumProof == 'Verified' ? self.methods.exists(m, m.type != 'Detach') : true)) : !has(d.methods) || (self.minimumProof == 'PowerOff' ? d.methods.exists(m, m.type == 'External') : (self.minimumProof == 'Verified' ? d.methods.exists(m, m.type != 'Detach') : true)))").message("minimumProof cannot be reached by any listed method: Verified needs Unpublish or External; PowerOff needs External").field_path(".drivers"))]
+#[x_kube(validation = Rule::new("!has(self.minimumProof) || !has(self.methods) || (self.minimumProof == 'PowerOff' ? self.methods.exists(m, m.type == 'External') : (self.minimumProof == 'Verified' ? self.methods.exists(m, m.type in ['Unpublish', 'External']) : true))").message("minimumProof cannot be reached by any listed method: Verified needs Unpublish or External; PowerOff needs External").field_path(".methods"))]
+#[x_kube(validation = Rule::new("!has(self.drivers) || !has(self.minimumProof) || !has(self.methods) || self.drivers.all(d, has(d.minimumProof) ? has(d.methods) || (d.minimumProof == 'PowerOff' ? self.methods.exists(m, m.type == 'External') : (d.minimumProof == 'Verified' ? self.methods.exists(m, m.type in ['Unpublish', 'External']) : true)) : !has(d.methods) || (self.minimumProof == 'PowerOff' ? d.methods.exists(m, m.type == 'External') : (self.minimumProof == 'Verified' ? d.methods.exists(m, m.type in ['Unpublish', 'External']) : true)))").message("minimumProof cannot be reached by any listed method: Verified needs Unpublish or External; PowerOff needs External").field_path(".drivers"))]
 pub struct Fencing {
     /// Weakest proof at which a pod may be released: None < Acknowledged < Verified <
     /// PowerOff.
     #[serde(default = "Fencing::default_minimum_proof")]
     pub minimum_proof: Proof,
-    /// Methods in order of preference; the next is tried when one is unavailable or refused. External is tried only where the
-    /// node failed, never for the sake of volumes of a node that is well.
+    /// Methods in order of preference; the next is tried when one is unavailable or refused. NetworkFence and External are
+    /// tried only where the node failed, never for the sake of volumes of a node that is well.
     #[serde(default = "Fencing::default_methods")]
     #[schemars(length(min = 1, max = 4))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
@@ -80,7 +80,7 @@ impl Default for Fencing {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.minimumProof) || has(self.methods)").message("set minimumProof or methods; an empty override does nothing"))]
-#[x_kube(validation = Rule::new("!has(self.minimumProof) || !has(self.methods) || (self.minimumProof == 'PowerOff' ? self.methods.exists(m, m.type == 'External') : (self.minimumProof == 'Verified' ? self.methods.exists(m, m.type != 'Detach') : true))").message("minimumProof cannot be reached by any listed method: Verified needs Unpublish or External; PowerOff needs External"))]
+#[x_kube(validation = Rule::new("!has(self.minimumProof) || !has(self.methods) || (self.minimumProof == 'PowerOff' ? self.methods.exists(m, m.type == 'External') : (self.minimumProof == 'Verified' ? self.methods.exists(m, m.type in ['Unpublish', 'External']) : true))").message("minimumProof cannot be reached by any listed method: Verified needs Unpublish or External; PowerOff needs External"))]
 pub struct DriverFencing {
     /// CSI driver name.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$"))]

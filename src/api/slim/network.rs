@@ -10,7 +10,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
-use super::{StatusCondition, metadata, nullable, part, slim};
+use crate::api::node_volume_report::NodeVolumeReport;
+
+use super::{NodeInfo, StatusCondition, metadata, nullable, part, slim};
 
 /// Label of an EndpointSlice: the Service that it belongs to.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
@@ -22,6 +24,51 @@ pub const SELECTOR_SLICES: &str = "endpointslice-controller.k8s.io";
 pub const MIRRORED_SLICES: &str = "endpointslicemirroring-controller.k8s.io";
 /// Label of Endpoints that are not copied into a slice, with the value `true`.
 pub const SKIP_MIRROR_LABEL: &str = "endpointslice.kubernetes.io/skip-mirror";
+
+slim! {
+    /// A Node, by its addresses.
+    NodeAddresses: core::Node {
+        /// Status.
+        status: NodeAddressesStatus,
+    }
+}
+
+part! {
+    /// Status of a Node, by its addresses.
+    NodeAddressesStatus {
+        /// Addresses and names.
+        addresses: Vec<NodeAddress>,
+        /// What the kubelet tells about the machine.
+        node_info: NodeInfo,
+    }
+}
+
+part! {
+    /// An address of a Node, or a name.
+    NodeAddress {
+        /// As text.
+        address: String,
+    }
+}
+
+slim! {
+    /// A NodeVolumeReport, by the addresses of its node.
+    ReportedAddresses: NodeVolumeReport {
+        /// Status.
+        status: ReportedAddressesStatus,
+    }
+}
+
+part! {
+    /// Status of a NodeVolumeReport, by the addresses of its node.
+    ReportedAddressesStatus {
+        /// Uid of the Node.
+        #[serde(rename = "nodeUID")]
+        node_uid: Option<String>,
+        /// By which the node reaches its storage.
+        addresses: Vec<String>,
+    }
+}
 
 slim! {
     /// A Service.

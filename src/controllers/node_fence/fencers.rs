@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, RequestedVolume};
 use crate::api::fencing::{FenceMethodType, PlannedMethod, Proof};
 use crate::api::node_fence::VolumeStatusState;
+use crate::api::proof::CLASS_NOT_FOUND;
 use crate::api::time::{self, Now};
 use crate::mutants::{self, Mutant};
 
@@ -83,7 +84,21 @@ pub fn tried<'a>(seen: &Seen, row: &'a VolumeRow, now: Now) -> Vec<&'a PlannedMe
 /// The fencers that are asked for a row now.
 pub fn to_ask<'a>(seen: &Seen, row: &'a VolumeRow, now: Now) -> Vec<&'a str> {
     let driver = row.plan.driver.as_deref().unwrap_or_default();
-    tried(seen, row, now).into_iter().filter_map(|method| method.fencer(driver)).collect()
+    let mut fencers: Vec<&str> = Vec::new();
+    for fencer in tried(seen, row, now).into_iter().filter_map(|method| method.fencer(driver)) {
+        if !fencers.contains(&fencer) {
+            fencers.push(fencer);
+        }
+    }
+    fencers
+}
+
+/// The methods that a fencer is asked for: it is asked once, for all that may be of use in this incident.
+pub fn to_request<'a>(seen: &Seen, row: &'a VolumeRow, fencer: &str) -> impl Iterator<Item = &'a PlannedMethod> {
+    let of_node = is_of_node(seen);
+    let is_of_use = move |method: &&PlannedMethod| of_node || !method.type_.is_of_node();
+    let reaches = |method: &&PlannedMethod| method.type_.best_proof() >= row.minimum;
+    methods_of(row, fencer).filter(is_of_use).filter(reaches)
 }
 
 /// Whether the deletion of the attachment is recorded as the fence call, and may still be it: a policy that was made
@@ -94,7 +109,7 @@ pub fn has_begun_detach(row: &VolumeRow) -> bool {
 
 fn is_usable(seen: &Seen, row: &VolumeRow, method: &PlannedMethod, now: Now) -> bool {
     let fencer = method.fencer(row.plan.driver.as_deref().unwrap_or_default());
-    let is_refused = fencer.is_some_and(|fencer| is_refused(seen, row, fencer));
+    let is_refused = fencer.is_some_and(|fencer| is_refused(seen, row, fencer, method.type_));
     // A driver that is restarted has not given way: what was asked of it may be answered yet, or was not begun for its I/O.
     let is_waited_for =
         fencer.is_some_and(|fencer| is_open(seen, row, fencer) && !has_given_way(seen, row, fencer, now));
@@ -110,14 +125,27 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
         FenceMethodType::Detach => {
             seen.attachments_of(&row.plan.name).any(|a| a.status.attached && a.has_attacher_finalizer())
         }
-        // A node that is well is not switched off for the sake of some volumes: others run there, and nobody has asked for
-        // their end.
-        FenceMethodType::External => seen.fence.spec.plan.is_of_node() || mutants::is_on(Mutant::WholeNodeForVolumes),
+        FenceMethodType::NetworkFence => {
+            let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
+            let minimum = row.minimum.max(Proof::Acknowledged);
+            is_of_node(seen) && report.is_some_and(|report| report.network_fence_proof() >= minimum)
+        }
+        FenceMethodType::External => is_of_node(seen),
     }
 }
 
-fn is_refused(seen: &Seen, row: &VolumeRow, fencer: &str) -> bool {
-    result(seen, row, fencer).is_some_and(|result| result.reason.as_deref() == Some("Unimplemented"))
+/// Whether the incident is of the node as a whole. One that is well is not switched off for the sake of some volumes: others
+/// run there, and nobody has asked for their end.
+fn is_of_node(seen: &Seen) -> bool {
+    seen.fence.spec.plan.is_of_node() || mutants::is_on(Mutant::WholeNodeForVolumes)
+}
+
+fn is_refused(seen: &Seen, row: &VolumeRow, fencer: &str, method: FenceMethodType) -> bool {
+    let of_network = |method: FenceMethodType| method == FenceMethodType::NetworkFence;
+    result(seen, row, fencer).is_some_and(|result| {
+        let by_network = result.method.map(FenceMethodType::from).is_some_and(of_network);
+        result.reason.as_deref() == Some("Unimplemented") && by_network == of_network(method)
+    })
 }
 
 /// Whether a fencer has the row among what it is to cut off now.
@@ -217,20 +245,16 @@ pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
     let driver = row.plan.driver.as_deref().unwrap_or_default();
     let reaches = |method: &&PlannedMethod| method.type_.best_proof() >= row.minimum;
     let listed: Vec<_> = row.plan.methods.iter().filter(reaches).filter(|it| it.fencer(driver).is_some()).collect();
-    let refused = listed.iter().filter_map(|method| method.fencer(driver)).find(|it| is_refused(seen, row, it));
+    let refused = listed.iter().filter_map(|method| Some((method.fencer(driver)?, method.type_)));
+    let refused =
+        refused.map(|(it, type_)| (it, is_refused(seen, row, it, type_))).find(|(_, is)| *is).map(|(it, _)| it);
     if let Some(refused) = refused {
         let who =
             if refused == driver { format!("the sidecar of driver {driver}") } else { format!("fencer {refused}") };
         return ("Unimplemented", format!("{who} refused for good"));
     }
     if !listed.iter().any(|method| method.type_ == FenceMethodType::Unpublish) {
-        let external = listed.iter().any(|method| method.type_ == FenceMethodType::External);
-        let message = if external {
-            "an external fencer cuts off the whole node, which is well: it is not asked for the sake of volumes".into()
-        } else {
-            format!("no method of the policy can give driver {driver} proof {:?}", row.minimum)
-        };
-        return ("ProofTooWeak", message);
+        return unavailable_but_unpublish(seen, driver, &listed, row.minimum);
     }
     match seen.reports.get(driver) {
         None => ("FencerMissing", format!("run bulkhead-csi-sidecar beside the controller of driver {driver}")),
@@ -243,4 +267,25 @@ pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
         }
         Some(_) => ("ProofTooWeak", format!("driver {driver} cannot tell which nodes a volume is published to")),
     }
+}
+
+fn unavailable_but_unpublish(
+    seen: &Seen,
+    driver: &str,
+    listed: &[&PlannedMethod],
+    minimum: Proof,
+) -> (&'static str, String) {
+    if !is_of_node(seen) && !listed.is_empty() {
+        let message = "a network fence or an external fencer cuts off the whole node, which is well: none is asked for the \
+                       sake of volumes";
+        return ("ProofTooWeak", message.into());
+    }
+    if !listed.iter().any(|method| method.type_ == FenceMethodType::NetworkFence) {
+        return ("ProofTooWeak", format!("no method of the policy can give driver {driver} proof {minimum:?}"));
+    }
+    if seen.reports.contains_key(driver) {
+        let message = format!("csi-addons has no NetworkFenceClass for driver {driver}, or is not installed");
+        return (CLASS_NOT_FOUND, message);
+    }
+    ("FencerMissing", format!("run bulkhead-csi-sidecar beside the controller of driver {driver}"))
 }

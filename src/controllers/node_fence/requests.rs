@@ -89,7 +89,7 @@ fn is_first_wave_due(seen: &Seen, now: Now) -> bool {
 
 fn ask_fencer(seen: &Seen, rows: &Rows, fencer: &str, wanted: &[&VolumeRow], now: Now) -> Option<Effect> {
     let Some(request) = seen.request(fencer) else {
-        let volumes: Vec<_> = wanted.iter().filter_map(|row| requested(row, fencer, 1)).collect();
+        let volumes: Vec<_> = wanted.iter().filter_map(|row| requested(seen, row, fencer, 1)).collect();
         return (!volumes.is_empty()).then(|| Effect::Ask(Box::new(new_request(seen, fencer, volumes, now))));
     };
     let mut next = FenceRequest::clone(request);
@@ -112,7 +112,7 @@ fn ask_fencer(seen: &Seen, rows: &Rows, fencer: &str, wanted: &[&VolumeRow], now
         let known = next.spec.volumes.iter_mut().find(|v| v.episode == row.plan.episode && v.name == row.plan.name);
         match known {
             None => {
-                next.spec.volumes.extend(requested(row, fencer, 1));
+                next.spec.volumes.extend(requested(seen, row, fencer, 1));
                 changed = true;
             }
             Some(volume) if anew || needs_new_round(seen, rows, (row, request), volume.round, now) => {
@@ -182,8 +182,8 @@ fn backoff(round: i32) -> Duration {
     Duration::from_secs(1 << exponent).min(Duration::from_secs(60))
 }
 
-fn requested(row: &VolumeRow, fencer: &str, round: i32) -> Option<RequestedVolume> {
-    let methods = fencers::methods_of(row, fencer).filter_map(|method| FencerMethod::try_from(method).ok());
+fn requested(seen: &Seen, row: &VolumeRow, fencer: &str, round: i32) -> Option<RequestedVolume> {
+    let methods = fencers::to_request(seen, row, fencer).filter_map(|method| FencerMethod::try_from(method).ok());
     Some(RequestedVolume {
         episode: row.plan.episode,
         name: row.plan.name.clone(),

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::api::conditions::State;
-use crate::api::fencing::FenceMethod;
+use crate::api::fencing::{FenceMethod, Proof};
 use crate::api::names;
-use crate::api::proof::Fencers;
+use crate::api::proof::{CLASS_NOT_FOUND, Fencers};
 use crate::api::resiliency_policy::{DriverProof, ResiliencyPolicy};
 
 use super::status::Facts;
@@ -38,7 +38,8 @@ pub(super) fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &
     if lacking.is_empty() {
         return (State::True, "ProofReachable", String::new());
     }
-    let documented = ["FencerMissing", "FencerSilent"].into_iter().find(|reason| reasons.contains(reason));
+    let documented =
+        ["FencerMissing", "FencerSilent", CLASS_NOT_FOUND].into_iter().find(|reason| reasons.contains(reason));
     let mut message = lacking.join("; ");
     if !remedies.is_empty() {
         message = format!("{message} ({})", remedies.into_iter().collect::<Vec<_>>().join("; "));
@@ -66,7 +67,14 @@ fn fencers<'a>(driver: &'a str, facts: &'a Facts) -> Fencers<'a> {
 }
 
 fn lacks(method: &FenceMethod, driver: &str, facts: &Facts) -> Option<Lacks> {
-    let absence = fencers(driver, facts).absence(&method.clone().into())?;
+    let fencers = fencers(driver, facts);
+    let Some(absence) = fencers.absence(&method.clone().into()) else {
+        let class = method.network_fence.as_ref().map(|settings| settings.class_name.as_str())?;
+        let is_unknown = facts.reports.get(driver).is_some_and(|report| report.network_fence_proof() == Proof::None);
+        let remedy =
+            format!("NetworkFenceClass {class}: make it, of driver {driver}, and install csi-addons if need be");
+        return is_unknown.then_some((CLASS_NOT_FOUND, remedy));
+    };
     let remedy = match (method.external.as_ref().map(|external| &external.fencer_name), absence) {
         (None, "FencerMissing") => "run bulkhead-csi-sidecar beside the driver's controller".into(),
         (None, _) => "its Lease has not moved for 20 s: look at the pod of bulkhead-csi-sidecar".into(),

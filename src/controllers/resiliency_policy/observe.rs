@@ -127,6 +127,7 @@ pub async fn read(reads: &Client, stores: &Stores, name: &str, silence: Silence)
         attachments,
         csi_node: stores.csi_nodes.get(&ObjectKey::cluster(name)),
         reports,
+        node_report: stores.node_reports.get(&ObjectKey::cluster(name)),
     }))
 }
 

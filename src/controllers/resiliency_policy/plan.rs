@@ -13,6 +13,7 @@ use crate::api::names;
 use crate::api::node_fence::{
     DRY_RUN, EVIDENCE_MAX, Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
 };
+use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{CsiNode, Node, VolumeAttachment};
 use crate::api::time::{self, Now};
@@ -45,6 +46,8 @@ pub struct LiveNode {
     pub migration_targets: BTreeSet<String>,
     /// What the drivers of its pods say.
     pub reports: Reports,
+    /// What its agent says.
+    pub node_report: Option<Arc<NodeVolumeReport>>,
 }
 
 /// The volumes behind attachments, by PersistentVolume name.
@@ -101,11 +104,16 @@ pub fn draft<'a>(
     Some(drafting.finish(evidence, now))
 }
 
-/// Frozen identity of a node.
-pub fn identity(node: &Node) -> NodeIdentity {
+/// Frozen identity of a node. Its addresses are those that its agent reported while it was well.
+pub fn identity(live: &LiveNode) -> NodeIdentity {
+    let node = &live.node;
+    let uid = node.metadata.uid.clone().unwrap_or_default();
     let boot_id = node.status.node_info.boot_id.clone();
+    let status = live.node_report.as_ref().and_then(|report| report.status.as_ref());
+    let of_node = status.filter(|status| status.node_uid.as_ref() == Some(&uid));
     NodeIdentity {
-        uid: node.metadata.uid.clone().unwrap_or_default(),
+        addresses: of_node.map(|status| status.addresses.clone()).unwrap_or_default(),
+        uid,
         boot_id: (!boot_id.is_empty()).then_some(boot_id),
         provider_id: node.spec.provider_id.clone().filter(|id| !id.is_empty()),
     }

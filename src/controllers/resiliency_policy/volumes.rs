@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::TimeDelta;
 
-use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::fencing::Proof;
 use crate::api::node_fence::{Channel, EVIDENCE_MAX, Evidence, EvidenceState, NodeFence, PodAction, VOLUME_TAINT};
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::Node;
@@ -249,8 +249,8 @@ fn unprovable(seen: &Seen, pod: &PodView, policies: &Effective) -> Option<Stays>
 
 fn is_provable(seen: &Seen, policies: &Effective, driver: &str) -> bool {
     let minimum = policies.minimum_proof(driver).max(Proof::Acknowledged);
-    // An external fencer cuts off the whole node, which is well.
-    let methods = policies.methods(driver).into_iter().filter(|method| method.type_ != FenceMethodType::External);
+    // What cuts off the whole node is not used on one that is well.
+    let methods = policies.methods(driver).into_iter().filter(|method| !method.type_.is_of_node());
     seen.fencers(driver).best_proof(methods).proof >= minimum
 }
 

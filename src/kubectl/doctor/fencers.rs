@@ -95,7 +95,7 @@ fn sidecar(gathered: &Gathered, driver: &str) -> Option<Finding> {
     let age = gathered.operator_lease_age(&lease).map(|age| age.num_seconds());
     let remedy = "look at the pod and the log of bulkhead-csi-sidecar beside the driver's controller";
     match age {
-        _ if !asks(FenceMethodType::Unpublish) => None,
+        _ if !asks(FenceMethodType::Unpublish) && !asks(FenceMethodType::NetworkFence) => None,
         None => Some(Finding::warning(CHECK, driver, format!("its sidecar has no Lease {lease}"), remedy)),
         Some(age) if install::is_old(age) => {
             let message =

@@ -122,6 +122,24 @@ fn policy() -> Vec<Case> {
         one("spec.fencing.methods", UNREACHABLE, "/spec/fencing/minimumProof", json!("PowerOff")),
         one(
             "spec.fencing.methods[0]",
+            "networkFence must be set exactly when type is NetworkFence",
+            "/spec/fencing/methods",
+            json!([{"type": "Unpublish", "networkFence": {"className": "file-fence"}}]),
+        ),
+        one(
+            "spec.fencing.drivers[0].methods[0]",
+            "networkFence must be set exactly when type is NetworkFence",
+            "/spec/fencing/drivers",
+            json!([{"name": "a", "methods": [{"type": "NetworkFence"}]}]),
+        ),
+        one(
+            "spec.fencing.drivers[0]",
+            UNREACHABLE,
+            "/spec/fencing/drivers",
+            json!([{"name": "a", "minimumProof": "Verified", "methods": [{"type": "NetworkFence", "networkFence": {"className": "c"}}]}]),
+        ),
+        one(
+            "spec.fencing.methods[0]",
             "external must be set exactly when type is External",
             "/spec/fencing/methods",
             json!([{"type": "External"}]),

@@ -148,7 +148,7 @@ pub async fn limits_and_enums_are_enforced(world: &World) -> Outcome {
         ("ResiliencyPolicy", vec![("/spec/fencing/callTimeout", json!("1.5s"))], "callTimeout: Invalid value"),
         ("ResiliencyPolicy", vec![("/spec/fencing/callTimeout", json!(30))], "callTimeout: Invalid value"),
         ("ResiliencyPolicy", vec![("/spec/fencing/methods", json!([]))], "should have at least 1 items"),
-        ("ResiliencyPolicy", vec![("/spec/fencing/methods/0/type", json!("NetworkFence"))], "Unsupported value"),
+        ("ResiliencyPolicy", vec![("/spec/fencing/methods/0/type", json!("Watchdog"))], "Unsupported value"),
         ("ResiliencyPolicy", vec![("/spec/fencing/minimumProof", json!("Certain"))], "Unsupported value"),
         ("ResiliencyPolicy", vec![("/spec/limits/ceiling", json!(5001))], "ceiling: Invalid value"),
         ("ResiliencyPolicy", vec![("/spec/selector/drivers", json!(["a", "a"]))], "Duplicate value"),

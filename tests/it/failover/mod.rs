@@ -18,6 +18,7 @@ mod machines;
 mod methods;
 mod moves;
 mod neighbours;
+mod network_fences;
 mod order;
 mod outages;
 mod people;
@@ -64,6 +65,7 @@ pub fn trials() -> Vec<Trial> {
             "a_node_without_power_is_carried_through_by_the_next_controller",
             external::a_node_without_power_is_carried_through_by_the_next_controller,
         ),
+        alone("without_csi_addons_the_pods_wait", network_fences::without_csi_addons_the_pods_wait),
         heartbeat::trial(),
         heartbeat_storage::trial(),
         alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
@@ -152,6 +154,13 @@ pub fn trials() -> Vec<Trial> {
         external::when_nobody_answers_the_next_method_is_tried,
         power::a_machine_is_switched_off_and_on_again_by_its_bmc,
         power::a_bmc_that_is_broken_holds_the_pods,
+        network_fences::a_node_is_shut_out_and_let_in_again,
+        network_fences::a_fence_that_fails_holds_the_pods,
+        network_fences::an_address_of_another_node_is_not_shut_out,
+        network_fences::the_address_that_the_array_sees_is_shut_out,
+        network_fences::an_address_that_others_want_out_stays_out,
+        network_fences::a_sidecar_that_died_goes_on_where_it_was,
+        network_fences::a_fence_that_somebody_deleted_is_lifted,
         moves::a_pod_moves_from_a_dead_node,
     ]);
     if is_wide() {

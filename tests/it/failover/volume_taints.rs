@@ -50,6 +50,11 @@ async fn taint(cluster: &Cluster, volume: &str, node: &str) -> Result<(), Failed
     Agent::of(cluster, node).await?.finds(volume, true).await
 }
 
+/// The agent of a node says this.
+pub async fn agent_says(cluster: &Cluster, node: &str, status: Value) -> Result<(), Failed> {
+    Agent::of(cluster, node).await?.says(status).await
+}
+
 /// What speaks for the agent of a node.
 struct Agent<'a> {
     cluster: &'a Cluster,

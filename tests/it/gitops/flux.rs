@@ -21,9 +21,10 @@ use crate::failover::look::phase;
 const STEPS: [&str; 2] = [DEFAULT, "mine"];
 const DEFAULT: &str = "config/default";
 /// Samples that can be Ready anywhere.
-const SAMPLES: [&str; 7] = [
+const SAMPLES: [&str; 8] = [
     "resiliencypolicy-first",
     "resiliencypolicy-full",
+    "resiliencypolicy-network-fence",
     "resiliencypolicy-podmon",
     "resiliencypolicy-volume-taints",
     "volumehealth",

@@ -177,6 +177,7 @@ impl World {
             attachments,
             csi_node: views.csi_nodes.get(name),
             migration_targets: BTreeSet::new(),
+            node_report: None,
             reports: self.api.reports.values().map(|report| (report.name_any(), report.clone())).collect(),
         }))
     }

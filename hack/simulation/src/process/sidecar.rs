@@ -110,7 +110,7 @@ impl World {
         let Some(serving) = sidecar.passes.get_mut(name) else { return };
         let calls = sidecar.memories.get(name).map(|(_, memory)| memory.calls.clone()).unwrap_or_default();
         let had_read = reading.is_some();
-        let mut seen = Seen { request: serving.request.clone(), calls, reading, busy: None };
+        let mut seen = Seen { request: serving.request.clone(), calls, reading, busy: None, let_in: None };
         let mut decision = decide::decide(&seen, now);
         if !decision.read.is_empty() && !had_read {
             return self.read_driver(pid, name, &decision.read, chance);
@@ -156,6 +156,8 @@ impl World {
                 }
                 self.serve_effects(pid, name, chance);
             }
+            // No policy of the simulation has a class of csi-addons.
+            Some(Effect::NetworkFence { .. }) => self.serve_effects(pid, name, chance),
             Some(Effect::Answer(rows)) => {
                 let mut next = FenceRequest::clone(&request);
                 next.status = Some(status::compute(&request, rows.clone(), now));

@@ -18,6 +18,7 @@ mod identity_service;
 pub mod io_protocol;
 mod io_server;
 mod listing;
+mod networks;
 mod node_service;
 mod objects;
 mod podmon_service;

@@ -12,6 +12,7 @@ use super::file_protocol::{FileAnswer, FileError};
 use super::files::Files;
 use super::health::Health;
 use super::io_protocol::FileRequest;
+use super::networks::Networks;
 use crate::ledger::{Access, Event, Ledger, Operation, Reason, Stamp};
 
 /// What the array does with a publish of a single-writer volume that another node has.
@@ -87,6 +88,8 @@ pub(super) struct State {
     pub health: Health,
     /// Volumes with a controller operation under way.
     pub busy: BTreeSet<Arc<str>>,
+    /// Whom the array shuts out by their address.
+    pub networks: Networks,
 }
 
 /// Why I/O or staging is refused.
@@ -104,6 +107,7 @@ impl State {
             lost: BTreeMap::new(),
             health: Health::default(),
             busy: BTreeSet::new(),
+            networks: Networks::default(),
         }
     }
 
@@ -284,6 +288,7 @@ impl State {
         let reason = match (self.volumes.get(volume), self.nodes.get(node)) {
             (None, _) => Reason::NoVolume,
             (_, Some(node)) if node.link != Link::Up => Reason::LinkDown,
+            _ if self.networks.shuts_out(node) => Reason::NoAccess,
             (Some(there), _) => match there.published.get(node) {
                 None => Reason::NoAccess,
                 Some(true) if operation == Operation::Write => Reason::ReadOnly,

@@ -64,7 +64,8 @@ pub fn fence(pods: &[PodView], policy: &ResiliencyPolicy) -> NodeFence {
         generation: 1,
         mode: policy.spec.mode,
     }];
-    let node = NodeIdentity { uid: "uid-n1".into(), boot_id: Some("boot-1".into()), provider_id: None };
+    let node =
+        NodeIdentity { uid: "uid-n1".into(), boot_id: Some("boot-1".into()), provider_id: None, addresses: Vec::new() };
     let mut fence =
         NodeFence::new("n1", NodeFenceSpec { episode: 1, node, policies, plan, approval: None, hold: None });
     fence.metadata.uid = Some("uid-fence".into());

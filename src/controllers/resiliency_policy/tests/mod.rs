@@ -234,6 +234,7 @@ fn live_node(node: Node, silence: Silence, pods: Vec<PodView>) -> LiveNode {
         attached_volumes,
         csi_node: Some(Arc::new(csi_node.unwrap())),
         migration_targets: BTreeSet::new(),
+        node_report: None,
         reports: BTreeMap::new(),
     }
 }

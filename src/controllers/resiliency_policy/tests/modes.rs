@@ -67,7 +67,12 @@ fn every_mode_writes_the_same_plan_and_only_enforce_is_active_at_once() {
 }
 
 fn spec_of(plan: &crate::api::node_fence::Plan) -> crate::api::node_fence::NodeFenceSpec {
-    let node = crate::api::fencing::NodeIdentity { uid: "uid-n0".into(), boot_id: None, provider_id: None };
+    let node = crate::api::fencing::NodeIdentity {
+        uid: "uid-n0".into(),
+        boot_id: None,
+        provider_id: None,
+        addresses: Vec::new(),
+    };
     let plan = plan.clone();
     crate::api::node_fence::NodeFenceSpec { episode: 1, node, policies: Vec::new(), plan, approval: None, hold: None }
 }

@@ -1,0 +1,297 @@
+//! The next step of a network fence, and of its end. An object of csi-addons tells how its last operation ended and not which
+//! one that was: so each is used once. Its deletion lifts nothing, and what one object lifts is lifted for all: so who
+//! lifts first says so, and then looks whether somebody else wants the address out (docs/adr/0027).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kube::ResourceExt as _;
+use kube::api::ObjectMeta;
+
+use crate::api::cidr::Cidr;
+use crate::api::fence_request::{Desired, FenceRequest, FencerMethodType};
+use crate::api::names::{self, EPISODE_LABEL, FENCE_OPEN_FINALIZER, FENCE_REQUEST_LABEL, UNFENCING_LABEL};
+use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
+use crate::csi_sidecar::decide::{Failure, FailureClass};
+
+use super::addresses::{self, Around};
+
+/// What a step is decided on.
+pub struct Seen {
+    /// What is asked.
+    pub request: Arc<FenceRequest>,
+    /// The driver.
+    pub driver: String,
+    /// The NetworkFenceClass; empty while a fence is lifted, which is of its own class.
+    pub class: String,
+    /// The round that is asked for.
+    pub round: i32,
+    /// All NetworkFences, whoever made them.
+    pub fences: Vec<NetworkFence>,
+    /// All FenceRequests.
+    pub requests: Vec<Arc<FenceRequest>>,
+    /// What addresses are whose, where somebody looked.
+    pub around: Option<Around>,
+}
+
+/// What to do next.
+#[derive(Debug, PartialEq)]
+pub enum Step {
+    /// Find out what addresses are whose, and decide again.
+    LookAround,
+    /// Create this.
+    Create(Box<NetworkFence>),
+    /// Replace this at the resourceVersion that it carries.
+    Replace(Box<NetworkFence>),
+    /// Delete this.
+    Delete(Box<NetworkFence>),
+    /// Look again soon; what is waited for.
+    Wait(Failure),
+    /// It cannot be done.
+    Stop(Failure),
+    /// It is done.
+    Done,
+}
+
+/// The next step to shut the node out.
+pub fn fence(seen: &Seen) -> Step {
+    // What was to be lifted and is wanted again.
+    if let Some(leaving) = seen.own().find(|fence| fence.is_wanted() && is_leaving(fence)) {
+        return Step::Replace(Box::new(labelled(leaving, false)));
+    }
+    // A lift that was begun is brought to its end: csi-addons may carry it out again as long as the object is there.
+    if let Some(being) = seen.own().find(|fence| fence.spec.fence_state == FenceState::Unfenced) {
+        return match remove_lifted(being) {
+            Step::Done => Step::Wait(lifting(being)),
+            step => step,
+        };
+    }
+    let episode = seen.request.spec.episode.to_string();
+    let is_of_now = |fence: &&NetworkFence| {
+        fence.spec.network_fence_class_name.as_ref() == Some(&seen.class)
+            && fence.labels().get(EPISODE_LABEL) == Some(&episode)
+            && is_as_made(fence)
+    };
+    if let Some(ours) = seen.own().filter(is_of_now).find(|fence| fence.is_wanted()) {
+        return match seen.lifted_by(&addresses::of(ours)) {
+            Some(rival) => Step::Wait(being_lifted(rival)),
+            None if ours.is_fenced() => Step::Done,
+            None => match ours.failure() {
+                Some(message) => Step::Stop(stop("NetworkFenceFailed", format!("{}: {message}", ours.name_any()))),
+                None => {
+                    Step::Wait(wait("NetworkFencing", format!("csi-addons has not fenced {} yet", ours.name_any())))
+                }
+            },
+        };
+    }
+    let Some(around) = &seen.around else { return Step::LookAround };
+    let known = seen.own().find(is_of_now).map(addresses::of);
+    let addresses = match addresses::to_fence(seen, around, known) {
+        Ok(addresses) => addresses,
+        Err(failure) => return Step::Stop(failure),
+    };
+    match seen.lifted_by(&addresses) {
+        Some(rival) => Step::Wait(being_lifted(rival)),
+        None => Step::Create(Box::new(new_fence(seen, &addresses))),
+    }
+}
+
+/// The next step to let the node in again.
+pub fn give_back(seen: &Seen) -> Step {
+    let steps = seen.own().map(|fence| lift(seen, fence));
+    let mut waits = Step::Done;
+    for step in steps {
+        match step {
+            Step::Done => {}
+            Step::Wait(_) => waits = step,
+            step => return step,
+        }
+    }
+    waits
+}
+
+fn lift(seen: &Seen, fence: &NetworkFence) -> Step {
+    if fence.metadata.deletion_timestamp.is_some() {
+        return lift_deleted(seen, fence);
+    }
+    if fence.spec.fence_state == FenceState::Unfenced {
+        let is_needed = seen.own().any(|other| is_deleted_fence(other) && stand_in(other) == fence.name_any());
+        return if is_needed && fence.is_unfenced() { Step::Done } else { remove_lifted(fence) };
+    }
+    match (seen.wanted_by(fence), is_leaving(fence)) {
+        // Who holds us up may itself wait until nobody is about to lift.
+        (Some(_), true) => Step::Replace(Box::new(labelled(fence, false))),
+        (Some(who), false) => Step::Wait(wait("AddressShared", format!("{who} wants the same addresses out"))),
+        (None, false) => Step::Replace(Box::new(labelled(fence, true))),
+        (None, true) => {
+            let mut next = fence.clone();
+            next.spec.fence_state = FenceState::Unfenced;
+            next.status = None;
+            Step::Replace(Box::new(next))
+        }
+    }
+}
+
+/// Somebody deleted it, which lifts nothing; csi-addons does nothing more with it. Another object lifts what it fenced.
+fn lift_deleted(seen: &Seen, fence: &NetworkFence) -> Step {
+    if !is_deleted_fence(fence) {
+        return release(fence);
+    }
+    let name = stand_in(fence);
+    match seen.own().find(|other| other.name_any() == name) {
+        Some(other) if other.is_unfenced() => release(fence),
+        Some(other) => Step::Wait(lifting(other)),
+        None => match seen.wanted_by(fence) {
+            Some(who) => Step::Wait(wait("AddressShared", format!("{who} wants the same addresses out"))),
+            None => {
+                let spec = NetworkFenceSpec { fence_state: FenceState::Unfenced, ..fence.spec.clone() };
+                let mut next = NetworkFence::new(&name, spec);
+                next.metadata.labels.clone_from(&fence.metadata.labels);
+                next.metadata.finalizers = Some(vec![FENCE_OPEN_FINALIZER.into()]);
+                Step::Create(Box::new(labelled(&next, true)))
+            }
+        },
+    }
+}
+
+/// A fence that was deleted before it was lifted.
+fn is_deleted_fence(fence: &NetworkFence) -> bool {
+    fence.metadata.deletion_timestamp.is_some() && !fence.is_unfenced() && has_finalizer(fence)
+}
+
+fn stand_in(fence: &NetworkFence) -> String {
+    format!("{}-lift", fence.name_any())
+}
+
+fn remove_lifted(fence: &NetworkFence) -> Step {
+    if fence.metadata.deletion_timestamp.is_some() {
+        return release(fence);
+    }
+    if fence.is_unfenced() { Step::Delete(Box::new(fence.clone())) } else { Step::Wait(lifting(fence)) }
+}
+
+/// Takes our finalizer off.
+fn release(fence: &NetworkFence) -> Step {
+    if !has_finalizer(fence) {
+        return Step::Done;
+    }
+    let mut next = fence.clone();
+    if let Some(finalizers) = &mut next.metadata.finalizers {
+        finalizers.retain(|finalizer| finalizer != FENCE_OPEN_FINALIZER);
+    }
+    next.status = None;
+    Step::Replace(Box::new(next))
+}
+
+fn has_finalizer(fence: &NetworkFence) -> bool {
+    fence.finalizers().iter().any(|finalizer| finalizer == FENCE_OPEN_FINALIZER)
+}
+
+/// Whether nobody has changed whom it shuts out: then its result is of what we asked for. Its deletion is a change of its own.
+fn is_as_made(fence: &NetworkFence) -> bool {
+    let made = if fence.metadata.deletion_timestamp.is_some() { 2 } else { 1 };
+    fence.metadata.generation.is_none_or(|generation| generation <= made)
+}
+
+fn is_leaving(fence: &NetworkFence) -> bool {
+    fence.labels().contains_key(UNFENCING_LABEL)
+}
+
+/// The same with the label that announces its end, or without.
+fn labelled(fence: &NetworkFence, leaving: bool) -> NetworkFence {
+    let mut next = fence.clone();
+    next.status = None;
+    if leaving {
+        next.labels_mut().insert(UNFENCING_LABEL.into(), "true".into());
+    } else {
+        next.labels_mut().remove(UNFENCING_LABEL);
+    }
+    next
+}
+
+fn new_fence(seen: &Seen, addresses: &[Cidr]) -> NetworkFence {
+    let (uid, episode) = (seen.uid(), seen.request.spec.episode);
+    let spec = NetworkFenceSpec {
+        network_fence_class_name: Some(seen.class.clone()),
+        fence_state: FenceState::Fenced,
+        cidrs: addresses.iter().map(Cidr::to_string).collect(),
+        others: BTreeMap::new(),
+    };
+    let mut fence = NetworkFence::new(&names::network_fence(uid, &seen.class, episode, seen.round), spec);
+    let labels = [(FENCE_REQUEST_LABEL, uid.to_owned()), (EPISODE_LABEL, episode.to_string())];
+    let annotations = [(names::FENCED_NODE_ANNOTATION.into(), seen.request.spec.node_name.clone())];
+    fence.metadata = ObjectMeta {
+        labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).into()),
+        annotations: Some(annotations.into()),
+        finalizers: Some(vec![FENCE_OPEN_FINALIZER.into()]),
+        ..fence.metadata
+    };
+    fence
+}
+
+fn being_lifted(rival: &NetworkFence) -> Failure {
+    let name = rival.name_any();
+    wait("BeingUnfenced", format!("NetworkFence {name} lets the same addresses in: it must be gone first"))
+}
+
+fn lifting(fence: &NetworkFence) -> Failure {
+    let name = fence.name_any();
+    match fence.failure() {
+        Some(message) => wait("NetworkUnfenceFailed", format!("{name}: {message}")),
+        None => wait("NetworkUnfencing", format!("csi-addons has not said yet that NetworkFence {name} is lifted")),
+    }
+}
+
+fn wait(code: &'static str, message: String) -> Failure {
+    Failure { code, class: FailureClass::Retry, message }
+}
+
+pub(super) fn stop(code: &'static str, message: String) -> Failure {
+    Failure { code, class: FailureClass::Stop, message }
+}
+
+impl Seen {
+    fn uid(&self) -> &str {
+        self.request.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// Those of this request.
+    fn own(&self) -> impl Iterator<Item = &NetworkFence> {
+        self.fences.iter().filter(|fence| self.is_own(fence))
+    }
+
+    fn is_own(&self, fence: &NetworkFence) -> bool {
+        !self.uid().is_empty() && fence.labels().get(FENCE_REQUEST_LABEL).map(String::as_str) == Some(self.uid())
+    }
+
+    /// Somebody else's that lets one of these addresses in, or is about to.
+    fn lifted_by(&self, addresses: &[Cidr]) -> Option<&NetworkFence> {
+        let others = self.fences.iter().filter(|fence| !self.is_own(fence));
+        let mut lifting = others.filter(|fence| fence.spec.fence_state == FenceState::Unfenced || is_leaving(fence));
+        lifting.find(|fence| addresses::overlap(&addresses::of(fence), addresses))
+    }
+
+    /// Who else wants an address of this fence out: another fence, or somebody who is asked for one and may make it any
+    /// moment.
+    fn wanted_by(&self, fence: &NetworkFence) -> Option<String> {
+        let addresses = addresses::of(fence);
+        let mut others = self.fences.iter().filter(|it| !self.is_own(it) && it.is_wanted() && !is_leaving(it));
+        let other = others.find(|it| addresses::overlap(&addresses::of(it), &addresses));
+        let of_network = |request: &FenceRequest| {
+            let methods = request.spec.volumes.iter().flat_map(|volume| &volume.methods);
+            methods.into_iter().any(|method| method.type_ == FencerMethodType::NetworkFence)
+        };
+        let is_near = |request: &FenceRequest| {
+            request.spec.node_name == self.request.spec.node_name
+                || addresses::overlap(&addresses::parsed(&request.spec.node.addresses), &addresses)
+        };
+        let asked = self.requests.iter().find(|request| {
+            request.metadata.uid.as_deref() != Some(self.uid())
+                && request.spec.desired == Desired::Fenced
+                && of_network(request)
+                && is_near(request)
+        });
+        let of_fence = other.map(|it| format!("NetworkFence {}", it.name_any()));
+        of_fence.or_else(|| asked.map(|it| format!("FenceRequest {}", it.name_any())))
+    }
+}

@@ -1,0 +1,151 @@
+//! Method NetworkFence: csi-addons shuts the addresses of a node out of the storage of this driver. One object for each
+//! request and class, whatever the number of volumes; a later round looks whether it still holds.
+
+pub mod addresses;
+pub mod decide;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::ListParams;
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use crate::api::fence_request::{FenceRequest, RequestedVolume};
+use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
+use crate::error::{Error, ErrorClass, Result as ApiResult};
+use crate::runtime::store::ObjectKey;
+
+use self::addresses::Around;
+use self::decide::{Seen, Step};
+use super::Context;
+use super::decide::{Failure, FailureClass};
+use super::unfence::CSI_ADDONS_MISSING;
+
+/// How soon is looked again for what csi-addons does. It writes nothing that could be waited for but its result.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How long one pass waits for the end of a fence.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Shuts the node of a request out, and sees to it that it is. All volumes are of one class.
+pub async fn fence(
+    cx: &Context,
+    request: &Arc<FenceRequest>,
+    class: &str,
+    volumes: &[RequestedVolume],
+    timeout: Duration,
+) -> Result<(), Failure> {
+    let round = volumes.iter().map(|volume| volume.round).max().unwrap_or(1);
+    advance(cx, request, class, round, decide::fence, timeout).await
+}
+
+/// Lets it in again. An error says what is waited for.
+pub async fn give_back(cx: &Context, request: &Arc<FenceRequest>) -> Result<(), Failure> {
+    advance(cx, request, "", 0, decide::give_back, PATIENCE).await
+}
+
+/// Whether csi-addons has a class for this driver.
+pub async fn is_available(cx: &Context) -> ApiResult<bool> {
+    match list::<NetworkFenceClass>(cx).await {
+        Ok(classes) => Ok(classes.iter().any(|class| class.spec.provisioner == cx.name)),
+        // Not installed; or installed and we may not ask, which comes to the same.
+        Err(error) if error.is_not_found() || error.class() == ErrorClass::Forbidden => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes one step after the other, each on what the API server has now, until it is done or the time is up.
+async fn advance(
+    cx: &Context,
+    request: &Arc<FenceRequest>,
+    class: &str,
+    round: i32,
+    next: impl Fn(&Seen) -> Step,
+    timeout: Duration,
+) -> Result<(), Failure> {
+    let until = Instant::now() + timeout;
+    loop {
+        let mut seen = observe(cx, request, class, round).await.map_err(unavailable)?;
+        let mut step = next(&seen);
+        if step == Step::LookAround {
+            seen.around = Some(look_around(cx, class).await.map_err(unavailable)?);
+            step = next(&seen);
+        }
+        let waits_for = match step {
+            Step::Done => return Ok(()),
+            Step::Stop(failure) => return Err(failure),
+            Step::Wait(failure) => failure,
+            step => match write(cx, step).await {
+                Ok(()) => continue,
+                // It is another one by now, or gone.
+                Err(error) if error.is_conflict() || error.is_not_found() => changed(&error),
+                Err(error) => return Err(unavailable(error)),
+            },
+        };
+        if Instant::now() + LOOK_AGAIN >= until {
+            return Err(waits_for);
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+async fn write(cx: &Context, step: Step) -> ApiResult<()> {
+    match step {
+        Step::Create(fence) => cx.writer.create(&*fence).await.map(drop),
+        Step::Replace(fence) => cx.writer.replace(&*fence).await.map(drop),
+        Step::Delete(fence) => {
+            let uid = fence.uid().unwrap_or_default();
+            cx.writer.delete::<NetworkFence>(&ObjectKey::cluster(fence.name_any()), &uid, None, None).await
+        }
+        Step::LookAround | Step::Wait(_) | Step::Stop(_) | Step::Done => Ok(()),
+    }
+}
+
+async fn observe(cx: &Context, request: &Arc<FenceRequest>, class: &str, round: i32) -> ApiResult<Seen> {
+    let (fences, requests) = tokio::try_join!(list(cx), list::<FenceRequest>(cx))?;
+    Ok(Seen {
+        request: request.clone(),
+        driver: cx.name.clone(),
+        class: class.to_owned(),
+        round,
+        fences,
+        requests: requests.into_iter().map(Arc::new).collect(),
+        around: None,
+    })
+}
+
+async fn look_around(cx: &Context, class: &str) -> ApiResult<Around> {
+    let classes: Api<NetworkFenceClass> = Api::all(cx.clients.reads.clone());
+    let class = async { classes.get_opt(class).await.map_err(Error::from) };
+    let (class, nodes, reports) = tokio::try_join!(class, list(cx), list(cx))?;
+    // Not every version of csi-addons has them.
+    let clients = match list::<CsiAddonsNode>(cx).await {
+        Err(error) if error.is_not_found() => Vec::new(),
+        found => found?,
+    };
+    Ok(Around { class, nodes, reports, clients })
+}
+
+/// All objects of a kind, as the API server has them now.
+async fn list<K>(cx: &Context) -> ApiResult<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    Ok(Api::<K>::all(cx.clients.reads.clone()).list(&ListParams::default()).await?.items)
+}
+
+fn changed(error: &Error) -> Failure {
+    Failure { code: "Unavailable", class: FailureClass::Retry, message: format!("csi-addons: {error}") }
+}
+
+fn unavailable(error: Error) -> Failure {
+    let (code, class) = match error.class() {
+        _ if error.is_not_found() => (CSI_ADDONS_MISSING, FailureClass::Stop),
+        ErrorClass::Forbidden => ("PermissionDenied", FailureClass::Stop),
+        _ => ("Unavailable", FailureClass::Retry),
+    };
+    Failure { code, class, message: format!("csi-addons: {error}") }
+}

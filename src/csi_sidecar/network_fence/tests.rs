@@ -1,0 +1,345 @@
+//! What a network fence does next.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::api::fence_request::FenceRequest;
+use crate::api::names;
+use crate::api::network_fence::{CsiAddonsNode, FenceState, NetworkFence, NetworkFenceClass};
+use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
+
+use super::addresses::Around;
+use super::decide::{Seen, Step, fence, give_back};
+
+const DRIVER: &str = "csi.file.example.com";
+const CLASS: &str = "file-fence";
+
+fn request(uid: &str, node: &str, desired: &str, addresses: &[&str]) -> FenceRequest {
+    let mut request: FenceRequest = serde_json::from_value(json!({
+        "apiVersion": "bulkhead.dev/v1alpha1", "kind": "FenceRequest",
+        "metadata": { "name": format!("{node}-1"), "uid": uid },
+        "spec": {
+            "fencerName": DRIVER, "nodeName": node, "episode": 1, "desired": desired, "callTimeout": "5s",
+            "node": { "uid": format!("uid-{node}"), "bootID": "boot-1", "addresses": addresses },
+            "volumes": [{
+                "episode": 1, "name": "v", "round": 1, "volumeHandle": "h", "nodeID": format!("id-{node}"),
+                "minimumProof": "Acknowledged", "methods": [{ "type": "NetworkFence", "className": CLASS }],
+            }],
+        },
+    }))
+    .unwrap();
+    request.metadata.resource_version = Some("1".into());
+    request
+}
+
+fn node(name: &str, uid: &str, address: &str) -> NodeAddresses {
+    serde_json::from_value(json!({
+        "metadata": { "name": name, "uid": uid },
+        "status": { "addresses": [{ "type": "InternalIP", "address": address }], "nodeInfo": { "bootID": "boot-1" } },
+    }))
+    .unwrap()
+}
+
+fn report(name: &str, addresses: &[&str]) -> ReportedAddresses {
+    let status = json!({ "nodeUID": format!("uid-{name}"), "addresses": addresses });
+    serde_json::from_value(json!({ "metadata": { "name": name }, "status": status })).unwrap()
+}
+
+fn client(node: &str, cidrs: &[&str]) -> CsiAddonsNode {
+    serde_json::from_value(json!({
+        "metadata": { "name": node },
+        "spec": { "driver": { "name": DRIVER, "nodeID": node } },
+        "status": { "networkFenceClientStatus": [
+            { "networkFenceClassName": CLASS, "ClientDetails": [{ "id": node, "cidrs": cidrs }] },
+        ] },
+    }))
+    .unwrap()
+}
+
+/// A fence of somebody with these labels.
+fn of(name: &str, state: &str, cidr: &str, labels: Value) -> NetworkFence {
+    serde_json::from_value(json!({
+        "apiVersion": "csiaddons.openshift.io/v1alpha1", "kind": "NetworkFence",
+        "metadata": { "name": name, "uid": name, "resourceVersion": "1", "labels": labels },
+        "spec": { "networkFenceClassName": CLASS, "fenceState": state, "cidrs": [cidr] },
+    }))
+    .unwrap()
+}
+
+fn foreign(state: &str, cidr: &str) -> NetworkFence {
+    of("foreign", state, cidr, json!({}))
+}
+
+fn with_result(mut fence: NetworkFence, result: &str, message: &str) -> NetworkFence {
+    fence.status = serde_json::from_value(json!({ "result": result, "message": message })).unwrap();
+    fence
+}
+
+struct World(Seen);
+
+impl World {
+    fn new(desired: &str) -> Self {
+        let around = Around {
+            class: serde_json::from_value::<NetworkFenceClass>(json!({
+                "metadata": { "name": CLASS }, "spec": { "provisioner": DRIVER },
+            }))
+            .ok(),
+            nodes: vec![node("n1", "uid-n1", "10.0.0.1"), node("n2", "uid-n2", "10.0.0.2")],
+            reports: vec![report("n1", &["10.0.0.1", "10.9.0.1"]), report("n2", &["10.0.0.2"])],
+            clients: Vec::new(),
+        };
+        Self(Seen {
+            request: Arc::new(request("r1", "n1", desired, &["10.0.0.1", "10.9.0.1"])),
+            driver: DRIVER.into(),
+            class: CLASS.into(),
+            round: 3,
+            fences: Vec::new(),
+            requests: Vec::new(),
+            around: Some(around),
+        })
+    }
+
+    fn around(&mut self) -> &mut Around {
+        self.0.around.as_mut().unwrap()
+    }
+
+    /// The fence that is made, as csi-addons would see it.
+    fn made(&self) -> NetworkFence {
+        let Step::Create(mut made) = fence(&self.0) else { panic!("{:?}", fence(&self.0)) };
+        made.metadata.uid = Some("made".into());
+        made.metadata.resource_version = Some("1".into());
+        *made
+    }
+
+    /// Why it is waited for, or cannot be.
+    fn code(&self, step: fn(&Seen) -> Step) -> &'static str {
+        match step(&self.0) {
+            Step::Wait(failure) | Step::Stop(failure) => failure.code,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn all_frozen_addresses_are_shut_out_by_an_object_of_its_own() {
+    let mut world = World::new("Fenced");
+    let around = world.0.around.take();
+    assert_eq!(fence(&world.0), Step::LookAround);
+    world.0.around = around;
+    let made = world.made();
+    assert_eq!(made.spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"]);
+    assert_eq!(made.spec.fence_state, FenceState::Fenced);
+    assert_eq!(made.metadata.name, Some(names::network_fence("r1", CLASS, 1, 3)));
+    world.0.fences = vec![made.clone()];
+    assert_eq!(world.code(fence), "NetworkFencing");
+    world.0.fences = vec![with_result(made.clone(), "Failed", "the storage is away")];
+    assert_eq!(world.code(fence), "NetworkFenceFailed");
+    world.0.fences = vec![with_result(made, "Succeeded", "fencing operation successful")];
+    // A later round looks whether it still holds, and makes nothing.
+    world.0.round = 9;
+    world.0.around = None;
+    assert_eq!(fence(&world.0), Step::Done);
+}
+
+#[test]
+fn an_object_that_is_gone_or_of_an_earlier_episode_is_none() {
+    let mut world = World::new("Fenced");
+    let mut made = with_result(world.made(), "Succeeded", "fencing operation successful");
+    made.metadata.labels.as_mut().unwrap().insert(names::EPISODE_LABEL.into(), "0".into());
+    world.0.fences = vec![made.clone()];
+    world.made();
+    made.metadata.labels.as_mut().unwrap().insert(names::EPISODE_LABEL.into(), "1".into());
+    made.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    made.spec.cidrs = vec!["10.0.0.1/32".into()];
+    world.0.fences = vec![made];
+    world.0.round = 4;
+    // What the episode shut out first it shuts out again.
+    assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32"]);
+}
+
+#[test]
+fn one_that_somebody_changed_proves_nothing() {
+    let mut world = World::new("Fenced");
+    let mut made = with_result(world.made(), "Succeeded", "fencing operation successful");
+    made.metadata.generation = Some(1);
+    world.0.fences = vec![made.clone()];
+    assert_eq!(fence(&world.0), Step::Done);
+    made.metadata.generation = Some(2);
+    made.spec.cidrs = vec!["10.0.0.1/32".into()];
+    world.0.fences = vec![made];
+    world.0.round = 4;
+    assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"]);
+}
+
+#[test]
+fn what_is_in_doubt_shuts_nobody_out() {
+    let mut world = World::new("Fenced");
+    world.around().class = None;
+    assert_eq!(world.code(fence), "ClassNotFound");
+    let mut world = World::new("Fenced");
+    world.around().class.as_mut().unwrap().spec.provisioner = "another".into();
+    assert_eq!(world.code(fence), "ClassOfAnotherDriver");
+    let mut world = World::new("Fenced");
+    world.0.request = Arc::new(request("r1", "n1", "Fenced", &[]));
+    assert_eq!(world.code(fence), "AddressesUnknown");
+    for address in ["10.0.0.0/24", "127.0.0.1", "none"] {
+        world.0.request = Arc::new(request("r1", "n1", "Fenced", &[address]));
+        assert_eq!(world.code(fence), "AddressUnusable", "{address}");
+    }
+}
+
+#[test]
+fn an_address_that_another_node_has_now_is_refused() {
+    let claims: [fn(&mut Around); 4] = [
+        |around| around.nodes.push(node("n3", "uid-n3", "10.9.0.1")),
+        |around| around.reports.push(report("n3", &["10.9.0.1"])),
+        // The machine that took its place and its name.
+        |around| around.nodes = vec![node("n1", "uid-anew", "10.0.0.1")],
+        |around| around.clients = vec![client("n1", &["192.0.2.1/32"]), client("n2", &["192.0.2.0/24"])],
+    ];
+    for claim in claims {
+        let mut world = World::new("Fenced");
+        claim(world.around());
+        assert_eq!(world.code(fence), "AddressClaimed");
+    }
+}
+
+#[test]
+fn what_the_storage_sees_goes_before_what_the_node_has() {
+    let mut world = World::new("Fenced");
+    world.around().clients = vec![client("n1", &["192.0.2.1/32"])];
+    assert_eq!(world.made().spec.cidrs, ["192.0.2.1/32"]);
+    // As the driver calls it.
+    world.around().clients = vec![client("id-n1", &["192.0.2.1/32"])];
+    assert_eq!(world.made().spec.cidrs, ["192.0.2.1/32"]);
+    // Without a NAT nothing that the node had is left out.
+    world.around().clients = vec![client("n1", &["10.9.0.1/32"])];
+    assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"]);
+    world.around().clients = vec![client("n2", &["192.0.2.2/32"])];
+    assert_eq!(world.code(fence), "ClientsUnknown");
+    world.around().clients = vec![client("n1", &["192.0.2.1/32"])];
+    world.around().nodes = vec![node("n1", "uid-anew", "10.0.0.7")];
+    assert_eq!(world.code(fence), "IdentityAmbiguous");
+}
+
+#[test]
+fn who_lifts_an_address_is_waited_for() {
+    for rival in [
+        foreign("Unfenced", "10.0.0.0/8"),
+        of("another", "Fenced", "10.0.0.1/32", json!({ names::UNFENCING_LABEL: "true" })),
+    ] {
+        let mut world = World::new("Fenced");
+        let made = with_result(world.made(), "Succeeded", "fencing operation successful");
+        world.0.fences = vec![rival.clone()];
+        assert_eq!(world.code(fence), "BeingUnfenced");
+        world.0.fences = vec![made, rival];
+        assert_eq!(world.code(fence), "BeingUnfenced", "what was fenced may be lifted by now");
+    }
+    let mut world = World::new("Fenced");
+    world.0.fences = vec![foreign("Unfenced", "10.0.0.2/32"), foreign("Fenced", "10.0.0.1/32")];
+    world.made();
+}
+
+/// A fence of the request that holds.
+fn holding() -> NetworkFence {
+    with_result(World::new("Fenced").made(), "Succeeded", "fencing operation successful")
+}
+
+#[test]
+fn it_is_announced_lifted_and_only_then_deleted() {
+    let mut world = World::new("Unfenced");
+    assert_eq!(give_back(&world.0), Step::Done);
+    world.0.fences = vec![holding()];
+    let Step::Replace(announced) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+    assert!(announced.metadata.labels.as_ref().unwrap().contains_key(names::UNFENCING_LABEL));
+    assert_eq!(announced.spec.fence_state, FenceState::Fenced);
+    let announced = NetworkFence { status: holding().status, ..*announced };
+    world.0.fences = vec![announced];
+    let Step::Replace(lifting) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+    assert_eq!(lifting.spec.fence_state, FenceState::Unfenced);
+    // The result is the old one yet.
+    let lifting = NetworkFence { status: holding().status, ..*lifting };
+    world.0.fences = vec![lifting.clone()];
+    assert_eq!(world.code(give_back), "NetworkUnfencing");
+    world.0.fences = vec![with_result(lifting.clone(), "Failed", "no")];
+    assert_eq!(world.code(give_back), "NetworkUnfenceFailed");
+    let lifted = with_result(lifting, "Succeeded", "unfencing operation successful");
+    world.0.fences = vec![lifted.clone()];
+    assert!(matches!(give_back(&world.0), Step::Delete(_)));
+    let mut deleted = lifted;
+    deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.0.fences = vec![deleted];
+    let Step::Replace(released) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+    assert_eq!(released.metadata.finalizers, Some(Vec::new()));
+    world.0.fences = vec![*released];
+    assert_eq!(give_back(&world.0), Step::Done);
+}
+
+#[test]
+fn what_somebody_else_wants_out_stays_out() {
+    let asked = request("r2", "n1", "Fenced", &[]);
+    let elsewhere = request("r3", "n9", "Fenced", &["10.0.0.1"]);
+    for (fences, requests) in [
+        (vec![foreign("Fenced", "10.0.0.0/24")], Vec::new()),
+        (Vec::new(), vec![Arc::new(asked)]),
+        (Vec::new(), vec![Arc::new(elsewhere)]),
+    ] {
+        let mut world = World::new("Unfenced");
+        world.0.fences = [vec![holding()], fences.clone()].concat();
+        world.0.requests.clone_from(&requests);
+        assert_eq!(world.code(give_back), "AddressShared");
+        // Who was about to lift steps back, or both would wait for each other.
+        let mut announced = holding();
+        announced.metadata.labels.as_mut().unwrap().insert(names::UNFENCING_LABEL.into(), "true".into());
+        world.0.fences = [vec![announced], fences].concat();
+        let Step::Replace(back) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+        assert!(!back.metadata.labels.as_ref().unwrap().contains_key(names::UNFENCING_LABEL));
+        assert_eq!(back.spec.fence_state, FenceState::Fenced);
+    }
+    let mut world = World::new("Unfenced");
+    world.0.fences = vec![holding(), foreign("Fenced", "10.0.0.2/32"), foreign("Unfenced", "10.0.0.1/32")];
+    world.0.requests = vec![Arc::new(request("r2", "n1", "Unfenced", &[])), world.0.request.clone()];
+    assert!(matches!(give_back(&world.0), Step::Replace(_)));
+}
+
+#[test]
+fn what_was_to_be_lifted_is_taken_up_again_or_brought_to_its_end() {
+    let mut world = World::new("Fenced");
+    let mut announced = holding();
+    announced.metadata.labels.as_mut().unwrap().insert(names::UNFENCING_LABEL.into(), "true".into());
+    world.0.fences = vec![announced];
+    let Step::Replace(back) = fence(&world.0) else { panic!("{:?}", fence(&world.0)) };
+    assert!(!back.metadata.labels.as_ref().unwrap().contains_key(names::UNFENCING_LABEL));
+    let mut lifting = holding();
+    lifting.spec.fence_state = FenceState::Unfenced;
+    world.0.fences = vec![lifting.clone()];
+    assert_eq!(world.code(fence), "NetworkUnfencing");
+    let lifted = with_result(lifting, "Succeeded", "unfencing operation successful");
+    world.0.fences = vec![lifted.clone()];
+    assert!(matches!(fence(&world.0), Step::Delete(_)));
+    // Gone but for csi-addons' own finalizer: that is no fence that holds.
+    let mut going = lifted;
+    going.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    going.metadata.finalizers = None;
+    world.0.fences = vec![going];
+    assert_eq!(world.code(fence), "NetworkUnfencing");
+}
+
+#[test]
+fn one_that_somebody_deleted_is_lifted_by_another() {
+    let mut world = World::new("Unfenced");
+    let mut deleted = holding();
+    deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.0.fences = vec![deleted.clone()];
+    let Step::Create(other) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+    assert_eq!((other.spec.fence_state, &other.spec.cidrs), (FenceState::Unfenced, &deleted.spec.cidrs));
+    world.0.fences = vec![deleted.clone(), *other.clone()];
+    assert_eq!(world.code(give_back), "NetworkUnfencing");
+    let lifted = with_result(*other, "Succeeded", "unfencing operation successful");
+    world.0.fences = vec![lifted.clone(), deleted];
+    let Step::Replace(released) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+    assert_eq!(released.metadata.finalizers, Some(Vec::new()));
+    world.0.fences = vec![lifted, *released];
+    assert!(matches!(give_back(&world.0), Step::Delete(_)));
+}

@@ -1,0 +1,268 @@
+//! Method NetworkFence: csi-addons, played with its habits, shuts the addresses of a node out of the array, and lets them in.
+
+use std::sync::Arc;
+
+use bulkhead::api::driver_report::{Capability, DriverReport};
+use bulkhead::api::fence_request::{FenceOutcome, FenceRequest};
+use bulkhead::api::fencing::{FenceMethodType, Proof};
+use bulkhead::api::names;
+use bulkhead::api::network_fence::{FenceState, NetworkFence};
+use bulkhead::api::resiliency_policy::ResiliencyPolicy;
+use bulkhead_testbed::array::Method;
+use bulkhead_testbed::cluster::{Cluster, ClusterOptions, Workload};
+use bulkhead_testbed::csi_addons::{CsiAddons, Faults, tell_clients};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, ResourceExt};
+use libtest_mimic::Failed;
+use serde_json::{Value, json};
+
+use super::fleet::{Lane, LaneOptions, SOON, options};
+use super::kept::Kept;
+use super::look::{Before, answer, volume_row};
+use super::volume_taints::agent_says;
+
+fn by(class: &str) -> Value {
+    let method = json!({ "type": "NetworkFence", "networkFence": { "className": class } });
+    json!({ "fencing": { "minimumProof": "Acknowledged", "methods": [method], "callTimeout": "5s", "giveUpAfter": "10s" } })
+}
+
+/// A lane whose nodes the array knows by an address, with a workload on the victim.
+struct Scene<'a> {
+    lane: Lane<'a>,
+    set: Workload,
+    before: Before,
+    csi_addons: CsiAddons,
+}
+
+impl<'a> Scene<'a> {
+    async fn new(cluster: &'a Cluster, name: &str, net: u8) -> Result<Self, Failed> {
+        let options = LaneOptions { sidecar: false, policy: by(name), ..LaneOptions::default() };
+        let mut lane = Lane::new(cluster, name, options).await?;
+        let csi_addons =
+            CsiAddons::start(&cluster.testbed, cluster.client.clone(), lane.storage.array.clone(), name).await?;
+        lane.sidecar = Some(Kept::new(cluster.sidecar(lane.array())?));
+        for (number, node) in (1..).zip(&lane.nodes) {
+            let address = format!("10.77.{net}.{number}");
+            lane.array().set_client_address(node.csi_node_id(), &address);
+            agent_says(cluster, node.name(), json!({ "addresses": [address] })).await?;
+        }
+        can_fence(cluster, lane.array().driver_name()).await?;
+        let set = lane.workload("db");
+        lane.run(&set).await?;
+        let before = lane.before(&set).await?;
+        Ok(Self { lane, set, before, csi_addons })
+    }
+
+    fn volume(&self) -> String {
+        self.set.volume_name(0, 0)
+    }
+
+    /// Waits until the sidecar has answered with this reason.
+    async fn answered(&self, outcome: FenceOutcome, reason: &str) -> Result<FenceRequest, Failed> {
+        self.lane.answered(&self.volume(), outcome, reason).await
+    }
+
+    /// The pods are where they were, and nobody is shut out.
+    async fn assert_held(&self) -> Result<(), Failed> {
+        assert!(self.lane.array().shut_out().is_empty(), "somebody is shut out");
+        self.lane.assert_untouched(&self.set, &self.before).await
+    }
+
+    /// NetworkFences of ours for the victim.
+    async fn fences(&self) -> Result<Vec<NetworkFence>, Failed> {
+        let all = Api::<NetworkFence>::all(self.lane.client()).list(&ListParams::default()).await?;
+        let victim = self.lane.victim()?.name().to_owned();
+        let is_ours = |fence: &NetworkFence| fence.annotations().get(names::FENCED_NODE_ANNOTATION) == Some(&victim);
+        Ok(all.items.into_iter().filter(is_ours).collect())
+    }
+
+    /// The victim comes back from a reboot and gets its access back.
+    async fn comes_back(&self) -> Result<(), Failed> {
+        self.lane.victim()?.reboot().await?;
+        self.lane.recovered().await?;
+        assert_eq!(self.lane.array().shut_out(), [] as [String; 0]);
+        let gone = async || {
+            let left = self.fences().await.map_err(|error| format!("{error:?}"));
+            Ok(left.and_then(|left| if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }))
+        };
+        Ok(self.lane.cluster.wait("the NetworkFence is gone", SOON, gone).await?)
+    }
+}
+
+/// Waits until the sidecar has found a class for its driver.
+async fn can_fence(cluster: &Cluster, driver: &str) -> Result<(), Failed> {
+    let reports: Api<DriverReport> = Api::all(cluster.client.clone());
+    let look = async || {
+        let status = reports.get_opt(driver).await?.and_then(|report| report.status).unwrap_or_default();
+        let can = status.capabilities.contains(&Capability::NetworkFence);
+        Ok(if can { Ok(()) } else { Err(format!("{:?}", status.capabilities)) })
+    };
+    Ok(cluster.wait("a NetworkFenceClass is found", SOON, look).await?)
+}
+
+pub async fn a_node_is_shut_out_and_let_in_again(cluster: &Cluster) -> Result<(), Failed> {
+    let scene = Scene::new(cluster, "netfence", 1).await?;
+    // Cut off from the API, and still writing.
+    scene.lane.victim()?.kill().await;
+    scene.lane.moved(&scene.set).await?;
+    let fence = scene.lane.detached().await?;
+    let row = volume_row(&fence, &scene.volume()).ok_or("no row")?;
+    assert_eq!((row.method, row.proof), (Some(FenceMethodType::NetworkFence), Proof::Acknowledged));
+    assert_eq!(scene.lane.array().shut_out(), ["10.77.1.1/32"]);
+    assert_eq!(fence.spec.node.addresses, ["10.77.1.1"]);
+    // Every object is worked on again, and that changes nothing.
+    scene.csi_addons.restart();
+    scene.comes_back().await?;
+    let operations = scene.csi_addons.operations();
+    assert!(operations.first().is_some_and(|first| first.fenced), "{operations:?}");
+    assert_eq!(operations.iter().filter(|it| !it.fenced).count(), 1, "{operations:?}");
+    assert!(operations.last().is_some_and(|last| !last.fenced), "{operations:?}");
+    scene.lane.end().await
+}
+
+pub async fn a_fence_that_fails_holds_the_pods(cluster: &Cluster) -> Result<(), Failed> {
+    let scene = Scene::new(cluster, "netfails", 2).await?;
+    scene.csi_addons.set_faults(Faults { fails: true, ..Faults::default() });
+    scene.lane.victim()?.kill().await;
+    let request = scene.answered(FenceOutcome::Failed, "NetworkFenceFailed").await?;
+    assert!(answer(&request, &scene.volume()).is_some_and(|row| row.started_at.is_some()));
+    scene.assert_held().await?;
+    scene.csi_addons.set_faults(Faults::default());
+    scene.lane.moved(&scene.set).await?;
+    scene.comes_back().await?;
+    scene.lane.end().await
+}
+
+pub async fn an_address_of_another_node_is_not_shut_out(cluster: &Cluster) -> Result<(), Failed> {
+    let scene = Scene::new(cluster, "netclaim", 3).await?;
+    let other = scene.lane.nodes.get(1).ok_or("no other node")?.name().to_owned();
+    agent_says(cluster, &other, json!({ "addresses": ["10.77.3.1", "10.77.3.2"] })).await?;
+    scene.lane.victim()?.kill().await;
+    let request = scene.answered(FenceOutcome::Failed, "AddressClaimed").await?;
+    let message = answer(&request, &scene.volume()).and_then(|row| row.message.clone()).unwrap_or_default();
+    assert!(message.contains(&other) && message.contains("10.77.3.1"), "{message}");
+    assert_eq!(scene.fences().await?.len(), 0);
+    scene.assert_held().await?;
+    agent_says(cluster, &other, json!({ "addresses": ["10.77.3.2"] })).await?;
+    scene.lane.moved(&scene.set).await?;
+    scene.comes_back().await?;
+    scene.lane.end().await
+}
+
+/// Behind a NAT the array knows the node by none of its own addresses.
+pub async fn the_address_that_the_array_sees_is_shut_out(cluster: &Cluster) -> Result<(), Failed> {
+    let scene = Scene::new(cluster, "netnat", 4).await?;
+    let (victim, driver) = (scene.lane.victim()?, scene.lane.array().driver_name().to_owned());
+    scene.lane.array().set_client_address(victim.csi_node_id(), "192.0.2.4");
+    tell_clients(cluster.client.clone(), &driver, victim.name(), "netnat", &["192.0.2.4/32"]).await?;
+    victim.kill().await;
+    scene.lane.moved(&scene.set).await?;
+    assert_eq!(scene.lane.array().shut_out(), ["192.0.2.4/32"]);
+    scene.comes_back().await?;
+    scene.lane.end().await
+}
+
+pub async fn an_address_that_others_want_out_stays_out(cluster: &Cluster) -> Result<(), Failed> {
+    let scene = Scene::new(cluster, "netshared", 5).await?;
+    scene.lane.victim()?.kill().await;
+    scene.lane.moved(&scene.set).await?;
+    scene.lane.detached().await?;
+    let fences: Api<NetworkFence> = Api::all(scene.lane.client());
+    let theirs: NetworkFence = serde_json::from_value(json!({
+        "apiVersion": "csiaddons.openshift.io/v1alpha1", "kind": "NetworkFence", "metadata": { "name": "of-a-person" },
+        "spec": { "networkFenceClassName": "netshared", "fenceState": "Fenced", "cidrs": ["10.77.5.0/24"] },
+    }))?;
+    fences.create(&PostParams::default(), &theirs).await?;
+    scene.lane.victim()?.reboot().await?;
+    scene.answered(FenceOutcome::Fenced, "AddressShared").await?;
+    let tainted = scene.lane.taints().await?.into_iter().any(|taint| taint.key == names::FENCED_TAINT);
+    assert!(tainted, "a node that is shut out was untainted");
+    assert!(scene.fences().await?.iter().all(|fence| fence.spec.fence_state == FenceState::Fenced));
+    assert!(scene.csi_addons.operations().iter().all(|operation| operation.fenced));
+    // The person lifts theirs.
+    scene.lane.array().fence_network(&["10.77.5.0/24".to_owned()], false)?;
+    fences.delete("of-a-person", &DeleteParams::default()).await?;
+    scene.lane.recovered().await?;
+    assert_eq!(scene.lane.array().shut_out(), [] as [String; 0]);
+    scene.lane.end().await
+}
+
+/// The sidecar dies while csi-addons is at work, and again while it lifts: one object, and the same end.
+pub async fn a_sidecar_that_died_goes_on_where_it_was(cluster: &Cluster) -> Result<(), Failed> {
+    let mut scene = Scene::new(cluster, "netdies", 6).await?;
+    scene.csi_addons.set_faults(Faults { hangs: true, ..Faults::default() });
+    scene.lane.victim()?.kill().await;
+    scene.lane.begun(&scene.volume()).await?;
+    let made = async || {
+        let made = scene.fences().await.map_err(|error| format!("{error:?}"));
+        Ok(made.and_then(|made| if made.len() == 1 { Ok(()) } else { Err(format!("{made:?}")) }))
+    };
+    cluster.wait("a NetworkFence is made", SOON, made).await?;
+    let first = scene.fences().await?.first().map(ResourceExt::name_any);
+    scene.lane.sidecar = None;
+    scene.lane.sidecar = Some(Kept::new(cluster.sidecar(scene.lane.array())?));
+    scene.csi_addons.set_faults(Faults::default());
+    scene.lane.moved(&scene.set).await?;
+    scene.lane.detached().await?;
+    assert_eq!(scene.fences().await?.first().map(ResourceExt::name_any), first, "it was made twice");
+    scene.csi_addons.set_faults(Faults { hangs: true, ..Faults::default() });
+    scene.lane.victim()?.reboot().await?;
+    let volume = scene.volume();
+    let unfencing = |request: &FenceRequest| {
+        answer(request, &volume).is_some_and(|row| row.reason.as_deref() == Some("NetworkUnfencing"))
+    };
+    scene.lane.request("csi-addons is waited for", unfencing).await?;
+    scene.lane.sidecar = None;
+    scene.lane.sidecar = Some(Kept::new(cluster.sidecar(scene.lane.array())?));
+    scene.csi_addons.set_faults(Faults::default());
+    scene.lane.recovered().await?;
+    assert_eq!(scene.lane.array().shut_out(), [] as [String; 0]);
+    scene.lane.end().await
+}
+
+/// Deleting the object lifts nothing. It is lifted all the same when the node is back.
+pub async fn a_fence_that_somebody_deleted_is_lifted(cluster: &Cluster) -> Result<(), Failed> {
+    let scene = Scene::new(cluster, "netdeleted", 7).await?;
+    scene.lane.victim()?.kill().await;
+    scene.lane.moved(&scene.set).await?;
+    scene.lane.detached().await?;
+    let fences: Api<NetworkFence> = Api::all(scene.lane.client());
+    for fence in scene.fences().await? {
+        fences.delete(&fence.name_any(), &DeleteParams::default()).await?;
+    }
+    assert_eq!(scene.lane.array().shut_out(), ["10.77.7.1/32"]);
+    scene.comes_back().await?;
+    scene.lane.end().await
+}
+
+/// Told at noon, waited for at night, and used as soon as it is there.
+pub async fn without_csi_addons_the_pods_wait() -> Result<(), Failed> {
+    let cluster = Cluster::start(ClusterOptions { arrays: Vec::new(), nodes: 2, ..options() }).await?;
+    let (lane, set, before) =
+        Lane::open(&cluster, "netless", LaneOptions { policy: by("netless"), ..LaneOptions::default() }).await?;
+    let policies: Api<ResiliencyPolicy> = Api::all(cluster.client.clone());
+    let told = async || {
+        let status = policies.get("netless").await?.status.unwrap_or_default();
+        let ready = status.conditions.iter().find(|condition| condition.type_ == "FenceReady");
+        let is_told = ready.is_some_and(|it| it.reason == "ClassNotFound" && it.message.contains("netless"));
+        Ok(if is_told { Ok(()) } else { Err(format!("{ready:?}")) })
+    };
+    cluster.wait("the policy says what is missing", SOON, told).await?;
+    let victim = lane.victim()?;
+    lane.array().set_client_address(victim.csi_node_id(), "10.77.8.1");
+    agent_says(&cluster, victim.name(), json!({ "addresses": ["10.77.8.1"] })).await?;
+    victim.kill().await;
+    let volume = set.volume_name(0, 0);
+    let held = lane.fence("held by name", |fence| {
+        volume_row(fence, &volume).is_some_and(|row| row.reason.as_deref() == Some("ClassNotFound"))
+    });
+    held.await?;
+    lane.assert_untouched(&set, &before).await?;
+    let array: Arc<_> = lane.storage.array.clone();
+    let _csi_addons = CsiAddons::start(&cluster.testbed, cluster.client.clone(), array, "netless").await?;
+    lane.moved(&set).await?;
+    assert_eq!(lane.array().shut_out(), ["10.77.8.1/32"]);
+    let calls = lane.array().calls().count(Method::ControllerPublishVolume);
+    assert!(calls >= 2, "it did not move");
+    lane.end().await
+}
