@@ -49,7 +49,6 @@ impl Case {
             reading: None,
             io: CheckSwitch::Disabled,
             busy: None,
-            let_in: None,
             now,
         }
     }
@@ -92,6 +91,7 @@ impl Case {
             calls: self.call.clone().map(|call| (key, call)).into_iter().collect(),
             reading: self.reading.clone(),
             busy: self.busy.clone(),
+            let_in: None,
         }
     }
 
