@@ -1,10 +1,10 @@
 //! Which addresses are shut out: those by which the storage knows the node that failed, and no other node now. Whatever is in
 //! doubt shuts nobody out (rook#14832 fenced the replacement of the failed node).
 
+use super::super::decide::Failure;
 use crate::api::cidr::Cidr;
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
-use crate::csi_sidecar::decide::Failure;
 
 use super::decide::{Seen, stop};
 

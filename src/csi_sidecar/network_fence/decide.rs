@@ -8,11 +8,11 @@ use std::sync::Arc;
 use kube::ResourceExt as _;
 use kube::api::ObjectMeta;
 
+use super::super::decide::{Failure, FailureClass};
 use crate::api::cidr::Cidr;
 use crate::api::fence_request::{Desired, FenceRequest, FencerMethodType};
 use crate::api::names::{self, EPISODE_LABEL, FENCE_OPEN_FINALIZER, FENCE_REQUEST_LABEL, UNFENCING_LABEL};
 use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
-use crate::csi_sidecar::decide::{Failure, FailureClass};
 
 use super::addresses::{self, Around};
 

@@ -43,7 +43,7 @@ impl<'a> Scene<'a> {
         lane.sidecar = Some(Kept::new(cluster.sidecar(lane.array())?));
         for (number, node) in (1..).zip(&lane.nodes) {
             let address = format!("10.77.{net}.{number}");
-            lane.array().set_client_address(node.csi_node_id(), &address);
+            lane.array().set_client_address(node.csi_node_id(), &address)?;
             agent_says(cluster, node.name(), json!({ "addresses": [address] })).await?;
         }
         can_fence(cluster, lane.array().driver_name()).await?;
@@ -153,7 +153,7 @@ pub async fn an_address_of_another_node_is_not_shut_out(cluster: &Cluster) -> Re
 pub async fn the_address_that_the_array_sees_is_shut_out(cluster: &Cluster) -> Result<(), Failed> {
     let scene = Scene::new(cluster, "netnat", 4).await?;
     let (victim, driver) = (scene.lane.victim()?, scene.lane.array().driver_name().to_owned());
-    scene.lane.array().set_client_address(victim.csi_node_id(), "192.0.2.4");
+    scene.lane.array().set_client_address(victim.csi_node_id(), "192.0.2.4")?;
     tell_clients(cluster.client.clone(), &driver, victim.name(), "netnat", &["192.0.2.4/32"]).await?;
     victim.kill().await;
     scene.lane.moved(&scene.set).await?;
@@ -249,7 +249,7 @@ pub async fn without_csi_addons_the_pods_wait() -> Result<(), Failed> {
     };
     cluster.wait("the policy says what is missing", SOON, told).await?;
     let victim = lane.victim()?;
-    lane.array().set_client_address(victim.csi_node_id(), "10.77.8.1");
+    lane.array().set_client_address(victim.csi_node_id(), "10.77.8.1")?;
     agent_says(&cluster, victim.name(), json!({ "addresses": ["10.77.8.1"] })).await?;
     victim.kill().await;
     let volume = set.volume_name(0, 0);

@@ -24,12 +24,12 @@ impl Networks {
 impl Array {
     /// The address by which the array sees a node, by its CSI node id.
     ///
-    /// # Panics
+    /// # Errors
     ///
     /// When it is no address.
-    pub fn set_client_address(&self, node: &str, address: &str) {
-        let address = address.parse().unwrap_or_else(|wrong| panic!("{wrong}"));
-        lock(&self.driver.state).networks.clients.insert(node.to_owned(), address);
+    pub fn set_client_address(&self, node: &str, address: &str) -> Result<(), String> {
+        lock(&self.driver.state).networks.clients.insert(node.to_owned(), address.parse()?);
+        Ok(())
     }
 
     /// Shuts addresses out, or lets them in, as `FenceClusterNetwork` and `UnfenceClusterNetwork` do: what is asked again is
