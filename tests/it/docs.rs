@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bulkhead_testbed::pages::beside;
 use libtest_mimic::{Failed, Trial};

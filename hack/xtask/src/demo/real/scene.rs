@@ -4,16 +4,15 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bulkhead::api::conditions;
-use bulkhead::api::names::{ACTIVE_LABEL, FENCED_TAINT, OPERATOR_NAMESPACE, OUT_OF_SERVICE_TAINT, UNREACHABLE_TAINT};
+use bulkhead::api::names::{ACTIVE_LABEL, FENCED_TAINT, OUT_OF_SERVICE_TAINT, UNREACHABLE_TAINT};
 use bulkhead::api::node_fence::NodeFence;
 use bulkhead::api::node_volume_report::NodeVolumeReport;
 use bulkhead_testbed::cluster::real::{PodPlace, RealCluster, RealWorkload, last_written, records_found};
 use bulkhead_testbed::ledger::{Entry, Event, Ledger, Operation, Stamp};
 use bulkhead_testbed::real_nodes::Fault;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod, Taint};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
