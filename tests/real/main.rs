@@ -42,7 +42,7 @@ fn main() {
     let mut trials: Vec<_> = cells.chain(scenes).collect();
     trials.push(trial(&bed, "metrics_are_named_well", async |cluster| metrics::are_named_well(cluster).await));
     if let Some(lacking) = here::lacking(arguments.list, || match real_nodes::check() {
-        Ok(_) => Ganesha::find().map(drop).map_err(|error| error.to_string()),
+        Ok(()) => Ganesha::find().map(drop).map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     }) {
         trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();
