@@ -6,6 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::conditions;
 use super::fencing::{FenceMethodType, NodeIdentity, PlannedMethod, Proof};
 use super::resiliency_policy::CheckSwitch;
 use super::schema;
@@ -77,6 +78,17 @@ pub struct FenceRequestSpec {
 impl FenceRequestSpec {
     fn default_io_in_progress_check() -> CheckSwitch {
         CheckSwitch::Disabled
+    }
+}
+
+/// Condition of a FenceRequest for which a NetworkFence was made, or is about to be. It is recorded before, and goes when the
+/// addresses are let in again: whatever the rows say, whoever ends the request has to lift that first.
+pub const SHUT_OUT: &str = "ShutOut";
+
+impl FenceRequest {
+    /// Whether the node may be shut out of a storage for this request, by its addresses.
+    pub fn shuts_out(&self) -> bool {
+        self.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, SHUT_OUT))
     }
 }
 
@@ -191,7 +203,7 @@ pub struct FenceRequestStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
-    /// Ready; Stalled while it is.
+    /// Ready; Stalled while it is; ShutOut while a NetworkFence may shut the node out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -33,6 +33,10 @@ pub const NODE_CLEAN_FINALIZER: &str = "bulkhead.dev/node-clean";
 /// Finalizer of a FenceRequest, until the fencer answered Unfenced.
 pub const FENCE_OPEN_FINALIZER: &str = "bulkhead.dev/fence-open";
 
+/// Annotation of a NodeFence, by whoever knows it: the machine of a Node that was deleted is off, or exists no more. Its value is
+/// the episode.
+pub const MACHINE_OFF_ANNOTATION: &str = "bulkhead.dev/machine-is-off";
+
 /// Label of a NetworkFence of ours: the uid of the FenceRequest it is for.
 pub const FENCE_REQUEST_LABEL: &str = "bulkhead.dev/fence-request-uid";
 /// Label of a NetworkFence of ours: the episode it was made in.

@@ -1,9 +1,7 @@
 //! By which of its methods a row is tried. A request has them in the order of the policy; the next one has its turn in the
 //! round after one that failed.
 
-use crate::api::fence_request::{
-    FenceOutcome, FenceRequest, FenceResult, FencerMethod, FencerMethodType, RequestedVolume,
-};
+use crate::api::fence_request::{FenceOutcome, FenceResult, FencerMethod, FencerMethodType, RequestedVolume};
 
 /// The method of the round that is asked for.
 pub fn current<'a>(volume: &'a RequestedVolume, known: Option<&FenceResult>) -> Option<&'a FencerMethod> {
@@ -38,14 +36,6 @@ pub fn has_another(volume: &RequestedVolume) -> bool {
 /// What a row says of its method from its first word on.
 pub fn noted(volume: &RequestedVolume, known: Option<&FenceResult>) -> Option<FencerMethodType> {
     class(volume, known).map(|_| FencerMethodType::NetworkFence)
-}
-
-/// Whether addresses may have been shut out for a request: they are let in again before its end is told.
-pub fn may_have_fenced_addresses(request: &FenceRequest) -> bool {
-    let is_network =
-        |volume: &RequestedVolume| volume.methods.iter().any(|method| method.type_ == FencerMethodType::NetworkFence);
-    let begun = |row: &FenceResult| row.started_at.is_some() && row.result != FenceOutcome::Unfenced;
-    request.spec.volumes.iter().any(is_network) && request.status.iter().flat_map(|status| &status.volumes).any(begun)
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! What a FenceRequest reports, from its rows.
 
 use crate::api::conditions::{self, State};
-use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceRequestStatus, FenceResult, GOOD_REASONS};
+use crate::api::fence_request::{
+    Desired, FenceOutcome, FenceRequest, FenceRequestStatus, FenceResult, GOOD_REASONS, SHUT_OUT,
+};
 use crate::api::fencing::Proof;
 use crate::api::time::Now;
 
@@ -60,7 +62,19 @@ pub fn compute(request: &FenceRequest, answers: Vec<FenceResult>, now: Now) -> F
     } else {
         conditions::remove(&mut status.conditions, "Stalled");
     }
+    if all && wanted == FenceOutcome::Unfenced {
+        conditions::remove(&mut status.conditions, SHUT_OUT);
+    }
     status
+}
+
+/// The request with the word that a NetworkFence is about to be made for it.
+pub fn shutting_out(request: &FenceRequest, now: Now) -> FenceRequest {
+    let mut next = request.clone();
+    let generation = request.metadata.generation.unwrap_or_default();
+    let conditions = &mut next.status.get_or_insert_default().conditions;
+    conditions::set(conditions, SHUT_OUT, State::True, "NetworkFence", "", generation, now.wall);
+    next
 }
 
 /// The documented reason for a row's own.

@@ -6,7 +6,6 @@ use crate::api::fence_request::{FenceOutcome, FenceResult, FencerMethodType, Req
 use crate::api::fencing::Proof;
 
 use super::decide::{Call, Decision, Effect, Failure, GATHER, Seen, known, row, told};
-use super::methods;
 
 /// csi-addons is not installed.
 pub const CSI_ADDONS_MISSING: &str = "CsiAddonsMissing";
@@ -23,11 +22,12 @@ pub fn unfence(seen: &Seen) -> Decision {
         known(&seen.request, volume).is_none_or(|row| row.result != FenceOutcome::Unfenced || row.round != volume.round)
     };
     let open: Vec<_> = seen.request.spec.volumes.iter().filter(is_open).collect();
-    if !open.is_empty() && methods::may_have_fenced_addresses(&seen.request) {
+    // Without that word nobody has made a NetworkFence, whatever was tried: there is nothing to lift, and nobody to ask.
+    if !open.is_empty() && seen.request.shuts_out() {
         match &seen.let_in {
             None => return Decision { let_in: true, ..Decision::default() },
-            Some(Err(failure)) if !is_nothing_to_lift(seen, failure) => return still_shut_out(seen, failure),
-            Some(_) => {}
+            Some(Err(failure)) => return still_shut_out(seen, failure),
+            Some(Ok(())) => {}
         }
     }
     let rows: Vec<_> = open
@@ -41,22 +41,104 @@ pub fn unfence(seen: &Seen) -> Decision {
     Decision { effects, ..Decision::default() }
 }
 
-/// Without csi-addons nothing was ever shut out for rows that it did not confirm.
-fn is_nothing_to_lift(seen: &Seen, failure: &Failure) -> bool {
-    let mut rows = seen.request.status.iter().flat_map(|status| &status.volumes);
-    let confirmed =
-        |row: &FenceResult| row.method == Some(FencerMethodType::NetworkFence) && row.result != FenceOutcome::Failed;
-    failure.code == CSI_ADDONS_MISSING && !rows.any(|row| row.started_at.is_some() && confirmed(row))
-}
-
 /// Tells what the end of a network fence waits for. What was answered stays: the node is shut out.
 fn still_shut_out(seen: &Seen, failure: &Failure) -> Decision {
     let rows = seen.request.status.iter().flat_map(|status| &status.volumes);
-    let shut_out = rows.filter(|row| row.method == Some(FencerMethodType::NetworkFence) && row.started_at.is_some());
-    let told = shut_out
-        .filter(|row| row.result != FenceOutcome::Unfenced)
-        .map(|row| (row, told(row.clone(), failure.code, &failure.message)));
+    let begun: Vec<_> = rows.filter(|row| row.started_at.is_some() && row.result != FenceOutcome::Unfenced).collect();
+    let by_network = |row: &&&FenceResult| row.method == Some(FencerMethodType::NetworkFence);
+    let mut shut_out: Vec<_> = begun.iter().filter(by_network).copied().collect();
+    // By now they may all be cut off by another method: then the first of them tells it.
+    if shut_out.is_empty() {
+        shut_out.extend(begun.first());
+    }
+    let told = shut_out.into_iter().map(|row| (row, told(row.clone(), failure.code, &failure.message)));
     let news: Vec<_> = told.filter(|(row, told)| *row != told).map(|(_, told)| told).collect();
     let effects = if news.is_empty() { Vec::new() } else { vec![Effect::Answer(news)] };
     Decision { effects, look_again: Some(LOOK_AGAIN), ..Decision::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use chrono::DateTime;
+    use serde_json::json;
+
+    use crate::api::fence_request::{FenceRequest, SHUT_OUT};
+    use crate::api::time::Now;
+
+    use super::super::decide::FailureClass;
+    use super::super::status;
+    use super::*;
+
+    fn now() -> Now {
+        Now { wall: DateTime::from_timestamp(1_700_000_000, 0).unwrap(), mono: std::time::Instant::now() }
+    }
+
+    /// A request that was turned round, with a row that this method answered last.
+    fn turned_round(method: &str) -> FenceRequest {
+        serde_json::from_value(json!({
+            "apiVersion": "bulkhead.dev/v1alpha1", "kind": "FenceRequest", "metadata": { "name": "n1-x" },
+            "spec": {
+                "fencerName": "csi.example.com", "nodeName": "n1", "episode": 1, "desired": "Unfenced", "callTimeout": "5s",
+                "node": { "uid": "uid-n1" },
+                "volumes": [{
+                    "episode": 1, "name": "v", "round": 1, "volumeHandle": "h", "nodeID": "id-n1",
+                    "minimumProof": "Acknowledged",
+                    "methods": [{ "type": "Unpublish" }, { "type": "NetworkFence", "className": "file-fence" }],
+                }],
+            },
+            "status": { "volumes": [{
+                "episode": 1, "name": "v", "round": 1, "result": "Fenced", "proof": "Acknowledged", "method": method,
+                "startedAt": "2026-01-01T00:00:00Z",
+            }] },
+        }))
+        .unwrap()
+    }
+
+    fn decide(request: &FenceRequest, let_in: Option<Result<(), Failure>>) -> Decision {
+        let request = Arc::new(request.clone());
+        unfence(&Seen { request, calls: BTreeMap::new(), reading: None, busy: None, let_in })
+    }
+
+    fn answer(decision: &Decision) -> Option<(FenceOutcome, &str)> {
+        match decision.effects.as_slice() {
+            [Effect::Answer(rows)] => rows.first().map(|row| (row.result, row.reason.as_deref().unwrap_or_default())),
+            _ => None,
+        }
+    }
+
+    fn forbidden() -> Option<Result<(), Failure>> {
+        let message = "csi-addons: networkfences is forbidden".into();
+        Some(Err(Failure { code: "PermissionDenied", class: FailureClass::Stop, message }))
+    }
+
+    #[test]
+    fn where_no_fence_was_made_there_is_nothing_to_lift() {
+        let decision = decide(&turned_round("Unpublish"), None);
+        assert_eq!(answer(&decision), Some((FenceOutcome::Unfenced, "")), "nobody is asked");
+    }
+
+    #[test]
+    fn one_that_was_made_is_lifted_first_and_the_wait_is_told_whatever_the_rows_say() {
+        for method in ["Unpublish", "NetworkFence"] {
+            let request = status::shutting_out(&turned_round(method), now());
+            assert!(decide(&request, None).let_in, "{method}");
+            let waits = decide(&request, forbidden());
+            assert_eq!(answer(&waits), Some((FenceOutcome::Fenced, "PermissionDenied")), "{method}");
+            assert!(waits.look_again.is_some(), "{method}");
+            let [Effect::Answer(rows)] = waits.effects.as_slice() else { panic!("{waits:?}") };
+            let mut told = request.clone();
+            told.status = Some(status::compute(&request, rows.clone(), now()));
+            assert!(told.shuts_out(), "{method}");
+            assert_eq!(answer(&decide(&told, forbidden())), None, "{method}: told once");
+            let lifted = decide(&told, Some(Ok(())));
+            assert_eq!(answer(&lifted), Some((FenceOutcome::Unfenced, "")), "{method}");
+            let [Effect::Answer(rows)] = lifted.effects.as_slice() else { panic!("{lifted:?}") };
+            told.status = Some(status::compute(&told.clone(), rows.clone(), now()));
+            let conditions = told.status.iter().flat_map(|status| &status.conditions);
+            assert!(conditions.into_iter().all(|condition| condition.type_ != SHUT_OUT), "{method}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Whether a node still holds something of its incident: what proves that it does not, and what only seems to.
 
+use crate::api::names::MACHINE_OFF_ANNOTATION;
 use crate::api::node_fence::{VolumeStatus, VolumeStatusState};
 use crate::api::node_volume_report::Cleanup;
 
@@ -50,9 +51,28 @@ pub fn cleanup(seen: &Seen) -> Option<&Cleanup> {
 pub fn is_back_uncleaned(seen: &Seen) -> bool {
     let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str());
     let same = boot_id.is_some_and(|id| Some(id) == seen.fence.spec.node.boot_id.as_deref());
+    same && was_node_deleted(seen)
+}
+
+/// Whether the machine may write on as soon as it is let in again: its Node was deleted, which says nothing of the machine, and
+/// neither has another boot of it come back nor has anybody said that it is off. A driver gives access by a publish only,
+/// which a deleted Node does not get; addresses that are let in need none.
+pub fn may_write_on(seen: &Seen) -> bool {
+    let before = seen.fence.spec.node.boot_id.as_deref();
+    let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str()).filter(|id| !id.is_empty());
+    let is_another_boot = before.is_some() && boot_id.is_some() && before != boot_id;
+    was_node_deleted(seen) && !is_another_boot && !is_said_to_be_off(seen)
+}
+
+fn is_said_to_be_off(seen: &Seen) -> bool {
+    let said = seen.fence.metadata.annotations.as_ref().and_then(|annotations| annotations.get(MACHINE_OFF_ANNOTATION));
+    said.is_some_and(|episode| *episode == seen.fence.spec.episode.to_string())
+}
+
+fn was_node_deleted(seen: &Seen) -> bool {
     let rows = seen.fence.status.iter().flat_map(|status| &status.volumes);
     let taken_for_clean = |row: &VolumeStatus| {
         row.state == VolumeStatusState::Clean && row.reason.as_deref() == Some(CleanBy::NodeDeleted.reason())
     };
-    same && rows.into_iter().any(taken_for_clean)
+    rows.into_iter().any(taken_for_clean)
 }

@@ -2,6 +2,7 @@
 
 use crate::api::conditions::{self, State};
 use crate::api::fence_request::IO_IN_PROGRESS;
+use crate::api::names;
 use crate::api::node_fence::{NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
 use crate::api::node_volume_report::{CleanupState, Remnant};
 use crate::api::resiliency_policy::{Recovery, RestraintType};
@@ -10,10 +11,9 @@ use crate::api::time::Now;
 
 use super::clean::{self, CleanBy};
 use super::decide::{NodeState, Seen, Step};
-use super::fencers;
-use super::io;
 use super::rows::Rows;
 use super::status::Counts;
+use super::{fencers, io, requests};
 
 /// What one condition says.
 struct Said {
@@ -189,7 +189,7 @@ fn stalled(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
     let silent = open.filter_map(|row| Some((row, fencers::silent(seen, row)?))).next();
     let certain = waiting(rows)
         .filter(|(reason, _)| matches!(reason.as_str(), "FencerMissing" | "Unimplemented" | "UnknownVolumeKind"));
-    match (certain, since >= patience) {
+    match (certain.or_else(|| awaits_machine(seen)), since >= patience) {
         (Some(known), _) => Some(known),
         (None, _) if rows.node == NodeState::Back => not_clean_for_long(seen, rows, now),
         (None, false) => None,
@@ -238,11 +238,26 @@ fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
         let by = row.status.reason.as_deref().unwrap_or(CleanBy::Rebooted.reason());
         return said("NodeClean", true, by, "");
     }
+    if let Some((reason, message)) = awaits_machine(seen).filter(|_| !done) {
+        return said("NodeClean", State::Unknown, reason, message);
+    }
     match clean::by(seen).filter(|_| back) {
         Some(by) => said("NodeClean", true, by.reason(), ""),
         None if back => still_unclean(seen),
         None => said("NodeClean", State::Unknown, "NodeAway", ""),
     }
+}
+
+/// The Node was deleted while a network fence shuts its machine out: only who knows the machine can say that it is off.
+fn awaits_machine(seen: &Seen) -> Option<(String, String)> {
+    seen.requests.iter().find(|request| requests::keeps_shut_out(seen, request))?;
+    let node = seen.fence.metadata.name.as_deref().unwrap_or_default();
+    let message = format!(
+        "Node {node} was deleted, and its machine may write on: its addresses stay shut out until it comes back rebooted. Is it          off, or gone: kubectl annotate nodefence {node} {}={}",
+        names::MACHINE_OFF_ANNOTATION,
+        seen.fence.spec.episode,
+    );
+    Some(("MachineMayRun".into(), message))
 }
 
 /// What is left on a node that is back, in the agent's words.

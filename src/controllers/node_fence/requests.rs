@@ -15,14 +15,16 @@ use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 use crate::mutants::{self, Mutant};
 
-use super::answers;
 use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_settled};
 use super::fencers::{self, Answer};
 use super::rows::{Rows, VolumeRow};
-use super::{io, pods, volumes};
+use super::{answers, clean, io, pods, volumes};
 
 /// How long all others wait for the first answer to the first wave: a driver that hangs must not hold them up.
 const FIRST_WAVE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How soon is looked again for a machine whose Node was deleted. What is known of it changes with an object that is watched.
+const LOOK_FOR_MACHINE: Duration = Duration::from_secs(30);
 
 /// Asks for what is needed and not proved: new rows, new rounds, and attachments to delete.
 pub fn ask(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
@@ -236,9 +238,10 @@ pub fn has_begun(request: &FenceRequest) -> bool {
     results.into_iter().any(|row| row.started_at.is_some() && row.episode == request.spec.episode)
 }
 
-/// Turns every request round that the fencer may still begin with, and that `unwanted` holds of.
+/// Turns every request round that the fencer may still begin with, and that `unwanted` holds of; but none that shuts the node
+/// out: with it all volumes would be let in, those too that were begun.
 pub fn turn_round(seen: &Seen, unwanted: impl Fn(&FenceRequest) -> bool) -> Vec<Effect> {
-    let open = seen.requests.iter().filter(|request| may_be_undone(request) && unwanted(request));
+    let open = seen.requests.iter().filter(|it| may_be_undone(it) && !it.shuts_out() && unwanted(it));
     open.map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect()
 }
 
@@ -252,7 +255,8 @@ pub fn unfenced(request: &FenceRequest) -> FenceRequest {
 
 /// Takes the requests back: first turned to Unfenced, then, once the fencer has confirmed every row it began, removed.
 pub fn withdraw(seen: &Seen) -> Option<Step> {
-    let fenced: Vec<_> = seen.requests.iter().filter(|request| request.spec.desired == Desired::Fenced).collect();
+    let (kept, free): (Vec<_>, Vec<_>) = seen.requests.iter().partition(|request| keeps_shut_out(seen, request));
+    let fenced: Vec<_> = free.iter().filter(|request| request.spec.desired == Desired::Fenced).collect();
     if !fenced.is_empty() {
         let effects = fenced.into_iter().map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect();
         return Step::new("Unfencing", effects);
@@ -264,8 +268,21 @@ pub fn withdraw(seen: &Seen) -> Option<Step> {
         let results = request.status.iter().flat_map(|status| &status.volumes);
         results.into_iter().all(|result| result.result == FenceOutcome::Unfenced || result.started_at.is_none())
     };
-    let done: Vec<_> = seen.requests.iter().filter(answered).map(|request| Effect::Withdraw(request.clone())).collect();
-    if done.is_empty() { Step::wait("Unfencing", Duration::from_secs(1)) } else { Step::new("Unfencing", done) }
+    let is_only_kept = free.is_empty() && !kept.is_empty();
+    let done: Vec<_> = free.into_iter().filter(answered).map(|request| Effect::Withdraw(request.clone())).collect();
+    if !done.is_empty() {
+        return Step::new("Unfencing", done);
+    }
+    if is_only_kept {
+        Step::wait("AwaitingMachine", LOOK_FOR_MACHINE)
+    } else {
+        Step::wait("Unfencing", Duration::from_secs(1))
+    }
+}
+
+/// Whether a request is not turned round, since that would let a machine in that may write on.
+pub fn keeps_shut_out(seen: &Seen, request: &FenceRequest) -> bool {
+    request.spec.desired == Desired::Fenced && request.shuts_out() && clean::may_write_on(seen)
 }
 
 /// A node that was switched off has lost all that ran there, and nobody but its fencer may bring it back: when everything of

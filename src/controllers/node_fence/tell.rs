@@ -118,7 +118,7 @@ fn tell_ready(cx: &Context, fence: &NodeFence, old: &NodeFenceStatus) {
             let note = format!("{}: {}", condition.reason, condition.message);
             tracing::warn!(node = fence.name_any(), note, "incident waits");
             let (event, action) = match condition.reason.as_str() {
-                "CleanupBlocked" => ("CleanupBlocked", "Clean"),
+                "CleanupBlocked" | "MachineMayRun" => ("CleanupBlocked", "Clean"),
                 "AwaitingApproval" | "ApprovalOutdated" => ("ApprovalNeeded", "Fence"),
                 _ => (event, "Fence"),
             };

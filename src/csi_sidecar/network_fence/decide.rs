@@ -28,7 +28,7 @@ pub struct Seen {
     pub round: i32,
     /// All NetworkFences, whoever made them.
     pub fences: Vec<NetworkFence>,
-    /// All FenceRequests.
+    /// All FenceRequests, as they were after the fences.
     pub requests: Vec<Arc<FenceRequest>>,
     /// What addresses are whose, where somebody looked.
     pub around: Option<Around>,
@@ -39,6 +39,8 @@ pub struct Seen {
 pub enum Step {
     /// Find out what addresses are whose, and decide again.
     LookAround,
+    /// Record in the request that a fence is about to be made.
+    Record,
     /// Create this.
     Create(Box<NetworkFence>),
     /// Replace this at the resourceVersion that it carries.
@@ -55,6 +57,9 @@ pub enum Step {
 
 /// The next step to shut the node out.
 pub fn fence(seen: &Seen) -> Step {
+    let Some(request) = seen.live().filter(|request| request.spec.desired == Desired::Fenced) else {
+        return Step::Stop(stop("Withdrawn", "the FenceRequest does not ask for it any more".into()));
+    };
     // What was to be lifted and is wanted again.
     if let Some(leaving) = seen.own().find(|fence| fence.is_wanted() && is_leaving(fence)) {
         return Step::Replace(Box::new(labelled(leaving, false)));
@@ -92,12 +97,17 @@ pub fn fence(seen: &Seen) -> Step {
     };
     match seen.lifted_by(&addresses) {
         Some(rival) => Step::Wait(being_lifted(rival)),
+        // Before, or who ends the request would not know that there is something to lift.
+        None if !request.shuts_out() => Step::Record,
         None => Step::Create(Box::new(new_fence(seen, &addresses))),
     }
 }
 
 /// The next step to let the node in again.
 pub fn give_back(seen: &Seen) -> Step {
+    if seen.live().is_some_and(|request| request.spec.desired == Desired::Fenced) {
+        return Step::Stop(stop("Withdrawn", "the FenceRequest asks for the fence again".into()));
+    }
     let steps = seen.own().map(|fence| lift(seen, fence));
     let mut waits = Step::Done;
     for step in steps {
@@ -253,6 +263,11 @@ pub(super) fn stop(code: &'static str, message: String) -> Failure {
 impl Seen {
     fn uid(&self) -> &str {
         self.request.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// The request as the API server has it.
+    pub(super) fn live(&self) -> Option<&Arc<FenceRequest>> {
+        self.requests.iter().find(|request| request.metadata.uid.as_deref() == Some(self.uid()))
     }
 
     /// Those of this request.

@@ -21,9 +21,9 @@ use crate::runtime::store::ObjectKey;
 
 use self::addresses::Around;
 use self::decide::{Seen, Step};
-use super::Context;
 use super::decide::{Failure, FailureClass};
 use super::unfence::CSI_ADDONS_MISSING;
+use super::{Context, status};
 
 /// How soon is looked again for what csi-addons does. It writes nothing that could be waited for but its result.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -78,7 +78,7 @@ async fn advance(
             Step::Done => return Ok(()),
             Step::Stop(failure) => return Err(failure),
             Step::Wait(failure) => failure,
-            step => match write(cx, step).await {
+            step => match write(cx, &seen, step).await {
                 Ok(()) => continue,
                 // It is another one by now, or gone.
                 Err(error) if error.is_conflict() || error.is_not_found() => changed(&error),
@@ -92,8 +92,12 @@ async fn advance(
     }
 }
 
-async fn write(cx: &Context, step: Step) -> ApiResult<()> {
+async fn write(cx: &Context, seen: &Seen, step: Step) -> ApiResult<()> {
     match step {
+        Step::Record => match seen.live() {
+            Some(request) => cx.writer.replace_status(&status::shutting_out(request, cx.clock.now())).await.map(drop),
+            None => Ok(()),
+        },
         Step::Create(fence) => cx.writer.create(&*fence).await.map(drop),
         Step::Replace(fence) => cx.writer.replace(&*fence).await.map(drop),
         Step::Delete(fence) => {
@@ -105,7 +109,9 @@ async fn write(cx: &Context, step: Step) -> ApiResult<()> {
 }
 
 async fn observe(cx: &Context, request: &Arc<FenceRequest>, class: &str, round: i32) -> ApiResult<Seen> {
-    let (fences, requests) = tokio::try_join!(list(cx), list::<FenceRequest>(cx))?;
+    // One after the other: a fence whose request is not in the later list is of nobody any more.
+    let fences = list(cx).await?;
+    let requests = list::<FenceRequest>(cx).await?;
     Ok(Seen {
         request: request.clone(),
         driver: cx.name.clone(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::api::fence_request::FenceRequest;
+use crate::api::fence_request::{FenceRequest, SHUT_OUT};
 use crate::api::names;
 use crate::api::network_fence::{CsiAddonsNode, FenceState, NetworkFence, NetworkFenceClass};
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
@@ -27,6 +27,10 @@ fn request(uid: &str, node: &str, desired: &str, addresses: &[&str]) -> FenceReq
                 "minimumProof": "Acknowledged", "methods": [{ "type": "NetworkFence", "className": CLASS }],
             }],
         },
+        "status": { "conditions": [{
+            "type": SHUT_OUT, "status": "True", "reason": "NetworkFence", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }] },
     }))
     .unwrap();
     request.metadata.resource_version = Some("1".into());
@@ -89,13 +93,14 @@ impl World {
             reports: vec![report("n1", &["10.0.0.1", "10.9.0.1"]), report("n2", &["10.0.0.2"])],
             clients: Vec::new(),
         };
+        let request = Arc::new(request("r1", "n1", desired, &["10.0.0.1", "10.9.0.1"]));
         Self(Seen {
-            request: Arc::new(request("r1", "n1", desired, &["10.0.0.1", "10.9.0.1"])),
+            request: request.clone(),
             driver: DRIVER.into(),
             class: CLASS.into(),
             round: 3,
             fences: Vec::new(),
-            requests: Vec::new(),
+            requests: vec![request],
             around: Some(around),
         })
     }
@@ -140,6 +145,23 @@ fn all_frozen_addresses_are_shut_out_by_an_object_of_its_own() {
     world.0.round = 9;
     world.0.around = None;
     assert_eq!(fence(&world.0), Step::Done);
+}
+
+#[test]
+fn it_is_on_record_before_it_is_made_and_only_while_it_is_asked_for() {
+    let mut world = World::new("Fenced");
+    let mut unrecorded = FenceRequest::clone(&world.0.request);
+    unrecorded.status = None;
+    world.0.requests = vec![Arc::new(unrecorded)];
+    assert_eq!(fence(&world.0), Step::Record);
+    world.0.requests = World::new("Unfenced").0.requests;
+    assert_eq!(world.code(fence), "Withdrawn");
+    world.0.requests.clear();
+    assert_eq!(world.code(fence), "Withdrawn");
+    let mut world = World::new("Unfenced");
+    world.0.fences = vec![holding()];
+    world.0.requests = World::new("Fenced").0.requests;
+    assert_eq!(world.code(give_back), "Withdrawn", "it is asked for again");
 }
 
 #[test]

@@ -7,18 +7,20 @@ use bulkhead::api::fence_request::{FenceOutcome, FenceRequest};
 use bulkhead::api::fencing::{FenceMethodType, Proof};
 use bulkhead::api::names;
 use bulkhead::api::network_fence::{FenceState, NetworkFence};
+use bulkhead::api::node_fence::{NodeFence, Phase};
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead_testbed::array::Method;
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions, Workload};
 use bulkhead_testbed::csi_addons::{CsiAddons, Faults, tell_clients};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
 use super::fleet::{Lane, LaneOptions, SOON, options};
 use super::kept::Kept;
-use super::look::{Before, answer, volume_row};
+use super::look::{Before, answer, condition, phase, volume_row};
 use super::volume_taints::agent_says;
 
 fn by(class: &str) -> Value {
@@ -232,6 +234,28 @@ pub async fn a_fence_that_somebody_deleted_is_lifted(cluster: &Cluster) -> Resul
     }
     assert_eq!(scene.lane.array().shut_out(), ["10.77.7.1/32"]);
     scene.comes_back().await?;
+    scene.lane.end().await
+}
+
+/// Deleting the Node lets nobody in: its machine was only cut off from the API, and would write on.
+pub async fn a_deleted_node_stays_shut_out(cluster: &Cluster) -> Result<(), Failed> {
+    let scene = Scene::new(cluster, "netgone", 9).await?;
+    let victim = scene.lane.victim()?.name().to_owned();
+    scene.lane.victim()?.kill().await;
+    scene.lane.moved(&scene.set).await?;
+    scene.lane.detached().await?;
+    Api::<Node>::all(scene.lane.client()).delete(&victim, &DeleteParams::default()).await?;
+    let told = |fence: &NodeFence| condition(fence, "NodeClean") == Some(("Unknown", "MachineMayRun"));
+    let fence = scene.lane.fence("its machine may write on", told).await?;
+    assert_eq!(condition(&fence, "Stalled"), Some(("True", "MachineMayRun")));
+    assert_eq!(scene.lane.array().shut_out(), ["10.77.9.1/32"]);
+    assert!(scene.csi_addons.operations().iter().all(|operation| operation.fenced));
+    let said = json!({ names::MACHINE_OFF_ANNOTATION: fence.spec.episode.to_string() });
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": said } }));
+    let fences: Api<NodeFence> = Api::all(scene.lane.client());
+    fences.patch(&victim, &PatchParams::default(), &patch).await?;
+    scene.lane.fence("over", |fence| phase(fence) == Some(Phase::Recovered)).await?;
+    assert_eq!(scene.lane.array().shut_out(), [] as [String; 0]);
     scene.lane.end().await
 }
 

@@ -1,6 +1,9 @@
 //! How fencers answer, and what the definition of FenceRequest refuses.
 
-use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, RequestedVolume};
+use crate::api::conditions::{self, State};
+use crate::api::fence_request::{
+    Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, RequestedVolume, SHUT_OUT,
+};
 use crate::api::fencing::Proof;
 
 /// How a fencer behaves.
@@ -73,6 +76,18 @@ pub fn answer(
             reason: Some("NotPublished".into()),
             ..row
         }),
+    }
+}
+
+/// What a sidecar says of a request beside its rows: whether a NetworkFence may shut the node out.
+pub fn tell_shut_out(request: &mut FenceRequest, now: chrono::DateTime<chrono::Utc>) {
+    let Some(status) = &mut request.status else { return };
+    let by_network = |row: &FenceResult| row.method == Some(FencerMethodType::NetworkFence);
+    if request.spec.desired == Desired::Fenced && status.volumes.iter().any(by_network) {
+        conditions::set(&mut status.conditions, SHUT_OUT, State::True, "NetworkFence", "", 0, now);
+    }
+    if status.volumes.iter().all(|row| row.result == FenceOutcome::Unfenced) {
+        conditions::remove(&mut status.conditions, SHUT_OUT);
     }
 }
 

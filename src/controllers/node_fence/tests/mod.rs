@@ -9,6 +9,7 @@ mod fencer;
 mod guard;
 mod held;
 mod io;
+mod network;
 mod order;
 mod outage;
 mod proof;

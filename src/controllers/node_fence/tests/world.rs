@@ -21,7 +21,7 @@ use super::super::decide::{Asked, Decision, Effect, Seen, Settings, decide};
 use super::build::{fence, node_using, unique_name};
 use super::checks;
 pub use super::fencer::Fencer;
-use super::fencer::{answer, check_request};
+use super::fencer::{answer, check_request, tell_shut_out};
 
 /// The cluster.
 pub struct World {
@@ -188,6 +188,7 @@ impl World {
                     None => results.push(next),
                 }
             }
+            tell_shut_out(request, self.now.wall);
         }
         acted
     }

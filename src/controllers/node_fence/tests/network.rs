@@ -1,0 +1,113 @@
+//! Method NetworkFence: the node is shut out by its addresses, and nothing but the word that its machine is off, or another
+//! boot of it, lets it in again.
+
+use std::sync::Arc;
+
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use crate::api::fence_request::{Desired, FenceOutcome};
+use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::names;
+use crate::api::node_fence::{Phase, VolumeStatusState};
+use crate::controllers::testing::*;
+
+use super::world::{Fencer, World};
+
+/// A failed node with these pods, each with a volume of its own, whose storage shuts it out by its addresses.
+fn shut_out_by_network(pods: &[(&str, &str)]) -> World {
+    let method = json!({ "type": "NetworkFence", "networkFence": { "className": "file-fence" } });
+    let fencing = json!({ "minimumProof": "Acknowledged", "methods": [method], "callTimeout": "5s" });
+    let pods = pods.iter().map(|(name, volume)| pod(name, "n1", &[csi(volume)])).collect();
+    let mut world = World::new(pods, &json!({ "fencing": fencing }));
+    world.seen.reports = reports([report(DRIVER, &["NetworkFence"])]);
+    world.fencers.insert(DRIVER.into(), Fencer::Proves(Proof::Acknowledged));
+    world
+}
+
+/// Everything has moved; then the Node is deleted.
+fn deleted() -> World {
+    let mut world = shut_out_by_network(&[("pg", "v1")]);
+    world.run();
+    let row = world.volume("v1");
+    assert_eq!((row.method, row.proof), (Some(FenceMethodType::NetworkFence), Proof::Acknowledged), "{:#?}", world.log);
+    world.seen.node = None;
+    world.run();
+    world
+}
+
+fn is_shut_out(world: &World) -> bool {
+    world.seen.requests.iter().any(|request| request.spec.desired == Desired::Fenced && request.shuts_out())
+}
+
+fn say_that_it_is_off(world: &mut World, episode: &str) {
+    let annotations = Arc::make_mut(&mut world.seen.fence).annotations_mut();
+    annotations.insert(names::MACHINE_OFF_ANNOTATION.into(), episode.into());
+}
+
+#[test]
+fn a_deleted_node_stays_shut_out_until_somebody_says_that_it_is_off() {
+    let mut world = deleted();
+    assert!(is_shut_out(&world), "{:#?}", world.log);
+    assert_eq!(world.seen.phase(), Some(Phase::Cleaning));
+    assert_eq!(world.condition("NodeClean"), Some(("Unknown".into(), "MachineMayRun".into())));
+    assert_eq!(world.condition("Stalled"), Some(("True".into(), "MachineMayRun".into())));
+    world.wait(3600.0);
+    world.run();
+    assert!(is_shut_out(&world), "time proves nothing: {:#?}", world.log);
+    say_that_it_is_off(&mut world, "7");
+    world.run();
+    assert!(is_shut_out(&world), "it was said of another episode: {:#?}", world.log);
+    say_that_it_is_off(&mut world, "1");
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+    assert!(world.seen.requests.is_empty());
+}
+
+#[test]
+fn a_deleted_node_that_comes_back_in_another_boot_is_let_in() {
+    for (name, boot_id, is_let_in) in
+        [("rebooted", "boot-2", true), ("the same boot", "boot-1", false), ("silent", "", false)]
+    {
+        let mut world = deleted();
+        let mut node = node("n1");
+        node.metadata.uid = Some("uid-again".into());
+        node.status.node_info.boot_id = boot_id.into();
+        world.seen.node = Some(Arc::new(node));
+        world.run();
+        assert_eq!(is_shut_out(&world), !is_let_in, "{name}: {:#?}", world.log);
+        assert_eq!(world.seen.phase() == Some(Phase::Recovered), is_let_in, "{name}");
+    }
+}
+
+#[test]
+fn what_lifts_nothing_is_turned_round_for_a_deleted_node() {
+    let mut world = shut_out_by_network(&[("pg", "v1")]);
+    world.run();
+    for request in &mut world.seen.requests {
+        Arc::make_mut(request).status.as_mut().unwrap().conditions.clear();
+    }
+    world.seen.node = None;
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+}
+
+/// One NetworkFence serves all volumes: turned round for the one that was not begun, it would let the others be written too.
+#[test]
+fn a_request_that_shuts_out_is_not_turned_round_for_what_was_not_begun() {
+    let mut world = shut_out_by_network(&[("a", "v1"), ("b", "v2")]);
+    world.fencers.insert(DRIVER.into(), Fencer::BeginsOnly("v1"));
+    world.run();
+    // What BeginsOnly answers is by the first method of the row.
+    assert!(is_shut_out(&world), "{:#?}", world.log);
+    world.node_returns();
+    world.run();
+    assert!(is_shut_out(&world) && !world.did("ask Unfenced"), "{:#?}", world.log);
+    assert_ne!(world.volume("v1").state, VolumeStatusState::Clean);
+    world.fencers.insert(DRIVER.into(), Fencer::Proves(Proof::Acknowledged));
+    world.run();
+    let begun = |name: &str| world.volume(name).committed_at.is_some();
+    assert!(begun("v1") && begun("v2"), "what was asked for is brought to its end: {:#?}", world.log);
+    let answers = world.seen.requests.iter().flat_map(|request| request.status.clone().unwrap().volumes);
+    assert!(answers.into_iter().all(|row| row.result != FenceOutcome::Unfenced));
+}
