@@ -46,6 +46,10 @@ pub const FENCED_NODE_ANNOTATION: &str = "bulkhead.dev/node";
 /// Label of a NetworkFence of ours: its addresses are about to be let in, unless somebody else wants them out.
 pub const UNFENCING_LABEL: &str = "bulkhead.dev/unfencing";
 
+/// Annotation of a NetworkFence of ours that has ever carried that label. Whoever saw the label may have let its addresses in:
+/// what csi-addons says of it does not count any more.
+pub const ANNOUNCED_ANNOTATION: &str = "bulkhead.dev/unfencing-announced";
+
 /// Label of a PersistentVolume with any taint (projection of its VolumeHealth).
 pub const TAINTED_LABEL: &str = "bulkhead.dev/tainted";
 /// Label of a PersistentVolume with a taint of effect NoAttachOrMount.

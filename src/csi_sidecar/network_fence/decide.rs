@@ -11,7 +11,9 @@ use kube::api::ObjectMeta;
 use super::super::decide::{Failure, FailureClass};
 use crate::api::cidr::Cidr;
 use crate::api::fence_request::{Desired, FenceRequest, FencerMethodType};
-use crate::api::names::{self, EPISODE_LABEL, FENCE_OPEN_FINALIZER, FENCE_REQUEST_LABEL, UNFENCING_LABEL};
+use crate::api::names::{
+    self, ANNOUNCED_ANNOTATION, EPISODE_LABEL, FENCE_OPEN_FINALIZER, FENCE_REQUEST_LABEL, UNFENCING_LABEL,
+};
 use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
 
 use super::addresses::{self, Around};
@@ -77,7 +79,7 @@ pub fn fence(seen: &Seen) -> Step {
             && fence.labels().get(EPISODE_LABEL) == Some(&episode)
             && is_as_made(fence)
     };
-    if let Some(ours) = seen.own().filter(is_of_now).find(|fence| fence.is_wanted()) {
+    if let Some(ours) = seen.own().filter(is_of_now).find(|fence| fence.is_wanted() && !was_announced(fence)) {
         return match seen.lifted_by(&addresses::of(ours)) {
             Some(rival) => Step::Wait(being_lifted(rival)),
             None if ours.is_fenced() => Step::Done,
@@ -133,13 +135,22 @@ fn lift(seen: &Seen, fence: &NetworkFence) -> Step {
         (Some(_), true) => Step::Replace(Box::new(labelled(fence, false))),
         (Some(who), false) => Step::Wait(wait("AddressShared", format!("{who} wants the same addresses out"))),
         (None, false) => Step::Replace(Box::new(labelled(fence, true))),
-        (None, true) => {
+        (None, true) => announced(seen, fence).unwrap_or_else(|| {
             let mut next = fence.clone();
             next.spec.fence_state = FenceState::Unfenced;
             next.status = None;
             Step::Replace(Box::new(next))
-        }
+        }),
     }
+}
+
+/// What is lifted for one is lifted for all: the fences of other requests, which want nobody out any more, are told first. So
+/// none of them is taken for one that holds, should its request want the node out again.
+fn announced(seen: &Seen, fence: &NetworkFence) -> Option<Step> {
+    let lifted = addresses::of(fence);
+    let mut others = seen.fences.iter().filter(|it| !seen.is_own(it) && it.is_wanted() && !was_announced(it));
+    let other = others.find(|it| seen.is_turned_round(it) && addresses::overlap(&addresses::of(it), &lifted))?;
+    Some(Step::Replace(Box::new(labelled(other, true))))
 }
 
 /// Somebody deleted it, which lifts nothing; csi-addons does nothing more with it. Another object lifts what it fenced.
@@ -153,13 +164,13 @@ fn lift_deleted(seen: &Seen, fence: &NetworkFence) -> Step {
         Some(other) => Step::Wait(lifting(other)),
         None => match seen.wanted_by(fence) {
             Some(who) => Step::Wait(wait("AddressShared", format!("{who} wants the same addresses out"))),
-            None => {
+            None => announced(seen, fence).unwrap_or_else(|| {
                 let spec = NetworkFenceSpec { fence_state: FenceState::Unfenced, ..fence.spec.clone() };
                 let mut next = NetworkFence::new(&name, spec);
                 next.metadata.labels.clone_from(&fence.metadata.labels);
                 next.metadata.finalizers = Some(vec![FENCE_OPEN_FINALIZER.into()]);
                 Step::Create(Box::new(labelled(&next, true)))
-            }
+            }),
         },
     }
 }
@@ -207,12 +218,18 @@ fn is_leaving(fence: &NetworkFence) -> bool {
     fence.labels().contains_key(UNFENCING_LABEL)
 }
 
+/// Whether its end was announced once: by then its addresses may have been let in, whatever is said of it.
+fn was_announced(fence: &NetworkFence) -> bool {
+    is_leaving(fence) || fence.annotations().contains_key(ANNOUNCED_ANNOTATION)
+}
+
 /// The same with the label that announces its end, or without.
 fn labelled(fence: &NetworkFence, leaving: bool) -> NetworkFence {
     let mut next = fence.clone();
     next.status = None;
     if leaving {
         next.labels_mut().insert(UNFENCING_LABEL.into(), "true".into());
+        next.annotations_mut().insert(ANNOUNCED_ANNOTATION.into(), "true".into());
     } else {
         next.labels_mut().remove(UNFENCING_LABEL);
     }
@@ -286,12 +303,30 @@ impl Seen {
         lifting.find(|fence| addresses::overlap(&addresses::of(fence), addresses))
     }
 
+    /// The request that a fence of ours is for, if it is there.
+    fn request_of(&self, fence: &NetworkFence) -> Option<&Arc<FenceRequest>> {
+        let uid = fence.labels().get(FENCE_REQUEST_LABEL)?;
+        self.requests.iter().find(|request| request.metadata.uid.as_ref() == Some(uid))
+    }
+
+    /// Whether a fence is of a request that wants nobody out any more.
+    fn is_turned_round(&self, fence: &NetworkFence) -> bool {
+        self.request_of(fence).is_some_and(|request| request.spec.desired == Desired::Unfenced)
+    }
+
+    /// Whether a fence of ours is still there, but nobody wants its addresses out: its request is turned round, or gone.
+    fn is_spent(&self, fence: &NetworkFence) -> bool {
+        let is_ours = fence.labels().contains_key(FENCE_REQUEST_LABEL);
+        is_ours && (self.request_of(fence).is_none() || self.is_turned_round(fence))
+    }
+
     /// Who else wants an address of this fence out: another fence, or somebody who is asked for one and may make it any
     /// moment.
     fn wanted_by(&self, fence: &NetworkFence) -> Option<String> {
         let addresses = addresses::of(fence);
-        let mut others = self.fences.iter().filter(|it| !self.is_own(it) && it.is_wanted() && !is_leaving(it));
-        let other = others.find(|it| addresses::overlap(&addresses::of(it), &addresses));
+        let others = self.fences.iter().filter(|it| !self.is_own(it) && it.is_wanted() && !is_leaving(it));
+        let other =
+            others.filter(|it| !self.is_spent(it)).find(|it| addresses::overlap(&addresses::of(it), &addresses));
         let of_network = |request: &FenceRequest| {
             let methods = request.spec.volumes.iter().flat_map(|volume| &volume.methods);
             methods.into_iter().any(|method| method.type_ == FencerMethodType::NetworkFence)

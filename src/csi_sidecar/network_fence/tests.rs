@@ -348,6 +348,61 @@ fn what_was_to_be_lifted_is_taken_up_again_or_brought_to_its_end() {
     assert_eq!(world.code(fence), "NetworkUnfencing");
 }
 
+/// The fence of another driver for the same node, as it is in the world of that driver's sidecar too.
+fn of_another_driver(labels: Value) -> NetworkFence {
+    let mut theirs = of("theirs", "Fenced", "10.0.0.1/32", labels);
+    theirs.metadata.labels.get_or_insert_default().insert(names::FENCE_REQUEST_LABEL.into(), "r2".into());
+    theirs
+}
+
+#[test]
+fn two_drivers_that_both_let_a_node_in_do_not_wait_for_each_other() {
+    let turned_round = Arc::new(request("r2", "n1", "Unfenced", &["10.0.0.1"]));
+    let mut ours = holding();
+    ours.metadata.labels.as_mut().unwrap().insert(names::UNFENCING_LABEL.into(), "true".into());
+    for (requests, tells) in [(vec![turned_round.clone()], true), (Vec::new(), false)] {
+        let mut world = World::new("Unfenced");
+        world.0.requests.extend(requests);
+        world.0.fences = vec![holding(), of_another_driver(json!({}))];
+        let Step::Replace(announced) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+        assert_eq!(announced.metadata.name, holding().metadata.name);
+        world.0.fences[0] = ours.clone();
+        let Step::Replace(next) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+        // Theirs is told first, unless nobody is left who could take it for one that holds.
+        assert_eq!(next.metadata.name.as_deref() == Some("theirs"), tells);
+        if tells {
+            assert!(next.metadata.labels.as_ref().unwrap().contains_key(names::UNFENCING_LABEL));
+            world.0.fences[1] = *next;
+            let Step::Replace(next) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+            assert_eq!(next.spec.fence_state, FenceState::Unfenced);
+        }
+    }
+    // Asked for again, theirs is a wish.
+    let mut world = World::new("Unfenced");
+    world.0.requests.push(Arc::new(request("r2", "n1", "Fenced", &["10.0.0.1"])));
+    world.0.fences = vec![holding(), of_another_driver(json!({}))];
+    assert_eq!(world.code(give_back), "AddressShared");
+}
+
+#[test]
+fn what_was_announced_once_is_no_fence_that_holds() {
+    let mut world = World::new("Fenced");
+    let mut announced = holding();
+    announced.metadata.labels.as_mut().unwrap().insert(names::UNFENCING_LABEL.into(), "true".into());
+    let annotations = announced.metadata.annotations.as_mut().unwrap();
+    annotations.insert(names::ANNOUNCED_ANNOTATION.into(), "true".into());
+    world.0.fences = vec![announced];
+    let Step::Replace(back) = fence(&world.0) else { panic!("{:?}", fence(&world.0)) };
+    let back = NetworkFence { status: holding().status, ..*back };
+    assert!(back.is_fenced() && !back.metadata.labels.as_ref().unwrap().contains_key(names::UNFENCING_LABEL));
+    world.0.fences = vec![back];
+    world.0.round = 4;
+    let again = world.made();
+    assert_eq!(again.spec.cidrs, holding().spec.cidrs);
+    world.0.fences.push(with_result(again, "Succeeded", "fencing operation successful"));
+    assert_eq!(fence(&world.0), Step::Done);
+}
+
 #[test]
 fn one_that_somebody_deleted_is_lifted_by_another() {
     let mut world = World::new("Unfenced");

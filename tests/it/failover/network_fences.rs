@@ -9,7 +9,7 @@ use bulkhead::api::names;
 use bulkhead::api::network_fence::{FenceState, NetworkFence};
 use bulkhead::api::node_fence::{NodeFence, Phase};
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
-use bulkhead_testbed::array::Method;
+use bulkhead_testbed::array::{ArrayOptions, Method};
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions, Workload};
 use bulkhead_testbed::csi_addons::{CsiAddons, Faults, tell_clients};
 use k8s_openapi::api::core::v1::Node;
@@ -38,7 +38,11 @@ struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     async fn new(cluster: &'a Cluster, name: &str, net: u8) -> Result<Self, Failed> {
-        let options = LaneOptions { sidecar: false, policy: by(name), ..LaneOptions::default() };
+        Self::with(cluster, name, net, by(name)).await
+    }
+
+    async fn with(cluster: &'a Cluster, name: &str, net: u8, policy: Value) -> Result<Self, Failed> {
+        let options = LaneOptions { sidecar: false, policy, ..LaneOptions::default() };
         let mut lane = Lane::new(cluster, name, options).await?;
         let csi_addons =
             CsiAddons::start(&cluster.testbed, cluster.client.clone(), lane.storage.array.clone(), name).await?;
@@ -256,6 +260,34 @@ pub async fn a_deleted_node_stays_shut_out(cluster: &Cluster) -> Result<(), Fail
     fences.patch(&victim, &PatchParams::default(), &patch).await?;
     scene.lane.fence("over", |fence| phase(fence) == Some(Phase::Recovered)).await?;
     assert_eq!(scene.lane.array().shut_out(), [] as [String; 0]);
+    scene.lane.end().await
+}
+
+/// Two drivers shut the same node out by the same addresses: neither waits for the other to let it in again.
+pub async fn two_drivers_of_a_node_let_it_in_again(cluster: &Cluster) -> Result<(), Failed> {
+    let (driver, class) = ("nettwo-other.csi.test", "nettwo-other");
+    let other = ArrayOptions { driver_name: driver.into(), ..ArrayOptions::default() };
+    let other = cluster.add_array(&other).await?;
+    let method = json!({ "type": "NetworkFence", "networkFence": { "className": class } });
+    let mut policy = by("nettwo");
+    policy["fencing"]["drivers"] = json!([{ "name": driver, "methods": [method] }]);
+    let scene = Scene::with(cluster, "nettwo", 10, policy).await?;
+    let _csi_addons = CsiAddons::start(&cluster.testbed, cluster.client.clone(), other.array.clone(), class).await?;
+    let _sidecar = Kept::new(cluster.sidecar(&other.array)?);
+    for (number, node) in (1..).zip(&scene.lane.nodes) {
+        other.array.set_client_address(node.csi_node_id(), &format!("10.77.10.{number}"))?;
+    }
+    can_fence(cluster, driver).await?;
+    let second = scene.lane.workload("second");
+    scene.lane.run_on(&[&other.array], &second).await?;
+    scene.lane.victim()?.kill().await;
+    scene.lane.moved(&scene.set).await?;
+    scene.lane.moved(&second).await?;
+    scene.lane.detached().await?;
+    assert_eq!(scene.lane.array().shut_out(), ["10.77.10.1/32"]);
+    assert_eq!(other.array.shut_out(), ["10.77.10.1/32"]);
+    scene.comes_back().await?;
+    assert_eq!(other.array.shut_out(), [] as [String; 0]);
     scene.lane.end().await
 }
 
