@@ -18,6 +18,8 @@ pub struct Around {
     pub reports: Vec<ReportedAddresses>,
     /// What the drivers' node plugins say.
     pub clients: Vec<CsiAddonsNode>,
+    /// The namespace of this driver: its node plugins are there. What is said elsewhere anybody may have written.
+    pub namespace: String,
 }
 
 /// The addresses to shut out: those of an earlier fence of this episode, else what the driver says of the node, else what its
@@ -58,11 +60,25 @@ fn check_class(seen: &Seen, around: &Around) -> Result<(), Failure> {
 /// By what the storage knows the node, as the driver says: behind a NAT that is none of its addresses. `None` where the driver
 /// says it of no node.
 fn told(seen: &Seen, around: &Around) -> Result<Option<Vec<Cidr>>, Failure> {
-    let mut telling = around.clients.iter().filter(|it| is_telling(seen, it)).peekable();
-    if telling.peek().is_none() {
-        return Ok(None);
-    }
     let node = &seen.request.spec.node_name;
+    let mut telling = believed(around).filter(|it| is_telling(seen, it)).peekable();
+    if telling.peek().is_none() {
+        // Whoever wrote it: there may be a NAT, and then what the agent reported shuts nobody out.
+        return match around.clients.iter().find(|it| is_telling(seen, it)) {
+            Some(elsewhere) => Err(stop(
+                "ClientsElsewhere",
+                format!(
+                    "CSIAddonsNode {} tells clients of {} in namespace {}, and only those in the sidecar's own, {}, are \
+                     believed",
+                    elsewhere.metadata.name.as_deref().unwrap_or_default(),
+                    seen.driver,
+                    elsewhere.metadata.namespace.as_deref().unwrap_or_default(),
+                    around.namespace,
+                ),
+            )),
+            None => Ok(None),
+        };
+    }
     let told: Vec<_> = telling.filter(|it| is_of_node(seen, it)).flat_map(|it| it.clients(&seen.class)).collect();
     if told.is_empty() {
         return Err(stop(
@@ -89,6 +105,11 @@ fn told(seen: &Seen, around: &Around) -> Result<Option<Vec<Cidr>>, Failure> {
     let before = parsed(&frozen.addresses);
     let is_without_nat = told.iter().all(|address| before.contains(address));
     Ok(Some(if is_without_nat { before } else { told }))
+}
+
+/// What is said in the driver's own namespace.
+fn believed(around: &Around) -> impl Iterator<Item = &CsiAddonsNode> {
+    around.clients.iter().filter(|it| it.metadata.namespace.as_ref() == Some(&around.namespace))
 }
 
 fn is_telling(seen: &Seen, node: &CsiAddonsNode) -> bool {
@@ -127,7 +148,7 @@ fn claimed(seen: &Seen, around: &Around, address: Cidr) -> Option<String> {
             || report.status.node_uid.as_ref().is_some_and(|reported| reported != uid);
         is_other && has(&mut report.status.addresses.iter())
     });
-    let of_client = around.clients.iter().find(|client| {
+    let of_client = believed(around).find(|client| {
         let told = client.clients(&seen.class);
         let overlaps = |text: &&str| text.parse::<Cidr>().is_ok_and(|other| other.overlaps(address));
         client.spec.driver.name == seen.driver && !is_of_node(seen, client) && told.iter().any(overlaps)

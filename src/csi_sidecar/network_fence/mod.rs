@@ -132,7 +132,9 @@ async fn look_around(cx: &Context, class: &str) -> ApiResult<Around> {
         Err(error) if error.is_not_found() => Vec::new(),
         found => found?,
     };
-    Ok(Around { class, nodes, reports, clients })
+    // We run beside the driver's controller, and its node plugins in the same namespace.
+    let namespace = cx.clients.reads.default_namespace().to_owned();
+    Ok(Around { class, nodes, reports, clients, namespace })
 }
 
 /// All objects of a kind, as the API server has them now.

@@ -14,6 +14,7 @@ use super::decide::{Seen, Step, fence, give_back};
 
 const DRIVER: &str = "csi.file.example.com";
 const CLASS: &str = "file-fence";
+const NAMESPACE: &str = "csi-file";
 
 fn request(uid: &str, node: &str, desired: &str, addresses: &[&str]) -> FenceRequest {
     let mut request: FenceRequest = serde_json::from_value(json!({
@@ -52,7 +53,7 @@ fn report(name: &str, addresses: &[&str]) -> ReportedAddresses {
 
 fn client(node: &str, cidrs: &[&str]) -> CsiAddonsNode {
     serde_json::from_value(json!({
-        "metadata": { "name": node },
+        "metadata": { "name": node, "namespace": NAMESPACE },
         "spec": { "driver": { "name": DRIVER, "nodeID": node } },
         "status": { "networkFenceClientStatus": [
             { "networkFenceClassName": CLASS, "ClientDetails": [{ "id": node, "cidrs": cidrs }] },
@@ -92,6 +93,7 @@ impl World {
             nodes: vec![node("n1", "uid-n1", "10.0.0.1"), node("n2", "uid-n2", "10.0.0.2")],
             reports: vec![report("n1", &["10.0.0.1", "10.9.0.1"]), report("n2", &["10.0.0.2"])],
             clients: Vec::new(),
+            namespace: NAMESPACE.into(),
         };
         let request = Arc::new(request("r1", "n1", desired, &["10.0.0.1", "10.9.0.1"]));
         Self(Seen {
@@ -243,6 +245,26 @@ fn what_the_storage_sees_goes_before_what_the_node_has() {
     world.around().clients = vec![client("n1", &["192.0.2.1/32"])];
     world.around().nodes = vec![node("n1", "uid-anew", "10.0.0.7")];
     assert_eq!(world.code(fence), "IdentityAmbiguous");
+}
+
+#[test]
+fn what_is_said_in_another_namespace_is_not_believed() {
+    let elsewhere = |node: &str, address: &str| {
+        let mut client = client(node, &[address]);
+        client.metadata.namespace = Some("tenant".into());
+        client
+    };
+    let mut world = World::new("Fenced");
+    let ours = client("n1", &["192.0.2.1/32"]);
+    world.around().clients = vec![elsewhere("n1", "192.0.2.7/32"), ours.clone()];
+    assert_eq!(world.made().spec.cidrs, ["192.0.2.1/32"], "shuts somebody else out");
+    world.around().clients = vec![elsewhere("n2", "192.0.2.1/32"), ours];
+    assert_eq!(world.made().spec.cidrs, ["192.0.2.1/32"], "claims an address");
+    // Where nobody of ours says anything there may be a NAT all the same.
+    for node in ["n1", "n2"] {
+        world.around().clients = vec![elsewhere(node, "192.0.2.9/32")];
+        assert_eq!(world.code(fence), "ClientsElsewhere", "{node}");
+    }
 }
 
 #[test]
