@@ -46,6 +46,9 @@ part! {
 part! {
     /// An address of a Node, or a name.
     NodeAddress {
+        /// InternalIP, Hostname or another.
+        #[serde(rename = "type")]
+        type_: String,
         /// As text.
         address: String,
     }

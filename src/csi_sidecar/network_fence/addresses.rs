@@ -8,6 +8,9 @@ use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 
 use super::decide::{Seen, stop};
 
+/// So many addresses of a node are reported at most. Of one with so many some may be missing.
+const MOST_ADDRESSES: usize = 16;
+
 /// What addresses are whose now.
 pub struct Around {
     /// The class, if there is one of that name.
@@ -28,7 +31,7 @@ pub(super) fn to_fence(seen: &Seen, around: &Around, known: Option<Vec<Cidr>>) -
     check_class(seen, around)?;
     let mut addresses = match known.filter(|known| !known.is_empty()) {
         Some(known) => known,
-        None => told(seen, around)?.map_or_else(|| frozen(seen), Ok)?,
+        None => told(seen, around)?.map_or_else(|| frozen(seen, around), Ok)?,
     };
     addresses.sort();
     addresses.dedup();
@@ -122,16 +125,30 @@ fn is_of_node(seen: &Seen, node: &CsiAddonsNode) -> bool {
     *id == seen.request.spec.node_name || seen.request.spec.volumes.iter().any(|volume| volume.node_id == *id)
 }
 
-/// What the agent reported before the node failed.
-fn frozen(seen: &Seen) -> Result<Vec<Cidr>, Failure> {
-    let node = &seen.request.spec;
-    if node.node.addresses.is_empty() {
-        return Err(stop(
-            "AddressesUnknown",
-            format!("nobody reported addresses of node {}: run bulkhead-node-agent there", node.node_name),
+/// What the agent reported before the node failed. A fence for a part of the node's addresses is none: so the list is not used
+/// where it shows itself that something is missing.
+fn frozen(seen: &Seen, around: &Around) -> Result<Vec<Cidr>, Failure> {
+    let (name, node) = (&seen.request.spec.node_name, &seen.request.spec.node);
+    let unknown = |message: String| Err(stop("AddressesUnknown", message));
+    if node.addresses.is_empty() {
+        return unknown(format!("nobody reported addresses of node {name}: run bulkhead-node-agent there"));
+    }
+    if node.addresses.len() >= MOST_ADDRESSES {
+        return unknown(format!(
+            "node {name} has {MOST_ADDRESSES} addresses or more, and no more are reported: a fence would leave some out"
         ));
     }
-    node.node.addresses.iter().map(|it| it.parse().map_err(|message| stop("AddressUnusable", message))).collect()
+    let parse = |it: &String| it.parse::<Cidr>().map_err(|message| stop("AddressUnusable", message));
+    let known = node.addresses.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+    let own = around.nodes.iter().filter(|it| it.metadata.uid.as_ref() == Some(&node.uid));
+    let internal = own.flat_map(|it| &it.status.addresses).filter(|it| it.type_ == "InternalIP");
+    let is_missing = |address: &Cidr| !known.iter().any(|it| it.overlaps(*address));
+    match internal.filter_map(|it| it.address.parse::<Cidr>().ok()).find(is_missing) {
+        Some(missing) => unknown(format!(
+            "the Node has address {missing}, which its agent did not report: a fence would leave out that one, and maybe others"
+        )),
+        None => Ok(known),
+    }
 }
 
 /// The other node, or machine, that has this address now.

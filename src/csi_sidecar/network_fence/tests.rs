@@ -208,8 +208,31 @@ fn what_is_in_doubt_shuts_nobody_out() {
     world.0.request = Arc::new(request("r1", "n1", "Fenced", &[]));
     assert_eq!(world.code(fence), "AddressesUnknown");
     for address in ["10.0.0.0/24", "127.0.0.1", "none"] {
-        world.0.request = Arc::new(request("r1", "n1", "Fenced", &[address]));
+        world.0.request = Arc::new(request("r1", "n1", "Fenced", &["10.0.0.1", address]));
         assert_eq!(world.code(fence), "AddressUnusable", "{address}");
+    }
+}
+
+#[test]
+fn a_list_of_addresses_that_may_lack_some_shuts_nobody_out() {
+    let mut world = World::new("Fenced");
+    world.0.request = Arc::new(request("r1", "n1", "Fenced", &["10.9.0.1"]));
+    assert_eq!(world.code(fence), "AddressesUnknown", "without what the Node has");
+    // What another Node of that name has is another matter.
+    world.around().nodes = vec![node("n1", "uid-anew", "10.0.0.7")];
+    assert_eq!(world.made().spec.cidrs, ["10.9.0.1/32"]);
+    for (count, is_known) in [(15, true), (16, false)] {
+        let many: Vec<_> = (1..=count).map(|number| format!("10.0.0.{number}")).collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        let mut world = World::new("Fenced");
+        world.around().nodes.retain(|node| node.metadata.name.as_deref() == Some("n1"));
+        world.around().reports.clear();
+        world.0.request = Arc::new(request("r1", "n1", "Fenced", &many));
+        if is_known {
+            assert_eq!(world.made().spec.cidrs.len(), count);
+        } else {
+            assert_eq!(world.code(fence), "AddressesUnknown");
+        }
     }
 }
 
