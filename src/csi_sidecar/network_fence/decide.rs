@@ -101,7 +101,7 @@ pub fn fence(seen: &Seen) -> Step {
         Some(rival) => Step::Wait(being_lifted(rival)),
         // Before, or who ends the request would not know that there is something to lift.
         None if !request.shuts_out() => Step::Record,
-        None => Step::Create(Box::new(new_fence(seen, &addresses))),
+        None => create(seen, &addresses),
     }
 }
 
@@ -234,6 +234,18 @@ fn labelled(fence: &NetworkFence, leaving: bool) -> NetworkFence {
         next.labels_mut().remove(UNFENCING_LABEL);
     }
     next
+}
+
+/// One for each round. What this one has made and somebody has deleted or changed since is still there, for it is to be lifted:
+/// then the next round makes another, so that whoever deletes each of them fills no storage with objects.
+fn create(seen: &Seen, addresses: &[Cidr]) -> Step {
+    let fence = new_fence(seen, addresses);
+    let name = fence.name_any();
+    if seen.fences.iter().any(|it| it.name_any() == name) {
+        let message = format!("somebody deleted or changed NetworkFence {name}: the next round makes another");
+        return Step::Stop(stop("NetworkFenceChanged", message));
+    }
+    Step::Create(Box::new(fence))
 }
 
 fn new_fence(seen: &Seen, addresses: &[Cidr]) -> NetworkFence {

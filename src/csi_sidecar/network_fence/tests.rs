@@ -171,6 +171,7 @@ fn an_object_that_is_gone_or_of_an_earlier_episode_is_none() {
     let mut world = World::new("Fenced");
     let mut made = with_result(world.made(), "Succeeded", "fencing operation successful");
     made.metadata.labels.as_mut().unwrap().insert(names::EPISODE_LABEL.into(), "0".into());
+    made.metadata.name = Some("of-an-earlier-episode".into());
     world.0.fences = vec![made.clone()];
     world.made();
     made.metadata.labels.as_mut().unwrap().insert(names::EPISODE_LABEL.into(), "1".into());
@@ -194,6 +195,30 @@ fn one_that_somebody_changed_proves_nothing() {
     world.0.fences = vec![made];
     world.0.round = 4;
     assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"]);
+}
+
+/// While its round is open: the name is taken, and a creation would be refused until the time is up, with no answer.
+#[test]
+fn one_that_somebody_deleted_or_changed_in_its_round_ends_the_round() {
+    let made = with_result(World::new("Fenced").made(), "Succeeded", "fencing operation successful");
+    let deleted = {
+        let mut deleted = made.clone();
+        deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        deleted
+    };
+    let changed = {
+        let mut changed = made;
+        changed.metadata.generation = Some(2);
+        changed
+    };
+    for tampered in [deleted, changed] {
+        let mut world = World::new("Fenced");
+        world.0.fences = vec![tampered];
+        let Step::Stop(failure) = fence(&world.0) else { panic!("{:?}", fence(&world.0)) };
+        assert_eq!(failure.code, "NetworkFenceChanged");
+        world.0.round += 1;
+        world.made();
+    }
 }
 
 #[test]
