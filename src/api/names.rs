@@ -46,8 +46,8 @@ pub const FENCED_NODE_ANNOTATION: &str = "bulkhead.dev/node";
 /// Label of a NetworkFence of ours: its addresses are about to be let in, unless somebody else wants them out.
 pub const UNFENCING_LABEL: &str = "bulkhead.dev/unfencing";
 
-/// Annotation of a NetworkFence of ours that has ever carried that label. Whoever saw the label may have let its addresses in:
-/// what csi-addons says of it does not count any more.
+/// Annotation of a NetworkFence of ours that has ever carried that label, or whose addresses somebody else let in. They may be in
+/// whatever csi-addons says of it: that does not count any more.
 pub const ANNOUNCED_ANNOTATION: &str = "bulkhead.dev/unfencing-announced";
 
 /// Label of a PersistentVolume with any taint (projection of its VolumeHealth).

@@ -52,6 +52,8 @@ fn decided(cx: &Context, request: &FenceRequest, memory: &Shared) -> Vec<Effect>
         reading: None,
         busy: None,
         let_in: None,
+        holds: None,
+        looked: None,
     };
     let decision = decide(&seen, cx.clock.now());
     assert!(!sends(&decision) || !lock(memory).calls.is_empty(), "called without a write of our own");

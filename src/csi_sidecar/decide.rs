@@ -17,7 +17,7 @@ use crate::mutants::{self, Mutant};
 
 use super::driver::Published;
 use super::io::{self, Busy, Questions, Verdict};
-use super::{methods, unfence};
+use super::{holding, methods, unfence};
 
 /// A row: episode and volume name.
 pub type RowKey = (i64, String);
@@ -111,6 +111,10 @@ pub struct Seen {
     pub busy: Option<Busy>,
     /// Whether addresses that were shut out are let in again, tried in this pass.
     pub let_in: Option<Result<(), Failure>>,
+    /// Whether a network fence that was proved still holds, looked at in this pass.
+    pub holds: Option<Result<(), Failure>>,
+    /// When this process looked at it last.
+    pub looked: Option<Instant>,
 }
 
 /// What to do.
@@ -138,6 +142,8 @@ pub struct Decision {
     pub ask: Questions,
     /// Let in again whom a network fence shut out, and decide again with what came of it.
     pub let_in: bool,
+    /// Look whether a network fence still holds, and decide again with that.
+    pub look: bool,
     /// What to do, in order.
     pub effects: Vec<Effect>,
     /// When to look again though nothing changed.
@@ -194,6 +200,7 @@ fn fence(seen: &Seen, now: Now) -> Decision {
     if !rows.is_empty() {
         decision.effects.push(Effect::Answer(rows));
     }
+    holding::watch(seen, &mut decision, now);
     decision
 }
 
@@ -208,7 +215,7 @@ fn gather(seen: &Seen, steps: &[(RequestedVolume, Step)], now: Now) -> Option<Du
     (others_come && !left.is_zero()).then_some(left)
 }
 
-fn shorter(known: Option<Duration>, wait: Option<Duration>) -> Option<Duration> {
+pub(super) fn shorter(known: Option<Duration>, wait: Option<Duration>) -> Option<Duration> {
     known.into_iter().chain(wait).min()
 }
 

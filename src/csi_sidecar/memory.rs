@@ -13,6 +13,8 @@ use super::decide::{Call, Failure, RowKey, key};
 pub struct Memory {
     /// Calls by row.
     pub calls: BTreeMap<RowKey, Call>,
+    /// When a network fence that was proved was looked at last.
+    pub looked: Option<Instant>,
 }
 
 impl Memory {

@@ -8,6 +8,7 @@ pub mod connectivity;
 pub mod decide;
 pub mod driver;
 pub mod health;
+mod holding;
 pub mod io;
 #[cfg(test)]
 mod io_tests;
@@ -146,6 +147,13 @@ impl Sidecar {
             if !decision.ask.is_empty() {
                 seen.busy = Some(observe::ask(&self.cx, &request, decision.ask).await);
                 decision = decide::decide(&seen, self.cx.clock.now());
+            }
+            if decision.look {
+                seen.holds = network_fence::holds(&self.cx, &request).await;
+                let now = self.cx.clock.now();
+                lock(&memory).looked = Some(now.mono);
+                seen.looked = Some(now.mono);
+                decision = decide::decide(&seen, now);
             }
             if decision.let_in {
                 seen.let_in = Some(network_fence::give_back(&self.cx, &request).await);

@@ -14,7 +14,8 @@ use super::{Context, Shared, lock};
 
 /// What is known without asking anybody.
 pub fn observe(request: Arc<FenceRequest>, memory: &Shared) -> Seen {
-    Seen { request, calls: lock(memory).calls.clone(), reading: None, busy: None, let_in: None }
+    let memory = lock(memory).clone();
+    Seen { request, calls: memory.calls, reading: None, busy: None, let_in: None, holds: None, looked: memory.looked }
 }
 
 /// A single volume that does not answer holds up the others of its request no longer than this: their proof counts

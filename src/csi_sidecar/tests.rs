@@ -92,6 +92,8 @@ impl Case {
             reading: self.reading.clone(),
             busy: self.busy.clone(),
             let_in: None,
+            holds: None,
+            looked: None,
         }
     }
 
@@ -335,7 +337,9 @@ fn two(ended_ms_ago: u64, second: Option<Call>) -> Decision {
     let at = case.now.mono - Duration::from_millis(ended_ms_ago);
     let first = Some(((1, VOLUME.to_owned()), Call::Acknowledged { at, round: 1 }));
     let calls = first.into_iter().chain(second.map(|call| ((1, "pv-2".to_owned()), call))).collect();
-    decide(&Seen { request: Arc::new(request), calls, reading: None, busy: None, let_in: None }, case.now)
+    let request = Arc::new(request);
+    let seen = Seen { request, calls, reading: None, busy: None, let_in: None, holds: None, looked: None };
+    decide(&seen, case.now)
 }
 
 #[test]

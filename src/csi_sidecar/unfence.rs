@@ -99,7 +99,7 @@ mod tests {
 
     fn decide(request: &FenceRequest, let_in: Option<Result<(), Failure>>) -> Decision {
         let request = Arc::new(request.clone());
-        unfence(&Seen { request, calls: BTreeMap::new(), reading: None, busy: None, let_in })
+        unfence(&Seen { request, calls: BTreeMap::new(), reading: None, busy: None, let_in, holds: None, looked: None })
     }
 
     fn answer(decision: &Decision) -> Option<(FenceOutcome, &str)> {

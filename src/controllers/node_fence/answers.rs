@@ -127,8 +127,12 @@ fn tell(row: &mut VolumeRow, worth: Worth, result: &FenceResult, now: Now) {
     let open =
         matches!(status.state, VolumeStatusState::Pending | VolumeStatusState::Fencing | VolumeStatusState::Failed);
     // A later round may say that the proof of an earlier one holds no more.
-    let is_taken_back = status.state == VolumeStatusState::Fenced
-        && matches!(result.result, FenceOutcome::Failed | FenceOutcome::Fenced);
+    let is_taken_back = match (status.state, result.result) {
+        (VolumeStatusState::Fenced, FenceOutcome::Failed | FenceOutcome::Fenced) => true,
+        // What is detached is not published again; but addresses that were let in need no publish.
+        (VolumeStatusState::Detached, FenceOutcome::Failed) => status.method == Some(FenceMethodType::NetworkFence),
+        _ => false,
+    };
     match worth {
         Worth::Proof if open => {
             status.state = VolumeStatusState::Fenced;

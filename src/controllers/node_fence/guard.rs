@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use chrono::TimeDelta;
 use k8s_openapi::api::core::v1::Taint;
 
+use crate::api::fencing::FenceMethodType;
 use crate::api::names;
 use crate::api::node_fence::{PlannedPod, PodAction, PodStatusState};
 use crate::api::time::{self, Now};
@@ -36,6 +37,11 @@ pub fn may_add_out_of_service(seen: &Seen, rows: &Rows) -> Result<(), String> {
     }
     if node.taints().iter().any(|taint| taint.key == names::OUT_OF_SERVICE_TAINT) {
         return Err("somebody else's out-of-service taint is there".into());
+    }
+    let by_network = |row: &VolumeRow| row.status.method == Some(FenceMethodType::NetworkFence);
+    if seen.requests.iter().any(|request| request.shuts_out()) || rows.volumes.iter().any(by_network) {
+        // Rook fences a node that has the key, by the same addresses, and lifts that as soon as the key is gone.
+        return Err("a NetworkFence shuts the node out, and who sees the key come and go may lift it".into());
     }
     let proved: BTreeSet<&str> = proved_rows(rows).map(|row| row.plan.name.as_str()).collect();
     for pod in &seen.pods {

@@ -81,7 +81,8 @@ pub fn fence(seen: &Seen) -> Step {
     };
     if let Some(ours) = seen.own().filter(is_of_now).find(|fence| fence.is_wanted() && !was_announced(fence)) {
         return match seen.lifted_by(&addresses::of(ours)) {
-            Some(rival) => Step::Wait(being_lifted(rival)),
+            // When that one is gone, what was said of ours will still be there, and true no more.
+            Some(_) => Step::Replace(Box::new(spent(ours))),
             None if ours.is_fenced() => Step::Done,
             None => match ours.failure() {
                 Some(message) => Step::Stop(stop("NetworkFenceFailed", format!("{}: {message}", ours.name_any()))),
@@ -102,6 +103,20 @@ pub fn fence(seen: &Seen) -> Step {
         // Before, or who ends the request would not know that there is something to lift.
         None if !request.shuts_out() => Step::Record,
         None => create(seen, &addresses),
+    }
+}
+
+/// Whether what was proved holds: an object of this episode says that it is fenced, and nobody lets its addresses in.
+pub fn holds(seen: &Seen) -> Result<(), Failure> {
+    let episode = seen.request.spec.episode.to_string();
+    let is_of_now = |fence: &&NetworkFence| fence.labels().get(EPISODE_LABEL) == Some(&episode) && is_as_made(fence);
+    let mut own = seen.own().filter(is_of_now).filter(|fence| fence.is_wanted() && !was_announced(fence));
+    let Some(ours) = own.find(|fence| fence.is_fenced()) else {
+        return Err(stop("NetworkFenceLifted", "no NetworkFence of ours holds any more: another one is made".into()));
+    };
+    match seen.lifted_by(&addresses::of(ours)) {
+        Some(rival) => Err(stop("NetworkFenceLifted", being_lifted(rival).message)),
+        None => Ok(()),
     }
 }
 
@@ -218,9 +233,17 @@ fn is_leaving(fence: &NetworkFence) -> bool {
     fence.labels().contains_key(UNFENCING_LABEL)
 }
 
-/// Whether its end was announced once: by then its addresses may have been let in, whatever is said of it.
+/// Whether its end was announced once, or somebody else lifted it: by then its addresses may have been let in, whatever is said of it.
 fn was_announced(fence: &NetworkFence) -> bool {
     is_leaving(fence) || fence.annotations().contains_key(ANNOUNCED_ANNOTATION)
+}
+
+/// The same with the word that what is said of it does not count any more.
+fn spent(fence: &NetworkFence) -> NetworkFence {
+    let mut next = fence.clone();
+    next.status = None;
+    next.annotations_mut().insert(ANNOUNCED_ANNOTATION.into(), "true".into());
+    next
 }
 
 /// The same with the label that announces its end, or without.
@@ -228,8 +251,8 @@ fn labelled(fence: &NetworkFence, leaving: bool) -> NetworkFence {
     let mut next = fence.clone();
     next.status = None;
     if leaving {
+        next = spent(&next);
         next.labels_mut().insert(UNFENCING_LABEL.into(), "true".into());
-        next.annotations_mut().insert(ANNOUNCED_ANNOTATION.into(), "true".into());
     } else {
         next.labels_mut().remove(UNFENCING_LABEL);
     }

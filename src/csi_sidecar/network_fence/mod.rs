@@ -47,6 +47,17 @@ pub async fn give_back(cx: &Context, request: &Arc<FenceRequest>) -> Result<(), 
     advance(cx, request, "", 0, decide::give_back, PATIENCE).await
 }
 
+/// Whether a fence that was proved still holds; `None` where that cannot be told now.
+pub async fn holds(cx: &Context, request: &Arc<FenceRequest>) -> Option<Result<(), Failure>> {
+    match observe(cx, request, "", 0).await {
+        Ok(seen) => Some(decide::holds(&seen)),
+        Err(error) => {
+            tracing::warn!(%error, node = request.spec.node_name, "NetworkFences not read; they are looked at again");
+            None
+        }
+    }
+}
+
 /// Whether csi-addons has a class for this driver.
 pub async fn is_available(cx: &Context) -> ApiResult<bool> {
     match list::<NetworkFenceClass>(cx).await {

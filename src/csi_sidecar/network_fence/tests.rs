@@ -10,7 +10,7 @@ use crate::api::network_fence::{CsiAddonsNode, FenceState, NetworkFence, Network
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 
 use super::addresses::Around;
-use super::decide::{Seen, Step, fence, give_back};
+use super::decide::{Seen, Step, fence, give_back, holds};
 
 const DRIVER: &str = "csi.file.example.com";
 const CLASS: &str = "file-fence";
@@ -326,7 +326,20 @@ fn who_lifts_an_address_is_waited_for() {
         world.0.fences = vec![rival.clone()];
         assert_eq!(world.code(fence), "BeingUnfenced");
         world.0.fences = vec![made, rival];
-        assert_eq!(world.code(fence), "BeingUnfenced", "what was fenced may be lifted by now");
+        assert_eq!(holds(&world.0).map_err(|failure| failure.code), Err("NetworkFenceLifted"));
+        // What was fenced may be lifted by now: when the rival is gone it does not count any more.
+        let Step::Replace(spent) = fence(&world.0) else { panic!("{:?}", fence(&world.0)) };
+        let spent = NetworkFence { status: holding().status, ..*spent };
+        assert!(spent.is_fenced() && !spent.metadata.labels.as_ref().unwrap().contains_key(names::UNFENCING_LABEL));
+        world.0.round = 4;
+        world.0.fences[0] = spent.clone();
+        assert_eq!(world.code(fence), "BeingUnfenced");
+        world.0.fences = vec![spent];
+        assert_eq!(holds(&world.0).map_err(|failure| failure.code), Err("NetworkFenceLifted"));
+        let again = with_result(world.made(), "Succeeded", "fencing operation successful");
+        world.0.fences.push(again);
+        assert_eq!(fence(&world.0), Step::Done);
+        assert_eq!(holds(&world.0), Ok(()));
     }
     let mut world = World::new("Fenced");
     world.0.fences = vec![foreign("Unfenced", "10.0.0.2/32"), foreign("Fenced", "10.0.0.1/32")];

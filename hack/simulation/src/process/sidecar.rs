@@ -110,7 +110,8 @@ impl World {
         let Some(serving) = sidecar.passes.get_mut(name) else { return };
         let calls = sidecar.memories.get(name).map(|(_, memory)| memory.calls.clone()).unwrap_or_default();
         let had_read = reading.is_some();
-        let mut seen = Seen { request: serving.request.clone(), calls, reading, busy: None, let_in: None };
+        let request = serving.request.clone();
+        let mut seen = Seen { request, calls, reading, busy: None, let_in: None, holds: None, looked: None };
         let mut decision = decide::decide(&seen, now);
         if !decision.read.is_empty() && !had_read {
             return self.read_driver(pid, name, &decision.read, chance);

@@ -111,3 +111,24 @@ fn a_request_that_shuts_out_is_not_turned_round_for_what_was_not_begun() {
     let answers = world.seen.requests.iter().flat_map(|request| request.status.clone().unwrap().volumes);
     assert!(answers.into_iter().all(|row| row.result != FenceOutcome::Unfenced));
 }
+
+/// Rook fences a node with the key by the same addresses, and lifts that for all when the key is gone.
+#[test]
+fn who_is_shut_out_does_not_get_the_out_of_service_key() {
+    let mut world = shut_out_by_network(&[("pg", "v1")]);
+    world.run();
+    assert!(world.did("detach v1") && !world.did("taint out-of-service"), "{:#?}", world.log);
+}
+
+#[test]
+fn a_fence_that_somebody_lifted_is_asked_for_again_though_all_has_moved() {
+    let mut world = shut_out_by_network(&[("pg", "v1")]);
+    world.run();
+    assert_eq!(world.volume("v1").state, VolumeStatusState::Detached, "{:#?}", world.log);
+    let row = &mut Arc::make_mut(&mut world.seen.requests[0]).status.as_mut().unwrap().volumes[0];
+    (row.result, row.proof, row.reason) = (FenceOutcome::Failed, Proof::None, Some("NetworkFenceLifted".into()));
+    world.wait(5.0);
+    world.run();
+    world.assert_order(&["v1 is Failed", "ask Fenced v1 round 2", "Started v1", "v1 is Detached"]);
+    assert_eq!(world.volume("v1").proof, Proof::Acknowledged);
+}
