@@ -117,11 +117,15 @@ fn ask_fencer(seen: &Seen, rows: &Rows, fencer: &str, wanted: &[&VolumeRow], now
                 next.spec.volumes.extend(requested(seen, row, fencer, 1));
                 changed = true;
             }
-            Some(volume) if anew || needs_new_round(seen, rows, (row, request), volume.round, now) => {
-                volume.round += 1;
-                changed = true;
+            Some(volume) => {
+                let further = further_methods(seen, row, fencer, volume);
+                changed |= !further.is_empty();
+                volume.methods.extend(further);
+                if anew || needs_new_round(seen, rows, (row, request), volume.round, now) {
+                    volume.round += 1;
+                    changed = true;
+                }
             }
-            Some(_) => {}
         }
     }
     changed.then(|| Effect::AskAgain(Box::new(next)))
@@ -184,8 +188,17 @@ fn backoff(round: i32) -> Duration {
     Duration::from_secs(1 << exponent).min(Duration::from_secs(60))
 }
 
+fn methods(seen: &Seen, row: &VolumeRow, fencer: &str) -> Vec<FencerMethod> {
+    fencers::to_request(seen, row, fencer).filter_map(|method| FencerMethod::try_from(method).ok()).collect()
+}
+
+/// Methods that have come into question since a row was asked for: an incident of some volumes has become one of the node.
+/// What was asked for stays in the list.
+fn further_methods(seen: &Seen, row: &VolumeRow, fencer: &str, asked: &RequestedVolume) -> Vec<FencerMethod> {
+    methods(seen, row, fencer).into_iter().filter(|method| !asked.methods.contains(method)).collect()
+}
+
 fn requested(seen: &Seen, row: &VolumeRow, fencer: &str, round: i32) -> Option<RequestedVolume> {
-    let methods = fencers::to_request(seen, row, fencer).filter_map(|method| FencerMethod::try_from(method).ok());
     Some(RequestedVolume {
         episode: row.plan.episode,
         name: row.plan.name.clone(),
@@ -195,7 +208,7 @@ fn requested(seen: &Seen, row: &VolumeRow, fencer: &str, round: i32) -> Option<R
         node_id: row.plan.node_id.clone()?,
         attachment_uid: row.plan.attachment_uid.clone(),
         minimum_proof: row.minimum,
-        methods: methods.collect(),
+        methods: methods(seen, row, fencer),
     })
 }
 

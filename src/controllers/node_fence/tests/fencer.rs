@@ -100,7 +100,8 @@ pub fn check_request(before: &FenceRequest, after: &FenceRequest) {
         let now = new.volumes.iter().find(|it| (it.episode, &it.name) == (row.episode, &row.name));
         let now = now.unwrap_or_else(|| panic!("requested volume {} was removed", row.name));
         assert!(now.round >= row.round, "round only rises");
-        let same = RequestedVolume { round: row.round, ..now.clone() };
+        assert!(row.methods.iter().all(|method| now.methods.contains(method)), "methods become more, and never fewer");
+        let same = RequestedVolume { round: row.round, methods: row.methods.clone(), ..now.clone() };
         assert_eq!(same, *row, "a requested volume cannot be changed");
     }
 }

@@ -1,15 +1,16 @@
 //! Method NetworkFence: the node is shut out by its addresses, and nothing but the word that its machine is off, or another
 //! boot of it, lets it in again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use crate::api::fence_request::{Desired, FenceOutcome};
+use crate::api::fence_request::{Desired, FenceOutcome, FencerMethodType};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
-use crate::api::node_fence::{Phase, VolumeStatusState};
+use crate::api::node_fence::{Channel, Phase, VOLUME_TAINT, VolumeStatusState};
 use crate::controllers::testing::*;
 
 use super::world::{Fencer, World};
@@ -131,4 +132,33 @@ fn a_fence_that_somebody_lifted_is_asked_for_again_though_all_has_moved() {
     world.run();
     world.assert_order(&["v1 is Failed", "ask Fenced v1 round 2", "Started v1", "v1 is Detached"]);
     assert_eq!(world.volume("v1").proof, Proof::Acknowledged);
+}
+
+/// A node that is well is not shut out for some volumes; when it fails while they are not cut off yet, it may be.
+#[test]
+fn the_next_method_comes_into_question_when_the_node_fails_too() {
+    let network = json!({ "type": "NetworkFence", "networkFence": { "className": "file-fence" } });
+    let fencing = json!({ "minimumProof": "Acknowledged", "methods": [{ "type": "Unpublish" }, network] });
+    let spec = json!({ "fencing": fencing, "triggers": { "volumeTaints": ["VolumeNotUsable"] } });
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &spec);
+    world.seen.reports = reports([report(DRIVER, &["Unpublish", "ListPublishedNodes", "NetworkFence"])]);
+    world.fencers.insert(DRIVER.into(), Fencer::Fails("Unavailable"));
+    world.plan().evidence.iter_mut().for_each(|it| it.channel = Channel::Volume);
+    world.plan().pods.iter_mut().for_each(|row| row.reason = VOLUME_TAINT.into());
+    let health = tainted("v1", "VolumeNotUsable", &["n1"]);
+    world.seen.healths = Some(BTreeMap::from([("v1".into(), Arc::new(health))]));
+    world.node_returns();
+    world.run();
+    let methods = |world: &World| {
+        let requested = world.seen.requests.iter().flat_map(|request| &request.spec.volumes);
+        requested.flat_map(|volume| &volume.methods).map(|method| method.type_).collect::<Vec<_>>()
+    };
+    assert_eq!(methods(&world), [FencerMethodType::Unpublish], "{:#?}", world.log);
+    world.plan().evidence.iter_mut().for_each(|it| it.channel = Channel::Kubelet);
+    world.seen.lease_is_still = true;
+    world.node_fails();
+    world.wait(5.0);
+    world.run();
+    assert_eq!(methods(&world), [FencerMethodType::Unpublish, FencerMethodType::NetworkFence], "{:#?}", world.log);
+    assert!(world.did("ask Fenced v1 round 2"), "{:#?}", world.log);
 }
