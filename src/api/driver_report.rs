@@ -54,6 +54,11 @@ pub struct DriverReportStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub capabilities: Vec<Capability>,
+    /// NetworkFenceClasses of the driver, by which csi-addons shuts addresses out of its storage.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub network_fence_classes: Vec<String>,
     /// Storage backends behind the driver: one, of the driver's name. Absent while nobody is asked about.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -252,11 +257,11 @@ impl DriverReport {
         all > status.unreachable.len()
     }
 
-    /// The strongest proof that method NetworkFence can give with this driver now. Carried out by csi-addons: whether the
-    /// driver answers its own socket is nothing to it.
-    pub fn network_fence_proof(&self) -> Proof {
-        let capabilities = self.status.as_ref().map(|status| status.capabilities.as_slice()).unwrap_or_default();
-        if capabilities.contains(&Capability::NetworkFence) { Proof::Acknowledged } else { Proof::None }
+    /// The strongest proof that method NetworkFence can give with this driver now, by the class of that name. Carried out by
+    /// csi-addons: whether the driver answers its own socket is nothing to it.
+    pub fn network_fence_proof(&self, class: &str) -> Proof {
+        let mut classes = self.status.iter().flat_map(|status| &status.network_fence_classes);
+        if classes.any(|known| known == class) { Proof::Acknowledged } else { Proof::None }
     }
 
     /// The strongest proof that method Unpublish can give with this driver now.

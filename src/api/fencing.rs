@@ -116,6 +116,11 @@ pub struct PlannedMethod {
 }
 
 impl PlannedMethod {
+    /// The NetworkFenceClass that it names; empty where it is another method.
+    pub fn class(&self) -> &str {
+        self.class_name.as_deref().unwrap_or_default()
+    }
+
     /// Who carries it out for a volume of that driver, by the name in a FenceRequest; `None` where that is no fencer.
     pub fn fencer<'a>(&'a self, driver: &'a str) -> Option<&'a str> {
         match self.type_ {

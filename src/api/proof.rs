@@ -44,7 +44,7 @@ impl Fencers<'_> {
             }
             let proof = match (method.type_, self.report) {
                 (FenceMethodType::Unpublish, Some(report)) => report.unpublish_proof(),
-                (FenceMethodType::NetworkFence, Some(report)) => report.network_fence_proof(),
+                (FenceMethodType::NetworkFence, Some(report)) => report.network_fence_proof(method.class()),
                 (FenceMethodType::Unpublish | FenceMethodType::NetworkFence, None) => Proof::None,
                 (FenceMethodType::Detach | FenceMethodType::External, _) => method.type_.best_proof(),
             };
@@ -87,6 +87,21 @@ mod tests {
         let mut report = DriverReport::new("d", Default::default());
         report.status = Some(serde_json::from_value(status).unwrap());
         report
+    }
+
+    #[test]
+    fn a_network_fence_needs_the_class_that_is_named() {
+        let mut report = report(&["NetworkFence"], "True");
+        report.status.as_mut().unwrap().network_fence_classes = vec!["file-fence".into()];
+        let none = BTreeSet::new();
+        let fencers = Fencers { driver: "d", report: Some(&report), silent: &none, missing: &none };
+        for (class, proof, lacking) in
+            [("file-fence", Proof::Acknowledged, "ProofUnreachable"), ("file-fnece", Proof::None, CLASS_NOT_FOUND)]
+        {
+            let type_ = FenceMethodType::NetworkFence;
+            let best = fencers.best_proof([PlannedMethod { type_, class_name: Some(class.into()), fencer_name: None }]);
+            assert_eq!((best.proof, best.lacking), (proof, lacking), "{class}");
+        }
     }
 
     #[test]

@@ -38,8 +38,8 @@ type Answer = Result<BTreeSet<Capability>, Failure>;
 struct Asked {
     /// The driver.
     answer: Answer,
-    /// Whether csi-addons can shut addresses out for it; `None` where that cannot be told now.
-    network_fence: Option<bool>,
+    /// By which classes csi-addons can shut addresses out for it; `None` where that cannot be told now.
+    classes: Option<Vec<String>>,
 }
 
 /// What others have to report.
@@ -113,10 +113,10 @@ pub async fn refresh(cx: &Context) -> Result<bool> {
 
 /// Asks the driver what it can do, and csi-addons what it can do for the driver.
 async fn ask(cx: &Context) -> Asked {
-    let network_fence = network_fence::is_available(cx).await.inspect_err(|error| {
+    let classes = network_fence::classes(cx).await.inspect_err(|error| {
         tracing::warn!(%error, driver = cx.name, "NetworkFenceClasses not read; what was known of them stays");
     });
-    Asked { answer: ask_driver(cx).await, network_fence: network_fence.ok() }
+    Asked { answer: ask_driver(cx).await, classes: classes.ok() }
 }
 
 async fn ask_driver(cx: &Context) -> Answer {
@@ -132,7 +132,7 @@ async fn write(cx: &Context, asked: &Asked, known: &Known) -> Result<()> {
         None => create(cx).await?,
     };
     let mut wanted = compute(report.status.clone().unwrap_or_default(), asked.answer.clone(), cx.clock.now());
-    tell_network_fence(&mut wanted, asked.network_fence);
+    tell_network_fence(&mut wanted, asked.classes.as_deref());
     if let Some(volumes) = &known.volumes {
         volumes.write(&mut wanted);
     }
@@ -185,13 +185,14 @@ pub fn compute(mut status: DriverReportStatus, answer: Answer, now: Now) -> Driv
 }
 
 /// It is csi-addons that shuts out: whether the driver answers us is nothing to it.
-fn tell_network_fence(status: &mut DriverReportStatus, can: Option<bool>) {
-    let Some(can) = can else { return };
+fn tell_network_fence(status: &mut DriverReportStatus, classes: Option<&[String]>) {
+    let Some(classes) = classes else { return };
     status.capabilities.retain(|it| *it != Capability::NetworkFence);
-    if can {
+    if !classes.is_empty() {
         status.capabilities.push(Capability::NetworkFence);
     }
     status.capabilities.sort();
+    status.network_fence_classes = classes.to_vec();
 }
 
 async fn create(cx: &Context) -> Result<DriverReport> {

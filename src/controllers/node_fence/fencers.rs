@@ -113,11 +113,11 @@ fn is_usable(seen: &Seen, row: &VolumeRow, method: &PlannedMethod, now: Now) -> 
     // A driver that is restarted has not given way: what was asked of it may be answered yet, or was not begun for its I/O.
     let is_waited_for =
         fencer.is_some_and(|fencer| is_open(seen, row, fencer) && !has_given_way(seen, row, fencer, now));
-    method.type_.best_proof() >= row.minimum && !is_refused && (is_waited_for || is_available(seen, row, method.type_))
+    method.type_.best_proof() >= row.minimum && !is_refused && (is_waited_for || is_available(seen, row, method))
 }
 
-fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
-    match method {
+fn is_available(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> bool {
+    match method.type_ {
         FenceMethodType::Unpublish => {
             let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
             report.is_some_and(|report| report.unpublish_proof() >= row.minimum.max(Proof::Acknowledged))
@@ -128,7 +128,7 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
         FenceMethodType::NetworkFence => {
             let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
             let minimum = row.minimum.max(Proof::Acknowledged);
-            is_of_node(seen) && report.is_some_and(|report| report.network_fence_proof() >= minimum)
+            is_of_node(seen) && report.is_some_and(|report| report.network_fence_proof(method.class()) >= minimum)
         }
         FenceMethodType::External => is_of_node(seen),
     }
@@ -280,11 +280,12 @@ fn unavailable_but_unpublish(
                        sake of volumes";
         return ("ProofTooWeak", message.into());
     }
-    if !listed.iter().any(|method| method.type_ == FenceMethodType::NetworkFence) {
+    let Some(network) = listed.iter().find(|method| method.type_ == FenceMethodType::NetworkFence) else {
         return ("ProofTooWeak", format!("no method of the policy can give driver {driver} proof {minimum:?}"));
-    }
+    };
     if seen.reports.contains_key(driver) {
-        let message = format!("csi-addons has no NetworkFenceClass for driver {driver}, or is not installed");
+        let class = network.class();
+        let message = format!("csi-addons has no NetworkFenceClass {class} of driver {driver}, or is not installed");
         return (CLASS_NOT_FOUND, message);
     }
     ("FencerMissing", format!("run bulkhead-csi-sidecar beside the controller of driver {driver}"))

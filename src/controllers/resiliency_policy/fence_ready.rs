@@ -70,7 +70,8 @@ fn lacks(method: &FenceMethod, driver: &str, facts: &Facts) -> Option<Lacks> {
     let fencers = fencers(driver, facts);
     let Some(absence) = fencers.absence(&method.clone().into()) else {
         let class = method.network_fence.as_ref().map(|settings| settings.class_name.as_str())?;
-        let is_unknown = facts.reports.get(driver).is_some_and(|report| report.network_fence_proof() == Proof::None);
+        let is_unknown =
+            facts.reports.get(driver).is_some_and(|report| report.network_fence_proof(class) == Proof::None);
         let remedy =
             format!("NetworkFenceClass {class}: make it, of driver {driver}, and install csi-addons if need be");
         return is_unknown.then_some((CLASS_NOT_FOUND, remedy));

@@ -6,6 +6,7 @@ pub mod decide;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ use super::{Context, status};
 
 /// How soon is looked again for what csi-addons does. It writes nothing that could be waited for but its result.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// Classes of the driver that are reported at most.
+const MOST_CLASSES: usize = 64;
 /// How long one pass waits for the end of a fence.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -58,14 +61,16 @@ pub async fn holds(cx: &Context, request: &Arc<FenceRequest>) -> Option<Result<(
     }
 }
 
-/// Whether csi-addons has a class for this driver.
-pub async fn is_available(cx: &Context) -> ApiResult<bool> {
-    match list::<NetworkFenceClass>(cx).await {
-        Ok(classes) => Ok(classes.iter().any(|class| class.spec.provisioner == cx.name)),
+/// The classes that csi-addons has for this driver, by name.
+pub async fn classes(cx: &Context) -> ApiResult<Vec<String>> {
+    let classes = match list::<NetworkFenceClass>(cx).await {
         // Not installed; or installed and we may not ask, which comes to the same.
-        Err(error) if error.is_not_found() || error.class() == ErrorClass::Forbidden => Ok(false),
-        Err(error) => Err(error),
-    }
+        Err(error) if error.is_not_found() || error.class() == ErrorClass::Forbidden => Vec::new(),
+        found => found?,
+    };
+    let ours = classes.iter().filter(|class| class.spec.provisioner == cx.name);
+    let names: BTreeSet<_> = ours.map(|class| class.name_any()).collect();
+    Ok(names.into_iter().take(MOST_CLASSES).collect())
 }
 
 /// Takes one step after the other, each on what the API server has now, until it is done or the time is up.

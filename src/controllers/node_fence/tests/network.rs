@@ -7,6 +7,7 @@ use std::sync::Arc;
 use kube::ResourceExt as _;
 use serde_json::json;
 
+use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::{Desired, FenceOutcome, FencerMethodType};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
@@ -21,9 +22,15 @@ fn shut_out_by_network(pods: &[(&str, &str)]) -> World {
     let fencing = json!({ "minimumProof": "Acknowledged", "methods": [method], "callTimeout": "5s" });
     let pods = pods.iter().map(|(name, volume)| pod(name, "n1", &[csi(volume)])).collect();
     let mut world = World::new(pods, &json!({ "fencing": fencing }));
-    world.seen.reports = reports([report(DRIVER, &["NetworkFence"])]);
+    world.seen.reports = reports([fencing_report(&["NetworkFence"])]);
     world.fencers.insert(DRIVER.into(), Fencer::Proves(Proof::Acknowledged));
     world
+}
+
+fn fencing_report(capabilities: &[&str]) -> DriverReport {
+    let mut report = report(DRIVER, capabilities);
+    report.status.as_mut().unwrap().network_fence_classes = vec!["file-fence".into()];
+    report
 }
 
 /// Everything has moved; then the Node is deleted.
@@ -141,7 +148,7 @@ fn the_next_method_comes_into_question_when_the_node_fails_too() {
     let fencing = json!({ "minimumProof": "Acknowledged", "methods": [{ "type": "Unpublish" }, network] });
     let spec = json!({ "fencing": fencing, "triggers": { "volumeTaints": ["VolumeNotUsable"] } });
     let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &spec);
-    world.seen.reports = reports([report(DRIVER, &["Unpublish", "ListPublishedNodes", "NetworkFence"])]);
+    world.seen.reports = reports([fencing_report(&["Unpublish", "ListPublishedNodes", "NetworkFence"])]);
     world.fencers.insert(DRIVER.into(), Fencer::Fails("Unavailable"));
     world.plan().evidence.iter_mut().for_each(|it| it.channel = Channel::Volume);
     world.plan().pods.iter_mut().for_each(|row| row.reason = VOLUME_TAINT.into());
@@ -161,4 +168,16 @@ fn the_next_method_comes_into_question_when_the_node_fails_too() {
     world.run();
     assert_eq!(methods(&world), [FencerMethodType::Unpublish, FencerMethodType::NetworkFence], "{:#?}", world.log);
     assert!(world.did("ask Fenced v1 round 2"), "{:#?}", world.log);
+}
+
+#[test]
+fn a_class_that_the_driver_does_not_have_is_told_and_not_tried() {
+    let mut world = shut_out_by_network(&[("pg", "v1")]);
+    let report = Arc::make_mut(world.seen.reports.get_mut(DRIVER).unwrap());
+    report.status.as_mut().unwrap().network_fence_classes = vec!["another".into()];
+    world.run();
+    assert!(world.seen.requests.is_empty(), "{:#?}", world.log);
+    let row = world.volume("v1");
+    assert_eq!(row.reason.as_deref(), Some("ClassNotFound"));
+    assert!(row.message.is_some_and(|message| message.contains("file-fence")));
 }
