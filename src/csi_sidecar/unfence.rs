@@ -11,6 +11,8 @@ use super::decide::{Call, Decision, Effect, Failure, GATHER, Seen, known, row, t
 pub const CSI_ADDONS_MISSING: &str = "CsiAddonsMissing";
 /// How soon is looked again whether whom a network fence shut out is let in.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How soon when what is waited for is told already: that may be a person, and each look lists fences and requests.
+const LOOK_LATER: Duration = Duration::from_secs(10);
 
 /// Nothing is sent any more. Access is given back by Kubernetes' own publish, so Unfenced confirms that no call of
 /// ours is under way.
@@ -52,9 +54,11 @@ fn still_shut_out(seen: &Seen, failure: &Failure) -> Decision {
         shut_out.extend(begun.first());
     }
     let told = shut_out.into_iter().map(|row| (row, told(row.clone(), failure.code, &failure.message)));
-    let news: Vec<_> = told.filter(|(row, told)| *row != told).map(|(_, told)| told).collect();
+    // What a storage says in its message may be another text each time.
+    let news: Vec<_> = told.filter(|(row, told)| row.reason != told.reason).map(|(_, told)| told).collect();
+    let wait = if news.is_empty() { LOOK_LATER } else { LOOK_AGAIN };
     let effects = if news.is_empty() { Vec::new() } else { vec![Effect::Answer(news)] };
-    Decision { effects, look_again: Some(LOOK_AGAIN), ..Decision::default() }
+    Decision { effects, look_again: Some(wait), ..Decision::default() }
 }
 
 #[cfg(test)]
@@ -109,9 +113,9 @@ mod tests {
         }
     }
 
-    fn forbidden() -> Option<Result<(), Failure>> {
+    fn failure() -> Failure {
         let message = "csi-addons: networkfences is forbidden".into();
-        Some(Err(Failure { code: "PermissionDenied", class: FailureClass::Stop, message }))
+        Failure { code: "PermissionDenied", class: FailureClass::Stop, message }
     }
 
     #[test]
@@ -125,14 +129,15 @@ mod tests {
         for method in ["Unpublish", "NetworkFence"] {
             let request = status::shutting_out(&turned_round(method), now());
             assert!(decide(&request, None).let_in, "{method}");
-            let waits = decide(&request, forbidden());
+            let waits = decide(&request, Some(Err(failure())));
             assert_eq!(answer(&waits), Some((FenceOutcome::Fenced, "PermissionDenied")), "{method}");
-            assert!(waits.look_again.is_some(), "{method}");
+            assert_eq!(waits.look_again, Some(LOOK_AGAIN), "{method}");
             let [Effect::Answer(rows)] = waits.effects.as_slice() else { panic!("{waits:?}") };
             let mut told = request.clone();
             told.status = Some(status::compute(&request, rows.clone(), now()));
             assert!(told.shuts_out(), "{method}");
-            assert_eq!(answer(&decide(&told, forbidden())), None, "{method}: told once");
+            let again = decide(&told, Some(Err(Failure { message: "in other words".into(), ..failure() })));
+            assert_eq!((answer(&again), again.look_again), (None, Some(LOOK_LATER)), "{method}: told once");
             let lifted = decide(&told, Some(Ok(())));
             assert_eq!(answer(&lifted), Some((FenceOutcome::Unfenced, "")), "{method}");
             let [Effect::Answer(rows)] = lifted.effects.as_slice() else { panic!("{lifted:?}") };

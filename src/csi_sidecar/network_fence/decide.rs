@@ -30,7 +30,7 @@ pub struct Seen {
     pub round: i32,
     /// All NetworkFences, whoever made them.
     pub fences: Vec<NetworkFence>,
-    /// All FenceRequests, as they were after the fences.
+    /// All FenceRequests, as they were after the fences; while a fence is made or looked at, its own.
     pub requests: Vec<Arc<FenceRequest>>,
     /// What addresses are whose, where somebody looked.
     pub around: Option<Around>,

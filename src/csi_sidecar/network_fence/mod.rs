@@ -15,7 +15,7 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use crate::api::fence_request::{FenceRequest, RequestedVolume};
+use crate::api::fence_request::{Desired, FenceRequest, RequestedVolume};
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
 use crate::error::{Error, ErrorClass, Result as ApiResult};
 use crate::runtime::store::ObjectKey;
@@ -26,8 +26,9 @@ use super::decide::{Failure, FailureClass};
 use super::unfence::CSI_ADDONS_MISSING;
 use super::{Context, status};
 
-/// How soon is looked again for what csi-addons does. It writes nothing that could be waited for but its result.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How soon is looked again for what csi-addons does, first and at last. It writes nothing that could be waited for but its
+/// result; and every look is a list.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 /// Classes of the driver that are reported at most.
 const MOST_CLASSES: usize = 64;
 /// How long one pass waits for the end of a fence.
@@ -83,6 +84,7 @@ async fn advance(
     timeout: Duration,
 ) -> Result<(), Failure> {
     let until = Instant::now() + timeout;
+    let (mut pause, longest) = LOOK_AGAIN;
     loop {
         let mut seen = observe(cx, request, class, round).await.map_err(unavailable)?;
         let mut step = next(&seen);
@@ -101,10 +103,11 @@ async fn advance(
                 Err(error) => return Err(unavailable(error)),
             },
         };
-        if Instant::now() + LOOK_AGAIN >= until {
+        if Instant::now() + pause >= until {
             return Err(waits_for);
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(pause).await;
+        pause = longest.min(pause * 2);
     }
 }
 
@@ -127,7 +130,14 @@ async fn write(cx: &Context, seen: &Seen, step: Step) -> ApiResult<()> {
 async fn observe(cx: &Context, request: &Arc<FenceRequest>, class: &str, round: i32) -> ApiResult<Seen> {
     // One after the other: a fence whose request is not in the later list is of nobody any more.
     let fences = list(cx).await?;
-    let requests = list::<FenceRequest>(cx).await?;
+    let requests: Vec<FenceRequest> = match request.spec.desired {
+        Desired::Fenced => {
+            let api: Api<FenceRequest> = Api::all(cx.clients.reads.clone());
+            api.get_opt(&request.name_any()).await?.into_iter().collect()
+        }
+        // Others may want out whom this one lets in.
+        Desired::Unfenced => list::<FenceRequest>(cx).await?,
+    };
     Ok(Seen {
         request: request.clone(),
         driver: cx.name.clone(),
