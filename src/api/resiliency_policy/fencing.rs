@@ -14,6 +14,7 @@ use crate::api::time::Duration;
 #[x_kube(validation = Rule::new("!has(self.drivers) || has(self.acknowledgeRisk) || self.drivers.all(d, !has(d.minimumProof) || d.minimumProof != 'None')").message("minimumProof None lets two nodes write one volume; set acknowledgeRisk: DoubleWriters to accept that").field_path(".drivers"))]
 #[x_kube(validation = Rule::new("!has(self.minimumProof) || !has(self.methods) || (self.minimumProof == 'PowerOff' ? self.methods.exists(m, m.type == 'External') : (self.minimumProof == 'Verified' ? self.methods.exists(m, m.type in ['Unpublish', 'External']) : true))").message("minimumProof cannot be reached by any listed method: Verified needs Unpublish or External; PowerOff needs External").field_path(".methods"))]
 #[x_kube(validation = Rule::new("!has(self.drivers) || !has(self.minimumProof) || !has(self.methods) || self.drivers.all(d, has(d.minimumProof) ? has(d.methods) || (d.minimumProof == 'PowerOff' ? self.methods.exists(m, m.type == 'External') : (d.minimumProof == 'Verified' ? self.methods.exists(m, m.type in ['Unpublish', 'External']) : true)) : !has(d.methods) || (self.minimumProof == 'PowerOff' ? d.methods.exists(m, m.type == 'External') : (self.minimumProof == 'Verified' ? d.methods.exists(m, m.type in ['Unpublish', 'External']) : true)))").message("minimumProof cannot be reached by any listed method: Verified needs Unpublish or External; PowerOff needs External").field_path(".drivers"))]
+#[x_kube(validation = Rule::new("!has(self.methods) || size(self.methods.filter(m, m.type == 'NetworkFence')) <= 1").message("methods may list NetworkFence once: what is answered names the method, not the class").field_path(".methods"))]
 pub struct Fencing {
     /// Weakest proof at which a pod may be released: None < Acknowledged < Verified <
     /// PowerOff.
@@ -81,6 +82,7 @@ impl Default for Fencing {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.minimumProof) || has(self.methods)").message("set minimumProof or methods; an empty override does nothing"))]
 #[x_kube(validation = Rule::new("!has(self.minimumProof) || !has(self.methods) || (self.minimumProof == 'PowerOff' ? self.methods.exists(m, m.type == 'External') : (self.minimumProof == 'Verified' ? self.methods.exists(m, m.type in ['Unpublish', 'External']) : true))").message("minimumProof cannot be reached by any listed method: Verified needs Unpublish or External; PowerOff needs External"))]
+#[x_kube(validation = Rule::new("!has(self.methods) || size(self.methods.filter(m, m.type == 'NetworkFence')) <= 1").message("methods may list NetworkFence once: what is answered names the method, not the class"))]
 pub struct DriverFencing {
     /// CSI driver name.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$"))]

@@ -188,14 +188,22 @@ fn backoff(round: i32) -> Duration {
     Duration::from_secs(1 << exponent).min(Duration::from_secs(60))
 }
 
+/// What a fencer is asked for, each type once: its answers name the type.
 fn methods(seen: &Seen, row: &VolumeRow, fencer: &str) -> Vec<FencerMethod> {
-    fencers::to_request(seen, row, fencer).filter_map(|method| FencerMethod::try_from(method).ok()).collect()
+    let mut methods: Vec<FencerMethod> = Vec::new();
+    for method in fencers::to_request(seen, row, fencer).filter_map(|method| FencerMethod::try_from(method).ok()) {
+        if !methods.iter().any(|known| known.type_ == method.type_) {
+            methods.push(method);
+        }
+    }
+    methods
 }
 
 /// Methods that have come into question since a row was asked for: an incident of some volumes has become one of the node.
 /// What was asked for stays in the list.
 fn further_methods(seen: &Seen, row: &VolumeRow, fencer: &str, asked: &RequestedVolume) -> Vec<FencerMethod> {
-    methods(seen, row, fencer).into_iter().filter(|method| !asked.methods.contains(method)).collect()
+    let is_asked = |method: &FencerMethod| asked.methods.iter().any(|known| known.type_ == method.type_);
+    methods(seen, row, fencer).into_iter().filter(|method| !is_asked(method)).collect()
 }
 
 fn requested(seen: &Seen, row: &VolumeRow, fencer: &str, round: i32) -> Option<RequestedVolume> {

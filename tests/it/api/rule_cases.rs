@@ -28,6 +28,7 @@ const RISK: &str =
     "minimumProof None lets two nodes write one volume; set acknowledgeRisk: DoubleWriters to accept that";
 const UNREACHABLE: &str = "minimumProof cannot be reached by any listed method: Verified needs Unpublish or External; \
                            PowerOff needs External";
+const TWO_NETWORKS: &str = "methods may list NetworkFence once: what is answered names the method, not the class";
 const NEVER: &str = "no node could ever be declared failed: add Kubelet to decisiveChannels, or list a taint that somebody \
                      other than the node lifecycle controller sets";
 pub const LABELS: &str = "values is required for In and NotIn and must be empty for Exists and DoesNotExist";
@@ -40,6 +41,11 @@ pub fn cases() -> Vec<Case> {
     let of_failover = [policy(), node_fence(), fence_request()];
     let of_volumes = [node_volume_report(), driver_report(), volume_health(), volume_health_policy()];
     of_failover.into_iter().chain(of_volumes).chain([shared_volume_rules::cases()]).flatten().collect()
+}
+
+fn two_networks() -> Value {
+    let network = |class: &str| json!({"type": "NetworkFence", "networkFence": {"className": class}});
+    json!([{"type": "Unpublish"}, network("a"), network("b")])
 }
 
 fn policy() -> Vec<Case> {
@@ -155,6 +161,13 @@ fn policy() -> Vec<Case> {
             "external must be set exactly when type is External",
             "/spec/fencing/drivers",
             json!([{"name": "a", "methods": [{"type": "External"}]}]),
+        ),
+        create("spec.fencing.methods", TWO_NETWORKS, vec![("/spec/fencing/methods", two_networks())]),
+        one(
+            "spec.fencing.drivers[0]",
+            TWO_NETWORKS,
+            "/spec/fencing/drivers",
+            json!([{"name": "a", "minimumProof": "Acknowledged", "methods": two_networks()}]),
         ),
         one(
             "spec.fencing.drivers[0]",

@@ -181,3 +181,18 @@ fn a_class_that_the_driver_does_not_have_is_told_and_not_tried() {
     assert_eq!(row.reason.as_deref(), Some("ClassNotFound"));
     assert!(row.message.is_some_and(|message| message.contains("file-fence")));
 }
+
+/// An answer names its method and not the class; and a request has room for each method once.
+#[test]
+fn a_fencer_is_asked_for_each_method_once() {
+    let network = |class: &str| json!({ "type": "NetworkFence", "networkFence": { "className": class } });
+    let unpublish = json!({ "type": "Unpublish" });
+    let methods = json!([unpublish, network("file-fence"), network("another"), unpublish]);
+    let fencing = json!({ "minimumProof": "Acknowledged", "methods": methods });
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({ "fencing": fencing }));
+    world.seen.reports = reports([fencing_report(&["Unpublish", "NetworkFence"])]);
+    world.run();
+    let volume = world.seen.requests.iter().flat_map(|request| &request.spec.volumes).next().unwrap();
+    let asked: Vec<_> = volume.methods.iter().map(|method| (method.type_, method.class_name.as_deref())).collect();
+    assert_eq!(asked, [(FencerMethodType::Unpublish, None), (FencerMethodType::NetworkFence, Some("file-fence"))]);
+}
