@@ -125,7 +125,7 @@ pub async fn run(cx: Context, health: &Health, cancel: CancellationToken) {
 async fn drain(calls: &TaskTracker, until: tokio::time::Instant) {
     calls.close();
     if tokio::time::timeout_at(until, calls.wait()).await.is_err() {
-        tracing::warn!(calls = calls.len(), "ControllerUnpublishVolume calls are still under way at shutdown");
+        tracing::warn!(calls = calls.len(), "calls of the driver or of csi-addons are still under way at shutdown");
     }
 }
 

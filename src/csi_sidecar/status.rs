@@ -83,7 +83,14 @@ fn reason_of(row: &FenceResult) -> &'static str {
         Some("Unimplemented") => "Unimplemented",
         Some("PermissionDenied" | "Unauthenticated") => "NotPermitted",
         Some("DeadlineExceeded" | "NetworkFencing") => "Timeout",
-        Some("ClassNotFound" | CSI_ADDONS_MISSING) => "ClassNotFound",
+        Some("ClassNotFound" | "ClassOfAnotherDriver" | CSI_ADDONS_MISSING) => "ClassNotFound",
+        Some("AddressClaimed") => "AddressClaimed",
+        Some("AddressesUnknown" | "AddressUnusable" | "ClientsUnknown" | "ClientsElsewhere" | "IdentityAmbiguous") => {
+            "AddressesUnknown"
+        }
+        Some("NetworkFenceFailed" | "NetworkFenceLifted" | "NetworkFenceChanged" | "BeingUnfenced") => {
+            "NetworkFenceFailed"
+        }
         Some("Unavailable" | "Cancelled") => "DriverUnavailable",
         _ => "ProofTooWeak",
     }

@@ -403,10 +403,16 @@ fn the_conditions_say_what_the_rows_say() {
     let fenced =
         FenceResult { proof: Proof::Verified, reason: Some("NotPublished".into()), ..row(FenceOutcome::Fenced, 1) };
     let unimplemented = FenceResult { reason: Some("Unimplemented".into()), ..row(FenceOutcome::Failed, 1) };
+    let failed = |reason: &str| FenceResult { reason: Some(reason.into()), ..row(FenceOutcome::Failed, 1) };
     for (row, expected) in [
         (fenced, ("True", "Fenced", "1/1")),
         (row(FenceOutcome::Started, 1), ("False", "Fencing", "0/1")),
         (unimplemented, ("False", "Unimplemented", "0/1")),
+        (failed("StillPublished"), ("False", "ProofTooWeak", "0/1")),
+        (failed("AddressClaimed"), ("False", "AddressClaimed", "0/1")),
+        (failed("ClientsUnknown"), ("False", "AddressesUnknown", "0/1")),
+        (failed("NetworkFenceFailed"), ("False", "NetworkFenceFailed", "0/1")),
+        (failed("ClassOfAnotherDriver"), ("False", "ClassNotFound", "0/1")),
     ] {
         let (status, reason, progress) = ready(&Case { row: Some(row), ..Case::new() });
         assert_eq!((status.as_str(), reason.as_str(), progress.as_str()), expected);

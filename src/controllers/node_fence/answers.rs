@@ -69,6 +69,11 @@ fn worth(seen: &Seen, row: &VolumeRow, answer: &Answer, now: Now) -> Worth {
         let held = is_last && answer.request.spec.desired == Desired::Fenced && is_still_off(seen, asked.at);
         return if held || mutants::is_on(Mutant::PowerBelieved) { Worth::Proof } else { Worth::OfAnotherRound };
     }
+    // Whoever is let in again may be in already, whatever the row says until that is told.
+    let by_network = result.method.map(FenceMethodType::from) == Some(FenceMethodType::NetworkFence);
+    if by_network && answer.request.spec.desired != Desired::Fenced {
+        return Worth::OfAnotherRound;
+    }
     // A machine that slept does not know it by its monotonic clock. A wall clock that was set back proves nothing.
     let by_wall = now.wall.signed_duration_since(asked.wall).to_std().unwrap_or_default();
     let passed = now.mono.saturating_duration_since(asked.at).max(by_wall);

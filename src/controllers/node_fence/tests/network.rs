@@ -14,6 +14,7 @@ use crate::api::names;
 use crate::api::node_fence::{Channel, Phase, VOLUME_TAINT, VolumeStatusState};
 use crate::controllers::testing::*;
 
+use super::super::rows::Rows;
 use super::world::{Fencer, World};
 
 /// A failed node with these pods, each with a volume of its own, whose storage shuts it out by its addresses.
@@ -195,4 +196,15 @@ fn a_fencer_is_asked_for_each_method_once() {
     let volume = world.seen.requests.iter().flat_map(|request| &request.spec.volumes).next().unwrap();
     let asked: Vec<_> = volume.methods.iter().map(|method| (method.type_, method.class_name.as_deref())).collect();
     assert_eq!(asked, [(FencerMethodType::Unpublish, None), (FencerMethodType::NetworkFence, Some("file-fence"))]);
+}
+
+/// Its row says Fenced until all of it is lifted.
+#[test]
+fn a_fence_that_is_being_lifted_is_no_proof() {
+    let mut world = shut_out_by_network(&[("pg", "v1")]);
+    world.run();
+    let is_fresh = |world: &World| Rows::advance(&world.seen, world.now).volume("v1").is_some_and(|row| row.fresh);
+    assert!(is_fresh(&world), "{:#?}", world.log);
+    Arc::make_mut(&mut world.seen.requests[0]).spec.desired = Desired::Unfenced;
+    assert!(!is_fresh(&world));
 }
