@@ -2,7 +2,7 @@
 //! one that was: so each is used once. Its deletion lifts nothing, and what one object lifts is lifted for all: so who
 //! lifts first says so, and then looks whether somebody else wants the address out (docs/adr/0027).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kube::ResourceExt as _;
@@ -10,7 +10,7 @@ use kube::api::ObjectMeta;
 
 use super::super::decide::{Failure, FailureClass};
 use crate::api::cidr::Cidr;
-use crate::api::fence_request::{Desired, FenceRequest, FencerMethodType};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FencerMethodType};
 use crate::api::names::{
     self, ANNOUNCED_ANNOTATION, EPISODE_LABEL, FENCE_OPEN_FINALIZER, FENCE_REQUEST_LABEL, UNFENCING_LABEL,
 };
@@ -106,18 +106,28 @@ pub fn fence(seen: &Seen) -> Step {
     }
 }
 
-/// Whether what was proved holds: an object of this episode says that it is fenced, and nobody lets its addresses in.
+/// Whether what was proved holds: for each class an object of this episode says that it is fenced, and nobody lets its
+/// addresses in.
 pub fn holds(seen: &Seen) -> Result<(), Failure> {
     let episode = seen.request.spec.episode.to_string();
-    let is_of_now = |fence: &&NetworkFence| fence.labels().get(EPISODE_LABEL) == Some(&episode) && is_as_made(fence);
-    let mut own = seen.own().filter(is_of_now).filter(|fence| fence.is_wanted() && !was_announced(fence));
-    let Some(ours) = own.find(|fence| fence.is_fenced()) else {
-        return Err(stop("NetworkFenceLifted", "no NetworkFence of ours holds any more: another one is made".into()));
-    };
-    match seen.lifted_by(&addresses::of(ours)) {
-        Some(rival) => Err(stop("NetworkFenceLifted", being_lifted(rival).message)),
-        None => Ok(()),
+    for class in seen.classes_that_hold() {
+        let holds = |fence: &&NetworkFence| {
+            fence.spec.network_fence_class_name.as_deref() == Some(class)
+                && fence.labels().get(EPISODE_LABEL) == Some(&episode)
+                && is_as_made(fence)
+                && fence.is_wanted()
+                && fence.is_fenced()
+                && !was_announced(fence)
+        };
+        let Some(ours) = seen.own().find(holds) else {
+            let message = format!("no NetworkFence of ours of class {class} holds any more: another one is made");
+            return Err(stop("NetworkFenceLifted", message));
+        };
+        if let Some(rival) = seen.lifted_by(&addresses::of(ours)) {
+            return Err(stop("NetworkFenceLifted", being_lifted(rival).message));
+        }
     }
+    Ok(())
 }
 
 /// The next step to let the node in again.
@@ -150,7 +160,7 @@ fn lift(seen: &Seen, fence: &NetworkFence) -> Step {
         (Some(_), true) => Step::Replace(Box::new(labelled(fence, false))),
         (Some(who), false) => Step::Wait(wait("AddressShared", format!("{who} wants the same addresses out"))),
         (None, false) => Step::Replace(Box::new(labelled(fence, true))),
-        (None, true) => announced(seen, fence).unwrap_or_else(|| {
+        (None, true) => warn(seen, fence).unwrap_or_else(|| {
             let mut next = fence.clone();
             next.spec.fence_state = FenceState::Unfenced;
             next.status = None;
@@ -159,13 +169,13 @@ fn lift(seen: &Seen, fence: &NetworkFence) -> Step {
     }
 }
 
-/// What is lifted for one is lifted for all: the fences of other requests, which want nobody out any more, are told first. So
+/// What is lifted for one is lifted for all: the fences of other requests, which want nobody out any more, are marked first. So
 /// none of them is taken for one that holds, should its request want the node out again.
-fn announced(seen: &Seen, fence: &NetworkFence) -> Option<Step> {
+fn warn(seen: &Seen, fence: &NetworkFence) -> Option<Step> {
     let lifted = addresses::of(fence);
     let mut others = seen.fences.iter().filter(|it| !seen.is_own(it) && it.is_wanted() && !was_announced(it));
     let other = others.find(|it| seen.is_turned_round(it) && addresses::overlap(&addresses::of(it), &lifted))?;
-    Some(Step::Replace(Box::new(labelled(other, true))))
+    Some(Step::Replace(Box::new(spent(other))))
 }
 
 /// Somebody deleted it, which lifts nothing; csi-addons does nothing more with it. Another object lifts what it fenced.
@@ -179,7 +189,7 @@ fn lift_deleted(seen: &Seen, fence: &NetworkFence) -> Step {
         Some(other) => Step::Wait(lifting(other)),
         None => match seen.wanted_by(fence) {
             Some(who) => Step::Wait(wait("AddressShared", format!("{who} wants the same addresses out"))),
-            None => announced(seen, fence).unwrap_or_else(|| {
+            None => warn(seen, fence).unwrap_or_else(|| {
                 let spec = NetworkFenceSpec { fence_state: FenceState::Unfenced, ..fence.spec.clone() };
                 let mut next = NetworkFence::new(&name, spec);
                 next.metadata.labels.clone_from(&fence.metadata.labels);
@@ -320,6 +330,17 @@ impl Seen {
     /// The request as the API server has it.
     pub(super) fn live(&self) -> Option<&Arc<FenceRequest>> {
         self.requests.iter().find(|request| request.metadata.uid.as_deref() == Some(self.uid()))
+    }
+
+    /// The classes of the rows that were answered Fenced by method NetworkFence.
+    fn classes_that_hold(&self) -> BTreeSet<&str> {
+        let rows = self.request.status.iter().flat_map(|status| &status.volumes);
+        let fenced =
+            rows.filter(|row| row.result == FenceOutcome::Fenced && row.method == Some(FencerMethodType::NetworkFence));
+        let fenced: BTreeSet<_> = fenced.map(|row| (row.episode, row.name.as_str())).collect();
+        let volumes = self.request.spec.volumes.iter();
+        let volumes = volumes.filter(|volume| fenced.contains(&(volume.episode, volume.name.as_str())));
+        volumes.flat_map(|volume| &volume.methods).filter_map(|method| method.class_name.as_deref()).collect()
     }
 
     /// Those of this request.

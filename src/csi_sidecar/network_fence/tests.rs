@@ -28,10 +28,16 @@ fn request(uid: &str, node: &str, desired: &str, addresses: &[&str]) -> FenceReq
                 "minimumProof": "Acknowledged", "methods": [{ "type": "NetworkFence", "className": CLASS }],
             }],
         },
-        "status": { "conditions": [{
-            "type": SHUT_OUT, "status": "True", "reason": "NetworkFence", "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }] },
+        "status": {
+            "conditions": [{
+                "type": SHUT_OUT, "status": "True", "reason": "NetworkFence", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+            "volumes": [{
+                "episode": 1, "name": "v", "round": 1, "result": "Fenced", "proof": "Acknowledged",
+                "method": "NetworkFence", "startedAt": "2026-01-01T00:00:00Z",
+            }],
+        },
     }))
     .unwrap();
     request.metadata.resource_version = Some("1".into());
@@ -344,6 +350,7 @@ fn who_lifts_an_address_is_waited_for() {
     let mut world = World::new("Fenced");
     world.0.fences = vec![foreign("Unfenced", "10.0.0.2/32"), foreign("Fenced", "10.0.0.1/32")];
     world.made();
+    assert_eq!(holds(&world.0).map_err(|failure| failure.code), Err("NetworkFenceLifted"), "ours is gone");
 }
 
 /// A fence of the request that holds.
@@ -451,10 +458,12 @@ fn two_drivers_that_both_let_a_node_in_do_not_wait_for_each_other() {
         assert_eq!(announced.metadata.name, holding().metadata.name);
         world.0.fences[0] = ours.clone();
         let Step::Replace(next) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
-        // Theirs is told first, unless nobody is left who could take it for one that holds.
+        // Theirs is marked first, unless nobody is left who could take it for one that holds.
         assert_eq!(next.metadata.name.as_deref() == Some("theirs"), tells);
         if tells {
-            assert!(next.metadata.labels.as_ref().unwrap().contains_key(names::UNFENCING_LABEL));
+            assert!(next.metadata.annotations.as_ref().unwrap().contains_key(names::ANNOUNCED_ANNOTATION));
+            // It holds up nobody, though its sidecar may be away for long.
+            assert!(!next.metadata.labels.as_ref().unwrap().contains_key(names::UNFENCING_LABEL));
             world.0.fences[1] = *next;
             let Step::Replace(next) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
             assert_eq!(next.spec.fence_state, FenceState::Unfenced);
