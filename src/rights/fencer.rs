@@ -51,7 +51,10 @@ pub(super) const ROLES: &[Role] = &[
                 "networkfences",
                 &[
                     (&["list"], "method NetworkFence: whom a fence of its own shuts out, and who else wants that"),
-                    (&["create", "update", "delete"], "its own; these verbs cannot be limited by name"),
+                    (
+                        &["create", "update", "delete"],
+                        "its own, and a mark on those of other drivers; these verbs cannot be limited by name",
+                    ),
                 ],
             ),
             Rule::new("csiaddons.openshift.io", "networkfenceclasses", &[(&["get", "list"], "whether there is one for the driver")]),
