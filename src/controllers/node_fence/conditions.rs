@@ -253,7 +253,8 @@ fn awaits_machine(seen: &Seen) -> Option<(String, String)> {
     seen.requests.iter().find(|request| requests::keeps_shut_out(seen, request))?;
     let node = seen.fence.metadata.name.as_deref().unwrap_or_default();
     let message = format!(
-        "Node {node} was deleted, and its machine may write on: its addresses stay shut out until it comes back rebooted. Is it          off, or gone: kubectl annotate nodefence {node} {}={}",
+        "Node {node} was deleted, and its machine may write on: its addresses stay shut out until it comes back rebooted. \
+         Is it off, or gone: kubectl annotate nodefence {node} {}={}",
         names::MACHINE_OFF_ANNOTATION,
         seen.fence.spec.episode,
     );
