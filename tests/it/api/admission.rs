@@ -125,7 +125,8 @@ pub async fn only_the_controller_plans(world: &World) -> Outcome {
 pub async fn what_is_planned_and_asked_for_is_frozen(world: &World) -> Outcome {
     let (pod, volume) = ("a planned pod cannot be changed", "a planned volume cannot be changed");
     let (carried, asked) = ("carried over from an earlier episode cannot be changed", "only its round can rise");
-    let refusals: [(&str, &str, Changes); 8] = [
+    let (network, unpublish) = (json!({"type": "NetworkFence", "className": "c"}), json!({"type": "Unpublish"}));
+    let refusals: [(&str, &str, Changes); 9] = [
         ("NodeFence", pod, vec![("/spec/plan/pods/0/action", json!("Keep"))]),
         ("NodeFence", volume, vec![("/spec/plan/volumes/0/minimumProof", json!("None"))]),
         ("NodeFence", volume, vec![("/spec/plan/volumes/1/nodeID", Value::Null)]),
@@ -137,6 +138,7 @@ pub async fn what_is_planned_and_asked_for_is_frozen(world: &World) -> Outcome {
         ("FenceRequest", asked, vec![("/spec/volumes/1/round", json!(2))]),
         ("FenceRequest", asked, vec![("/spec/volumes/0/volumeHandle", json!("vol-1"))]),
         ("FenceRequest", asked, vec![("/spec/volumes/0/attachmentUID", Value::Null)]),
+        ("FenceRequest", asked, vec![("/spec/volumes/0/methods", json!([network]))]),
         ("FenceRequest", asked, vec![("/spec/episode", json!(3)), ("/spec/volumes/1", Value::Null)]),
     ];
     let dry = PostParams { dry_run: true, ..PostParams::default() };
@@ -150,7 +152,7 @@ pub async fn what_is_planned_and_asked_for_is_frozen(world: &World) -> Outcome {
         }
         let risen: Changes = match kind {
             "NodeFence" => vec![("/spec/plan/digest", json!("sha256:00000000"))],
-            _ => vec![("/spec/volumes/0/round", json!(7))],
+            _ => vec![("/spec/volumes/0/round", json!(7)), ("/spec/volumes/0/methods", json!([unpublish, network]))],
         };
         api.replace("rows", &dry, &dynamic(&changed(&stored, "rows", &risen)?)?).await?;
     }
