@@ -1,7 +1,7 @@
 //! What this process remembers of a request: its calls. Pure, so that the simulator runs the same code. Lost on a
 //! restart, and then sent again: they are idempotent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use crate::api::fence_request::{FenceOutcome, FenceResult, RequestedVolume};
@@ -15,6 +15,8 @@ pub struct Memory {
     pub calls: BTreeMap<RowKey, Call>,
     /// When a network fence that was proved was looked at last.
     pub looked: Option<Instant>,
+    /// The fences of others that were there by the same addresses, by uid.
+    pub others: BTreeSet<String>,
 }
 
 impl Memory {

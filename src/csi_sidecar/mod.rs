@@ -149,9 +149,14 @@ impl Sidecar {
                 decision = decide::decide(&seen, self.cx.clock.now());
             }
             if decision.look {
-                seen.holds = network_fence::holds(&self.cx, &request).await;
+                let before = lock(&memory).others.clone();
+                let looked = network_fence::look(&self.cx, &request, &before).await;
                 let now = self.cx.clock.now();
                 lock(&memory).looked = Some(now.mono);
+                if let Some(looked) = looked {
+                    lock(&memory).others = looked.others;
+                    seen.holds = Some(looked.holds);
+                }
                 seen.looked = Some(now.mono);
                 decision = decide::decide(&seen, now);
             }

@@ -18,6 +18,9 @@ use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
 
 use super::addresses::{self, Around};
 
+/// Reason of a row whose fence does not hold any more.
+pub const LIFTED: &str = "NetworkFenceLifted";
+
 /// What a step is decided on.
 pub struct Seen {
     /// What is asked.
@@ -106,10 +109,13 @@ pub fn fence(seen: &Seen) -> Step {
     }
 }
 
-/// Whether what was proved holds: for each class an object of this episode says that it is fenced, and nobody lets its
-/// addresses in.
-pub fn holds(seen: &Seen) -> Result<(), Failure> {
+/// Looks whether what was proved holds: for each class an object of this episode says that it is fenced, and nobody lets its
+/// addresses in, or has. `before` are the fences of others that were there at the last look: one that is gone may have been
+/// lifted first. What may have been lifted is marked, or it would be believed when that other object is gone.
+pub fn holds(seen: &Seen, before: &BTreeSet<String>) -> Step {
     let episode = seen.request.spec.episode.to_string();
+    let is_there = |uid: &String| seen.fences.iter().any(|fence| fence.metadata.uid.as_ref() == Some(uid));
+    let is_one_gone = !before.iter().all(is_there);
     for class in seen.classes_that_hold() {
         let holds = |fence: &&NetworkFence| {
             fence.spec.network_fence_class_name.as_deref() == Some(class)
@@ -121,13 +127,21 @@ pub fn holds(seen: &Seen) -> Result<(), Failure> {
         };
         let Some(ours) = seen.own().find(holds) else {
             let message = format!("no NetworkFence of ours of class {class} holds any more: another one is made");
-            return Err(stop("NetworkFenceLifted", message));
+            return Step::Stop(stop(LIFTED, message));
         };
-        if let Some(rival) = seen.lifted_by(&addresses::of(ours)) {
-            return Err(stop("NetworkFenceLifted", being_lifted(rival).message));
+        if is_one_gone || seen.lifted_by(&addresses::of(ours)).is_some() {
+            return Step::Replace(Box::new(spent(ours)));
         }
     }
-    Ok(())
+    Step::Done
+}
+
+/// The fences of others that have an address in common with one of ours, by uid.
+pub fn others(seen: &Seen) -> BTreeSet<String> {
+    let ours: Vec<_> = seen.own().flat_map(addresses::of).collect();
+    let others = seen.fences.iter().filter(|fence| !seen.is_own(fence));
+    let near = others.filter(|fence| addresses::overlap(&addresses::of(fence), &ours));
+    near.filter_map(|fence| fence.metadata.uid.clone()).collect()
 }
 
 /// The next step to let the node in again.

@@ -29,6 +29,8 @@ use super::{Context, status};
 /// How soon is looked again for what csi-addons does, first and at last. It writes nothing that could be waited for but its
 /// result; and every look is a list.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
+/// Fences of one request that are marked in one look at most.
+const MARKS: usize = 8;
 /// Classes of the driver that are reported at most.
 const MOST_CLASSES: usize = 64;
 /// How long one pass waits for the end of a fence.
@@ -51,15 +53,38 @@ pub async fn give_back(cx: &Context, request: &Arc<FenceRequest>) -> Result<(), 
     advance(cx, request, "", 0, decide::give_back, PATIENCE).await
 }
 
-/// Whether a fence that was proved still holds; `None` where that cannot be told now.
-pub async fn holds(cx: &Context, request: &Arc<FenceRequest>) -> Option<Result<(), Failure>> {
-    match observe(cx, request, "", 0).await {
-        Ok(seen) => Some(decide::holds(&seen)),
-        Err(error) => {
-            tracing::warn!(%error, node = request.spec.node_name, "NetworkFences not read; they are looked at again");
-            None
-        }
+/// What a look at a fence that was proved has shown.
+pub struct Looked {
+    /// Whether it holds.
+    pub holds: Result<(), Failure>,
+    /// The fences of others by the same addresses, by uid.
+    pub others: BTreeSet<String>,
+}
+
+/// Looks whether a fence that was proved still holds; `None` where that cannot be told now. `before` are the others of the look
+/// before.
+pub async fn look(cx: &Context, request: &Arc<FenceRequest>, before: &BTreeSet<String>) -> Option<Looked> {
+    let looked = look_at(cx, request, before).await;
+    looked.unwrap_or_else(|error| {
+        tracing::warn!(%error, node = request.spec.node_name, "NetworkFences not read; they are looked at again");
+        None
+    })
+}
+
+async fn look_at(cx: &Context, request: &Arc<FenceRequest>, before: &BTreeSet<String>) -> ApiResult<Option<Looked>> {
+    for _ in 0..MARKS {
+        let seen = observe(cx, request, "", 0).await?;
+        let holds = match decide::holds(&seen, before) {
+            Step::Done => Ok(()),
+            Step::Stop(failure) => Err(failure),
+            step => match write(cx, &seen, step).await {
+                Err(error) if !error.is_conflict() && !error.is_not_found() => return Err(error),
+                _ => continue,
+            },
+        };
+        return Ok(Some(Looked { holds, others: decide::others(&seen) }));
     }
+    Ok(None)
 }
 
 /// The classes that csi-addons has for this driver, by name.
