@@ -35,6 +35,8 @@ pub struct Plan {
 
 /// The most entries of `spec.plan.evidence`.
 pub const EVIDENCE_MAX: usize = 8;
+/// The most that volumes and paths may fill: the rest is kept for the node, which may fail meanwhile.
+pub const EVIDENCE_OF_STORAGE_MAX: usize = EVIDENCE_MAX - 2;
 
 /// Reason of a pod that is released because its node has failed.
 pub const NODE_FAILURE: &str = "NodeFailure";
@@ -69,6 +71,12 @@ impl Plan {
     /// Whether it is about a node that has failed as a whole.
     pub fn is_of_node(&self) -> bool {
         !self.is_by_volume() && !self.is_by_path()
+    }
+
+    /// Whether pods were moved for their storage first, while the node was well; it may have failed since.
+    pub fn began_on_a_well_node(&self) -> bool {
+        let for_storage = |pod: &PlannedPod| matches!(pod.reason.as_str(), VOLUME_TAINT | STORAGE_PATH_LOSS);
+        self.evidence.iter().any(|it| it.channel == Channel::Volume) || self.pods.iter().any(for_storage)
     }
 
     fn is_only(&self, channel: Channel, reason: &str) -> bool {

@@ -127,6 +127,7 @@ impl Incident {
         let fence = live.fence.filter(|fence| identity(fence) == identity(&seen.fence));
         let fence = fence.unwrap_or_else(|| seen.fence.clone());
         self.see(live.node.as_deref(), &fence, now);
+        self.begin_anew_with_evidence(&fence);
         Seen {
             fence,
             node: live.node,
@@ -221,10 +222,14 @@ impl Incident {
             let confirmed = self.confirmed;
             *self = Self { episode: Some(episode), confirmed, begun_at, recorded_at, ..Self::default() };
         }
-        // The kubelet of a node that was well when the episode began has renewed its Lease since: whether it does so after the
-        // node has failed too is another question.
+        self.begin_anew_with_evidence(fence);
+    }
+
+    /// The kubelet of a node that was well when the episode began has renewed its Lease since: whether it does so after the node
+    /// has failed too is another question.
+    fn begin_anew_with_evidence(&mut self, fence: &NodeFence) {
         let evidence = fence.spec.plan.evidence.len();
-        if self.evidence != evidence {
+        if self.evidence < evidence {
             self.evidence = evidence;
             self.renewed = None;
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::api::driver_report::{DriverReport, PathState, UnreachablePair};
-use crate::api::node_fence::{Channel, EVIDENCE_MAX, Evidence, EvidenceState, NodeFence, STORAGE_PATH_LOSS};
+use crate::api::node_fence::{Channel, EVIDENCE_OF_STORAGE_MAX, Evidence, EvidenceState, NodeFence, STORAGE_PATH_LOSS};
 use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint, StorageEvidence};
 use crate::api::slim::Node;
 use crate::api::time::{self, Now};
@@ -205,7 +205,7 @@ impl<'a> Paths<'a> {
         let mut evidence: Vec<Evidence> = Vec::new();
         for mover in &found.movers {
             drafting.add_pod(mover.pod, Some(&mover.policies), &PodDecision::Move(STORAGE_PATH_LOSS));
-            if evidence.len() < EVIDENCE_MAX && !evidence.contains(&mover.evidence) {
+            if evidence.len() < EVIDENCE_OF_STORAGE_MAX && !evidence.contains(&mover.evidence) {
                 evidence.push(mover.evidence.clone());
             }
         }

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::TimeDelta;
 
 use crate::api::fencing::{FenceMethodType, Proof};
-use crate::api::node_fence::{Channel, EVIDENCE_MAX, Evidence, EvidenceState, NodeFence, PodAction, VOLUME_TAINT};
+use crate::api::node_fence::{
+    Channel, EVIDENCE_OF_STORAGE_MAX, Evidence, EvidenceState, NodeFence, PodAction, VOLUME_TAINT,
+};
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::Node;
 use crate::api::time::{self, Now};
@@ -132,7 +134,7 @@ impl<'a> Troubles<'a> {
         let mut evidence: Vec<Evidence> = Vec::new();
         for mover in &found.movers {
             drafting.add_pod(mover.pod, Some(&mover.policies), &PodDecision::Move(VOLUME_TAINT));
-            if evidence.len() < EVIDENCE_MAX && !evidence.contains(&mover.evidence) {
+            if evidence.len() < EVIDENCE_OF_STORAGE_MAX && !evidence.contains(&mover.evidence) {
                 evidence.push(mover.evidence.clone());
             }
         }

@@ -88,4 +88,6 @@ fn a_lease_that_moved_before_the_node_failed_does_not_bring_it_back() {
     world.plan().evidence = node_alone;
     assert!(is_still(&world.seen.fence, 20), "it has failed since");
     assert!(!is_still(&world.seen.fence, 30));
+    world.plan().evidence.truncate(1);
+    assert!(!is_still(&world.seen.fence, 40), "a store that is late says nothing new");
 }
