@@ -226,7 +226,7 @@ impl Lines {
             Reach::Xml => text.find('<'),
             _ if values::is_in_string(shown) => Quote::JSON.closes(text),
             Reach::Word => Some(values::word(text)),
-            Reach::Colon if shown.contains(['{', '[']) => text.find([',', '}', ']']),
+            Reach::Colon if values::is_open(shown) => text.find([',', '}', ']']),
             Reach::Colon => None,
         };
         end.unwrap_or(text.len())

@@ -37,7 +37,7 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("    {line}\n")).collect()
 }
 
-const FORMS: [Form; 24] = [
+const FORMS: [Form; 25] = [
     (|key, value| json!({ "a": 1, key: value, "z": "y" }).to_string(), ANY),
     (|key, value| serde_json::to_string_pretty(&json!({ "a": 1, key: value, "z": "y" })).unwrap(), ANY),
     (|key, value| json!({ "body": json!({ key: value }).to_string() }).to_string(), ANY),
@@ -46,6 +46,7 @@ const FORMS: [Form; 24] = [
     (|key, value| json!({ "env": [{ "name": key, "value": value }] }).to_string(), ANY),
     (|key, value| json!({ "args": [format!("--{key}"), value] }).to_string(), ANY),
     (|key, value| json!({ "message": format!("cannot log in: {key}: {value}"), "n": 1 }).to_string(), PLAIN),
+    (|key, value| format!("INFO reconcile{{key=n}}: cannot log in: {key}: {value}\n"), ONE_LINE),
     (|key, value| format!("{key}: {}\nuser: u\n", quoted(value)), ANY),
     (|key, value| format!("{key}: '{}'\nuser: u\n", value.replace('\'', "''").replace('\\', "/")), ANY),
     (|key, value| format!("  {key}: {value}\n  user: u\n"), ONE_LINE),

@@ -90,6 +90,11 @@ fn values_are_masked_whole_however_they_are_written() {
         (r#"{"user":"u","dsn":"correct horse","n":1}"#, r#"{"user":"u","dsn":"(redacted)","n":1}"#),
         (r#"{"body":"{\"apikey\":\"a \\\"b\\\" c\",\"n\":1}"}"#, r#"{"body":"{\"apikey\":\"(redacted)\",\"n\":1}"}"#),
         ("{user: u, passphrase: correct horse, n: 1}", "{user: u, passphrase: (redacted), n: 1}"),
+        (
+            "INFO reconcile{key=n}: login failed: password: hunter2,abc} def",
+            "INFO reconcile{key=n}: login failed: password: (redacted)",
+        ),
+        (r#"{"user":"[u"} password: hunter2,abc"#, r#"{"user":"[u"} password: (redacted)"#),
         ("run --password hunter2 --verbose", "run --password (redacted) --verbose"),
         ("run --password 'correct horse' --verbose", "run --password '(redacted)' --verbose"),
         ("run --password=\"correct horse\" --verbose", "run --password=\"(redacted)\" --verbose"),

@@ -54,6 +54,22 @@ pub fn is_in_string(before: &str) -> bool {
     is_in
 }
 
+/// Whether a bracket is still open there. Brackets in strings are none.
+pub fn is_open(before: &str) -> bool {
+    let mut depth = 0_usize;
+    let mut rest = before;
+    while let Some(c) = rest.chars().next() {
+        rest = rest.get(c.len_utf8()..).unwrap_or_default();
+        match c {
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth = depth.saturating_sub(1),
+            '"' => rest = Quote::JSON.closes(rest).and_then(|end| rest.get(end + 1..)).unwrap_or(rest),
+            _ => {}
+        }
+    }
+    depth > 0
+}
+
 /// How long what begins with a bracket is, if it ends in this text. Brackets in strings are none.
 pub fn balanced(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
