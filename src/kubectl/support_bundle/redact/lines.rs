@@ -3,7 +3,7 @@
 
 use super::MASK;
 use super::names::is_credential;
-use super::values::{self, Quote};
+use super::values::{self, Bracket, Quote};
 
 /// Masks a text.
 pub fn text(text: &str) -> String {
@@ -28,6 +28,8 @@ enum Hides {
     Deeper { indent: usize, items: bool },
     /// Until the quote closes.
     Until(Quote),
+    /// Until the bracket closes, however deep it is indented.
+    Within(Bracket),
     /// The next one, as an item of a list: that of a flag.
     Item,
 }
@@ -110,6 +112,11 @@ impl Lines {
                 let rest = line.get(quote.closes(line)?..);
                 self.hides = Hides::Nothing;
                 return rest;
+            }
+            Hides::Within(mut bracket) => {
+                let closes = bracket.closes(line);
+                self.hides = if closes.is_some() { Hides::Nothing } else { Hides::Within(bracket) };
+                return line.get(closes?..);
             }
             Hides::Item => {
                 self.hide(Hides::Deeper { indent: indent_of(line), items: false });
@@ -210,12 +217,18 @@ impl Lines {
             return closes.map_or(text.len(), |closes| length + closes);
         }
         self.masked.push_str(MASK);
-        if text.starts_with(['{', '[']) && reach != Reach::Word {
-            let length = values::balanced(text);
-            if length.is_none() || reach == Reach::Line {
-                self.hides = Hides::Deeper { indent, items: false };
-            }
-            return if reach == Reach::Line { text.len() } else { length.unwrap_or(text.len()) };
+        let is_in_string = values::is_in_string(shown);
+        let of_string = Quote::JSON.closes(text).filter(|_| is_in_string);
+        if let Some(mut bracket) = Bracket::at(text)
+            && (reach == Reach::Line || reach == Reach::Colon && of_string.is_none())
+        {
+            let closes = bracket.closes(text.get(1..).unwrap_or_default());
+            self.hides = match (closes, reach) {
+                (None, _) => Hides::Within(bracket),
+                (Some(_), Reach::Line) => Hides::Deeper { indent, items: false },
+                (Some(_), _) => Hides::Nothing,
+            };
+            return closes.filter(|_| reach != Reach::Line).map_or(text.len(), |closes| closes + 2);
         }
         let is_block = text.trim().is_empty() || text.starts_with(['|', '>']);
         if reach == Reach::Line || reach == Reach::Colon && is_block {
@@ -224,8 +237,8 @@ impl Lines {
         let end = match reach {
             Reach::Line => None,
             Reach::Xml => text.find('<'),
-            _ if values::is_in_string(shown) => Quote::JSON.closes(text),
-            Reach::Word => Some(values::word(text)),
+            _ if is_in_string => of_string,
+            Reach::Word => Some(values::word(text).max(values::balanced(text).unwrap_or_default())),
             Reach::Colon if values::is_open(shown) => text.find([',', '}', ']']),
             Reach::Colon => None,
         };
@@ -241,12 +254,18 @@ fn gap(text: &str, rest: &str) -> usize {
 fn stamped(line: &str) -> (&str, &str) {
     let is_stamp = |word: &str| {
         let mut bytes = word.bytes();
-        word.len() > 19 && word.ends_with('Z') && bytes.nth(4) == Some(b'-') && bytes.nth(5) == Some(b'T')
+        word.len() > 19 && bytes.nth(4) == Some(b'-') && bytes.nth(5) == Some(b'T') && has_zone(word)
     };
     match line.find(' ').filter(|at| is_stamp(line.get(..*at).unwrap_or_default())) {
         Some(at) => line.split_at(at + 1),
         None => ("", line),
     }
+}
+
+/// `Z`, or as far as the node's clock is from there: `+01:00`.
+fn has_zone(time: &str) -> bool {
+    let offset = time.len().checked_sub(6).and_then(|at| time.get(at..)).unwrap_or_default();
+    time.ends_with('Z') || offset.starts_with(['+', '-']) && offset.get(3..4) == Some(":")
 }
 
 fn indent_of(line: &str) -> usize {

@@ -114,6 +114,14 @@ fn values_are_masked_whole_however_they_are_written() {
             "2026-11-23T02:00:00.123456789Z password: correct horse",
             "2026-11-23T02:00:00.123456789Z password: (redacted)",
         ),
+        (
+            "2026-11-23T03:00:00.1+01:00 password: |\n2026-11-23T03:00:00.2+01:00   correct\n2026-11-23T03:00:00-03:30 user: u",
+            "2026-11-23T03:00:00.1+01:00 password: (redacted)\n2026-11-23T03:00:00-03:30 user: u",
+        ),
+        ("\"passwords\": [\n\"horse\",\n\"]\"\n],\n\"n\": 1", "\"passwords\": (redacted)\n],\n\"n\": 1"),
+        ("failed: tokens: [correct,\n{horse]}\nuser: u", "failed: tokens: (redacted)\n]}\nuser: u"),
+        ("level=info passwords=[correct horse] n=1", "level=info passwords=(redacted) n=1"),
+        (r#"{"message":"passwords: [correct","n":1}"#, r#"{"message":"passwords: (redacted)","n":1}"#),
         ("MIIE\n-----END PRIVATE KEY-----\nb", "(redacted)\nb"),
         ("crate::token::Error: gone", "crate::token::Error: gone"),
     ];

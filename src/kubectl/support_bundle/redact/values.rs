@@ -70,27 +70,57 @@ pub fn is_open(before: &str) -> bool {
     depth > 0
 }
 
-/// How long what begins with a bracket is, if it ends in this text. Brackets in strings are none.
+/// How long what begins with a bracket is, if it ends in this text.
 pub fn balanced(text: &str) -> Option<usize> {
-    let mut depth = 0_usize;
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        let mut length = c.len_utf8();
-        match c {
-            '{' | '[' => depth += 1,
-            '}' | ']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if let Some((quote, opening)) = Quote::at(rest) {
-            let inside = rest.get(opening..)?;
-            length = opening + quote.closes(inside)? + opening;
-        }
-        rest = rest.get(length..)?;
-        if depth == 0 {
-            return Some(text.len() - rest.len());
+    let inside = Bracket::at(text)?.closes(text.get(1..)?)?;
+    Some(inside + 2)
+}
+
+/// A bracket that is open, maybe over several lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bracket {
+    opening: char,
+    closing: char,
+    /// How many of its kind are open.
+    depth: usize,
+    /// The string that is open in it.
+    quote: Option<Quote>,
+}
+
+impl Bracket {
+    /// The one that a text begins with.
+    pub fn at(text: &str) -> Option<Self> {
+        let of = |opening, closing| Some(Self { opening, closing, depth: 1, quote: None });
+        match text.chars().next()? {
+            '{' => of('{', '}'),
+            '[' => of('[', ']'),
+            _ => None,
         }
     }
-    None
+
+    /// How much of what follows is inside, if it closes there; if not, the next line can be asked. Brackets in strings are
+    /// none, and those of the other kind do not count.
+    pub fn closes(&mut self, text: &str) -> Option<usize> {
+        let mut at = 0;
+        loop {
+            let rest = text.get(at..)?;
+            if let Some(quote) = self.quote {
+                at += quote.closes(rest)? + quote.slashes + 1;
+                self.quote = None;
+            } else if let Some((quote, length)) = Quote::at(rest) {
+                at += length;
+                self.quote = Some(quote);
+            } else {
+                let c = rest.chars().next()?;
+                self.depth += usize::from(c == self.opening);
+                self.depth -= usize::from(c == self.closing);
+                if self.depth == 0 {
+                    return Some(at);
+                }
+                at += c.len_utf8();
+            }
+        }
+    }
 }
 
 /// How long a word is; a blank that is escaped is part of it.
