@@ -2,7 +2,7 @@
 //! over following lines too, and words that are credentials by their looks.
 
 use super::MASK;
-use super::names::is_credential;
+use super::names::{is_before_blank, is_credential, is_login};
 use super::values::{self, Bracket, Quote};
 
 /// Masks a text.
@@ -153,14 +153,20 @@ impl Lines {
                 continue;
             }
             let (word, after) = rest.split_at(length);
-            self.masked.push_str(if looks_secret(word) { MASK } else { word });
+            self.masked.push_str(if values::looks_secret(word) { MASK } else { word });
             at += length;
-            if let Some((gap, reach)) = self.follows(word, after) {
+            let follows = self.follows(word, after);
+            let is_value =
+                |gap| !is_login(word) || after.get(gap..).is_some_and(|value| values::first(value).contains(':'));
+            if let Some((gap, reach)) = follows.filter(|(gap, _)| is_value(*gap)) {
                 let (between, value) = after.split_at(gap);
                 self.masked.push_str(between);
                 at += gap;
                 let shown = line.get(..at).unwrap_or_default();
                 at += self.mask(value, shown, reach, indent);
+            } else if let Some(password) = values::password(after) {
+                self.masked.extend([":", MASK]);
+                at += password;
             }
             self.noted(word);
         }
@@ -168,11 +174,10 @@ impl Lines {
 
     /// What is between a word and the value that it names, and how far that reaches.
     fn follows(&mut self, word: &str, after: &str) -> Option<(usize, Reach)> {
-        let is_scheme = ["bearer", "basic"].iter().any(|scheme| word.eq_ignore_ascii_case(scheme));
-        if is_scheme && after.starts_with(char::is_whitespace) {
+        if is_before_blank(word) && after.starts_with(char::is_whitespace) {
             return Some((gap(after, after.trim_start()), Reach::Word));
         }
-        if !self.is_secret(word) {
+        if !(self.is_secret(word) || is_login(word)) {
             return None;
         }
         if after.starts_with('>') && !word.starts_with('/') && self.masked.ends_with(&format!("<{word}")) {
@@ -295,13 +300,4 @@ fn key(line: &str) -> Option<Key<'_>> {
     let is_named = !name.is_empty() && closed.starts_with([':', '=']) && !closed.starts_with("::");
     let value = closed.trim_start_matches([':', '=']).trim_start();
     is_named.then_some(Key { name, indent, value: gap(line, value) })
-}
-
-/// A JSON web token, or an AWS key id.
-fn looks_secret(word: &str) -> bool {
-    let is_jwt = word.starts_with("eyJ") && word.len() > 30 && word.matches('.').count() == 2;
-    let is_key = word.len() == 20
-        && (word.starts_with("AKIA") || word.starts_with("ASIA"))
-        && word.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
-    is_jwt || is_key
 }

@@ -41,7 +41,7 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("    {line}\n")).collect()
 }
 
-const FORMS: [Form; 28] = [
+const FORMS: [Form; 33] = [
     (|key, value| json!({ "a": 1, key: value, "z": "y" }).to_string(), ANY),
     (|key, value| serde_json::to_string_pretty(&json!({ "a": 1, key: value, "z": "y" })).unwrap(), ANY),
     (|key, value| json!({ "body": json!({ key: value }).to_string() }).to_string(), ANY),
@@ -69,6 +69,11 @@ const FORMS: [Form; 28] = [
     (|key, value| format!("run --{key} {value} --verbose\n"), WORD),
     (|key, value| format!("run --{key} {} --verbose --{key}={}\n", quoted(value), quoted(value)), ANY),
     (|_, value| format!("GET https://user:{value}@host/path 200\n"), WORD),
+    (|_, value| format!("open root:{value}@tcp(db:3306)/x: refused\n"), WORD),
+    (|_, value| format!("curl -u user:{value} https://host/x\n"), WORD),
+    (|_, value| format!("curl --user {} https://host/x\n", quoted(&format!("user:{value}"))), ANY),
+    (|_, value| json!({ "args": ["-u", format!("user:{value}")] }).to_string(), ANY),
+    (|_, value| format!("requirepass {value}\nport 6379\n"), WORD),
     (|_, value| format!("> Authorization: Bearer {value}\nbearer {value} refused\n"), BEARER),
 ];
 
@@ -112,6 +117,7 @@ proptest! {
         let mut written = json!({
             "a": { key: value }, "b": { key: [value] }, "c": { key: { "x": value } },
             "env": [{ "name": key, "value": value }],
+            "command": ["curl", "-u", format!("user:{value}")],
             "args": [format!("--{key}"), value, format!("--{key}={value}")],
             "data": { "config.json": json!({ key: value }).to_string() },
         });
