@@ -1,5 +1,7 @@
 //! A check that cannot fail is a defect: for each invariant a world that was made to break it by hand.
 
+mod moments;
+
 use std::sync::Arc;
 
 use bulkhead::api::fence_request::FenceRequest;
@@ -33,6 +35,15 @@ fn failed_over() -> World {
     let mut world = World::new(Arc::new(Shape::plain()));
     befalls(&mut world, 40 * SECOND, Fault::PowerOff("n0".into()));
     assert!(world.run_until(4 * MINUTE, &mut Prompt));
+    world
+}
+
+/// The first node died, and its NodeFence is there: within the first two minutes.
+fn just_failed() -> World {
+    let mut world = World::new(Arc::new(Shape::plain()));
+    befalls(&mut world, 40 * SECOND, Fault::PowerOff("n0".into()));
+    while world.api.fences.get("n0").is_none() && world.now < 2 * MINUTE && world.step(&mut Prompt) {}
+    assert!(world.oracle.is_clean() && world.now < 2 * MINUTE, "{:?} at {}", world.oracle.violations, world.now);
     world
 }
 
@@ -168,7 +179,7 @@ fn for_volumes(world: &World, node: &str) -> Box<NodeFence> {
 #[test]
 fn i3_pods_move_off_a_node_where_their_volumes_are_well() {
     for (nodes, is_wrong) in [(vec!["n1".to_owned()], false), (vec!["n2".to_owned()], true), (Vec::new(), true)] {
-        let mut world = failed_over();
+        let mut world = just_failed();
         for volume in ["v0", "v1"] {
             world.perform(Task::Fault(Box::new(Fault::TaintVolume(volume.into(), nodes.clone()))), &mut Prompt);
         }

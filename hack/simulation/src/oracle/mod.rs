@@ -6,6 +6,7 @@ mod heartbeats;
 mod holds;
 mod incidents;
 mod io;
+mod knowledge;
 mod paths;
 mod power;
 pub(crate) mod programs;

@@ -4,16 +4,14 @@
 use std::collections::BTreeSet;
 
 use bulkhead::api::driver_report::{DriverReport, PathState};
-use bulkhead::api::node_fence::{NodeFence, PlannedPod, PodAction};
+use bulkhead::api::node_fence::{NodeFence, PlannedPod};
 use kube::ResourceExt;
 
 use crate::api::Op;
 use crate::process::Pid;
-use crate::time::{MINUTE, Millis};
 use crate::world::World;
 
-/// What a process decided on may be so old.
-const SEEN_FOR: Millis = 2 * MINUTE;
+use super::knowledge::Knowledge;
 
 impl World {
     /// What an array says of its nodes has changed.
@@ -46,23 +44,22 @@ impl World {
         }
     }
 
-    /// I3: no pod is moved for a path that the array does not call lost.
-    pub(super) fn judge_path(&mut self, pid: Pid, fence: &NodeFence, sent: Millis) {
+    /// I3: no pod is moved for a path that the array does not call lost. A pass reads live what it says, so whoever decides
+    /// knows it, and no grace is needed (docs/adr/0022).
+    pub(super) fn judge_path(&mut self, fence: &NodeFence, known: Knowledge) {
         let node = fence.name_any();
-        if !fence.spec.plan.is_by_path() || self.processes[pid].woke_at + SEEN_FOR > sent {
+        if !fence.spec.plan.is_by_path() {
             return;
         }
-        let known = self.api.get::<NodeFence>(&node);
-        let is_known = |uid: &str| known.iter().any(|it| it.spec.plan.pods.iter().any(|row| row.uid == uid));
         let is_lost = |row: &PlannedPod| {
             let drivers = fence.spec.plan.volumes.iter().filter(|volume| row.volumes.contains(&volume.name));
             let mut drivers = drivers.filter_map(|volume| volume.driver.clone());
             drivers.any(|driver| {
                 let until = self.oracle.lost_paths.get(&(driver, node.clone()));
-                until.is_some_and(|until| until.is_none_or(|until| until + SEEN_FOR >= sent))
+                until.is_some_and(|until| until.is_none_or(|until| until >= known.as_of))
             })
         };
-        let moved = fence.spec.plan.pods.iter().filter(|row| row.action == PodAction::Release && !is_known(&row.uid));
+        let moved = self.newly_moved(fence);
         let wrong = moved.into_iter().find(|row| !is_lost(row)).map(|row| row.name.clone());
         if let Some(pod) = wrong {
             self.oracle.break_("I3", self.now, format!("{pod} is moved off {node}, which reaches its storage"));

@@ -11,11 +11,14 @@ use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
 
 use crate::api::Op;
-use crate::time::{MINUTE, Millis, millis};
+use crate::time::{Millis, SECOND, millis};
 use crate::world::World;
 
-/// What a process decided on may be so old.
-const SEEN_FOR: Millis = 2 * MINUTE;
+use super::knowledge::{Knowledge, WATCH_LAG};
+
+/// How late a process may know how a plugin is. A kubelet that is back looks within 2 s, a pod that is told to end does so
+/// within 3 s and is not Ready until then; and then a watch brings it.
+const KNOWN_WITHIN: Millis = 5 * SECOND + WATCH_LAG;
 
 impl World {
     /// The programs that fail have changed.
@@ -62,15 +65,18 @@ impl World {
         }
     }
 
-    /// A taint of a plugin comes only while the plugin is down.
-    pub(super) fn judge_plugin_taint(&mut self, node: &Node, taint: &Taint, sent: Millis) {
+    /// I3: a taint of a plugin comes only while the plugin is down.
+    pub(super) fn judge_plugin_taint(&mut self, node: &Node, taint: &Taint, known: Knowledge) {
         let Some(driver) = taint.key.strip_prefix(names::DRIVER_DOWN_PREFIX) else { return };
         self.counts.plugins_tainted += 1;
+        if known.has_stood_still {
+            return;
+        }
         let until = self.oracle.failed.get(&plugin(driver));
         // The lifecycle controller calls all pods of a silent node not ready.
         let well = self.machines.get(&node.name_any()).and_then(|machine| machine.well_since);
-        let is_well = well.is_some_and(|since| since + SEEN_FOR <= sent);
-        let failed = until.is_some_and(|until| until.is_none_or(|until| until + SEEN_FOR >= sent));
+        let is_well = well.is_some_and(|since| since + KNOWN_WITHIN <= known.as_of);
+        let failed = until.is_some_and(|until| until.is_none_or(|until| until + KNOWN_WITHIN >= known.as_of));
         if is_well && !failed {
             let what = format!("{} is tainted for the plugin of {driver}, which is well", node.name_any());
             self.oracle.break_("I3", self.now, what);
