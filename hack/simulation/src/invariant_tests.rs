@@ -137,9 +137,8 @@ fn i2_a_record_that_the_array_does_not_bear_out_is_no_proof() {
     assert_broken(&world, "I2");
 }
 
-#[test]
-fn i2_an_old_proof_is_none() {
-    let mut world = failed_over();
+/// A pod of the node that failed, as if its plan were about that one.
+fn planned_again(world: &mut World) -> Arc<Pod> {
     world.api.delete_pod("db-0", Some(0), world.now);
     let mut pod = Pod::default();
     pod.metadata.name = Some("db-0".into());
@@ -147,6 +146,13 @@ fn i2_an_old_proof_is_none() {
     pod.spec.volumes = world.shape.workload("db").unwrap().pod(9).spec.volumes;
     let pod = world.api.create(pod, world.now).unwrap();
     world.api.update::<NodeFence>("n0", |fence| fence.spec.plan.pods[0].uid = pod.metadata.uid.clone().unwrap());
+    pod
+}
+
+#[test]
+fn i2_an_old_proof_is_none() {
+    let mut world = failed_over();
+    let pod = planned_again(&mut world);
     writes(&mut world, Op::DeletePod(pod, Some(0)));
     assert_broken(&world, "I2");
     assert!(world.oracle.violations[0].what.contains("the proof is from"), "{:?}", world.oracle.violations);
@@ -335,8 +341,8 @@ fn i14_a_program_is_moved_more_often_than_its_budget_allows() {
     assert_broken(&world, "I14");
 }
 
-#[test]
-fn i2_a_node_that_is_called_switched_off_runs_on() {
+/// The first node was cut off from the API and has been switched off, and its pods have moved.
+fn switched_off() -> World {
     let mut shape = Shape::plain();
     let external = json!({ "type": "External", "external": { "fencerName": POWER } });
     let spec = json!({ "fencing": { "minimumProof": "PowerOff", "methods": [external] } });
@@ -346,6 +352,12 @@ fn i2_a_node_that_is_called_switched_off_runs_on() {
     befalls(&mut world, 40 * SECOND, Fault::Disconnect("n0".into()));
     assert!(world.run_until(4 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
     assert_eq!((world.counts.released, world.counts.powered_off), (2, 3));
+    world
+}
+
+#[test]
+fn i2_a_node_that_is_called_switched_off_runs_on() {
+    let mut world = switched_off();
     let machine = world.machines.get_mut("n0").unwrap();
     machine.power = Power::Running;
     machine.running.push(incarnation("v0", 1));

@@ -5,19 +5,22 @@ use std::sync::Arc;
 use bulkhead::api::driver_report::PathState;
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{Channel, NodeFence, STORAGE_PATH_LOSS};
-use bulkhead::api::slim::Node;
+use bulkhead::api::slim::{Node, Pod};
 use k8s_openapi::api::core::v1::Taint;
+use serde_json::json;
 
 use crate::api::Op;
 use crate::chance::Prompt;
 use crate::faults::Fault;
 use crate::oracle::programs::plugin;
-use crate::shape::Shape;
+use crate::others::Power;
+use crate::process::queue::Key;
+use crate::shape::{Shape, handle, policy};
 use crate::shapes::node_plugin;
-use crate::time::SECOND;
-use crate::world::{Task, World};
+use crate::time::{MINUTE, SECOND};
+use crate::world::{Purpose, Task, World};
 
-use super::{befalls, fence_of, just_failed, writes};
+use super::{befalls, fence_of, incarnation, just_failed, planned_again, switched_off, well, writes};
 
 /// The only driver.
 const DRIVER: &str = "block.example.com";
@@ -76,5 +79,51 @@ fn i3_a_node_is_tainted_for_a_plugin_that_is_well() {
         let taint = Taint { key, value: None, effect: "NoSchedule".into(), time_added: None };
         writes(&mut world, Op::AddTaint(node, taint));
         assert_eq!(is_broken(&world, "I3"), is_wrong, "{name}: {:?}", world.oracle.violations);
+    }
+}
+
+#[test]
+fn i14_a_program_is_moved_that_no_policy_selects() {
+    let mut shape = Shape::plain();
+    shape.policies = vec![policy("all", &["queue"], &json!({}))];
+    let mut world = World::new(Arc::new(shape));
+    befalls(&mut world, 40 * SECOND, Fault::FailProgram("db".into()));
+    assert!(world.run_until(MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
+    let pod = world.api.get::<Pod>("db-0").unwrap();
+    assert!(pod.crash_looping().is_some());
+    writes(&mut world, Op::DeletePod(pod, None));
+    assert!(is_broken(&world, "I14"), "{:?}", world.oracle.violations);
+}
+
+#[test]
+fn i14_a_program_is_moved_that_only_the_process_sees_fail() {
+    let mut world = well();
+    let mut pod = Pod::clone(&world.api.get::<Pod>("db-0").unwrap());
+    let status = json!({ "name": "main", "state": { "waiting": { "reason": "CrashLoopBackOff" } } });
+    pod.status.container_statuses = vec![serde_json::from_value(status).unwrap()];
+    writes(&mut world, Op::DeletePod(Arc::new(pod), None));
+    assert!(is_broken(&world, "I14"), "{:?}", world.oracle.violations);
+}
+
+#[test]
+fn i2_a_late_deletion_was_sent_while_the_node_that_is_called_switched_off_ran() {
+    for ran in [true, false] {
+        let mut world = switched_off();
+        let pod = planned_again(&mut world);
+        world.arrays.values_mut().next().unwrap().publish(&handle("v0"), "id-n0");
+        let machine = world.machines.get_mut("n0").unwrap();
+        machine.power = if ran { Power::Running } else { Power::Off };
+        machine.running.push(incarnation("v0", 1));
+        world.oracle.touch();
+        world.judge();
+        let (op, sent) = (Op::DeletePod(pod, Some(0)), world.now);
+        let id = world.post(0, &Key::Cluster, op, Purpose::Plan, sent, SECOND, &mut Prompt);
+        world.now += SECOND;
+        world.machines.get_mut("n0").unwrap().power = Power::Off;
+        world.oracle.touch();
+        world.judge();
+        world.now += 10 * SECOND;
+        world.land(id, &mut Prompt);
+        assert_eq!(is_broken(&world, "I2"), ran, "{:?}", world.oracle.violations);
     }
 }

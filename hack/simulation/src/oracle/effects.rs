@@ -108,7 +108,7 @@ impl World {
                 self.judge_path(fence, known);
             }
             Op::DeletePod(pod, Some(0)) | Op::FailPod(pod) => self.judge_release(pod, sent),
-            Op::DeletePod(pod, None) if is_plan => self.judge_reschedule(&op, pod),
+            Op::DeletePod(pod, None) if is_plan => self.judge_reschedule(&op, &pod.name_any()),
             Op::AddTaint(node, taint) => self.judge_plugin_taint(node, taint, known),
             Op::DeleteAttachment(attachment) => {
                 let (volume, node) = (attachment.volume().to_owned(), attachment.spec.node_name.clone());

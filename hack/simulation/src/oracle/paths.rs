@@ -66,20 +66,23 @@ impl World {
         }
     }
 
-    /// I6: nothing is moved for a backend that is out for everyone. What the process cannot have seen yet does not count.
+    /// I6: nothing is moved for an array that most nodes have lost. What the process cannot have seen yet does not count.
     pub(super) fn judge_backend_outage(&mut self, pid: Pid, fence: &NodeFence) {
         let views = &self.controllers[pid].views;
         if !fence.spec.plan.is_by_path() || views.reports.next() != self.api.reports.next() {
             return;
         }
-        let out = fence
-            .spec
-            .plan
-            .lost_backends()
-            .find(|backend| self.api.get::<DriverReport>(backend).is_some_and(|report| report.is_out(backend)));
+        let out = fence.spec.plan.lost_backends().find(|backend| self.is_lost_by_most(backend));
         if let Some(backend) = out.map(str::to_owned) {
             let what = format!("pods move off {} while {backend} is out for everyone", fence.name_any());
             self.oracle.break_("I6", self.now, what);
         }
+    }
+
+    /// Whether more than half of the machines, and at least two, have no path to an array now.
+    fn is_lost_by_most(&self, driver: &str) -> bool {
+        let until = |node: &String| self.oracle.lost_paths.get(&(driver.to_owned(), node.clone()));
+        let lost = self.machines.keys().filter_map(until).filter(|until| until.is_none()).count();
+        lost >= 2 && lost * 2 > self.machines.len()
     }
 }

@@ -3,15 +3,16 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bulkhead::api::names;
 use bulkhead::api::slim::{Node, Pod};
+use bulkhead::api::time::from_k8s;
+use chrono::{DateTime, Utc};
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
 
 use crate::api::Op;
-use crate::time::{Millis, SECOND, millis};
+use crate::time::{Millis, SECOND, millis, wall};
 use crate::world::World;
 
 use super::knowledge::{Knowledge, WATCH_LAG};
@@ -35,26 +36,23 @@ impl World {
         }
     }
 
-    /// A pod is deleted so that it starts on another node. Who edits policies, or sets clocks, gets what he asks for.
-    pub(super) fn judge_reschedule(&mut self, op: &Op, pod: &Arc<Pod>) {
+    /// I14: a pod is deleted so that it starts on another node. Who edits policies, or sets clocks, gets what he asks for.
+    pub(super) fn judge_reschedule(&mut self, op: &Op, name: &str) {
+        // The server takes a deletion of the version that it has, and of no other: it is what the process has seen.
+        let takes = self.api.clone().write(op, self.now).is_ok();
+        let pod = self.api.get::<Pod>(name).filter(|pod| takes && !pod.is_terminating());
+        let Some(pod) = pod.filter(|_| !self.oracle.are_policies_edited && !self.oracle.are_clocks_set) else { return };
         let owner = pod.controller().map(|owner| owner.uid.clone()).unwrap_or_default();
-        let takes = !pod.is_terminating() && self.api.clone().write(op, self.now).is_ok();
-        if !takes || self.oracle.are_policies_edited || self.oracle.are_clocks_set {
-            return;
-        }
         self.counts.rescheduled += 1;
-        let name = pod.name_any();
         if pod.crash_looping().is_none() || pod.controller_kind() == Some("DaemonSet") {
             return self.oracle.break_("I14", self.now, format!("{name} is moved, and does not fail"));
         }
         let app = pod.labels().get("app");
         let policies = self.api.policies.values().filter(|policy| crate::shape::selects(policy, app));
-        let budgets = policies.map(|policy| &policy.spec.triggers.crash_loop);
-        let (mut max, mut window) = (usize::MAX, Duration::ZERO);
-        for budget in budgets {
-            max = max.min(usize::try_from(budget.max_deletes).unwrap_or(0));
-            window = window.max(budget.window.get());
-        }
+        let budgets: Vec<_> = policies.map(|policy| &policy.spec.triggers.crash_loop).collect();
+        // What nobody protects is not to be moved at all.
+        let max = budgets.iter().map(|it| usize::try_from(it.max_deletes).unwrap_or(0)).min().unwrap_or(0);
+        let window = budgets.iter().map(|it| it.window.get()).max().unwrap_or_default();
         let now = self.now;
         let moved = self.oracle.moved.entry(owner).or_default();
         moved.retain(|at| at + millis(window) > now);
@@ -73,9 +71,11 @@ impl World {
             return;
         }
         let until = self.oracle.failed.get(&plugin(driver));
-        // The lifecycle controller calls all pods of a silent node not ready.
+        // The lifecycle controller calls all pods of a silent node not ready, until its kubelet has told of itself again.
         let well = self.machines.get(&node.name_any()).and_then(|machine| machine.well_since);
-        let is_well = well.is_some_and(|since| since + KNOWN_WITHIN <= known.as_of);
+        let told = self.api.get::<Node>(&node.name_any()).and_then(|node| ready_since(&node));
+        let long_ago = known.as_of.saturating_sub(KNOWN_WITHIN);
+        let is_well = well.is_some_and(|since| since <= long_ago) && told.is_some_and(|since| since <= wall(long_ago));
         let failed = until.is_some_and(|until| until.is_none_or(|until| until + KNOWN_WITHIN >= known.as_of));
         if is_well && !failed {
             let what = format!("{} is tainted for the plugin of {driver}, which is well", node.name_any());
@@ -91,6 +91,12 @@ impl World {
         };
         self.api.nodes.values().flat_map(of).collect()
     }
+}
+
+/// Since when a node is called Ready.
+fn ready_since(node: &Node) -> Option<DateTime<Utc>> {
+    let ready = node.status.conditions.iter().find(|it| it.type_ == "Ready" && it.status == "True");
+    ready?.last_transition_time.as_ref().map(from_k8s)
 }
 
 /// The workload that is the plugin of a driver.
