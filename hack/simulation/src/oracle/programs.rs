@@ -6,8 +6,6 @@ use std::sync::Arc;
 
 use bulkhead::api::names;
 use bulkhead::api::slim::{Node, Pod};
-use bulkhead::api::time::from_k8s;
-use chrono::{DateTime, Utc};
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
 
@@ -73,9 +71,11 @@ impl World {
         let until = self.oracle.failed.get(&plugin(driver));
         // The lifecycle controller calls all pods of a silent node not ready, until its kubelet has told of itself again.
         let well = self.machines.get(&node.name_any()).and_then(|machine| machine.well_since);
-        let told = self.api.get::<Node>(&node.name_any()).and_then(|node| ready_since(&node));
-        let long_ago = known.as_of.saturating_sub(KNOWN_WITHIN);
-        let is_well = well.is_some_and(|since| since <= long_ago) && told.is_some_and(|since| since <= wall(long_ago));
+        let told = self.api.get::<Node>(&node.name_any()).filter(|node| node.ready() == "True");
+        let told = told.and_then(|node| node.ready_since());
+        let long_ago = wall(known.as_of.saturating_sub(KNOWN_WITHIN));
+        let is_well = well.is_some_and(|since| since + KNOWN_WITHIN <= known.as_of);
+        let is_well = is_well && told.is_some_and(|since| since <= long_ago);
         let failed = until.is_some_and(|until| until.is_none_or(|until| until + KNOWN_WITHIN >= known.as_of));
         if is_well && !failed {
             let what = format!("{} is tainted for the plugin of {driver}, which is well", node.name_any());
@@ -91,12 +91,6 @@ impl World {
         };
         self.api.nodes.values().flat_map(of).collect()
     }
-}
-
-/// Since when a node is called Ready.
-fn ready_since(node: &Node) -> Option<DateTime<Utc>> {
-    let ready = node.status.conditions.iter().find(|it| it.type_ == "Ready" && it.status == "True");
-    ready?.last_transition_time.as_ref().map(from_k8s)
 }
 
 /// The workload that is the plugin of a driver.
