@@ -1,5 +1,7 @@
 //! A check that cannot fail is a defect: for each invariant a world that was made to break it by hand.
 
+mod moments;
+
 use std::sync::Arc;
 
 use bulkhead::api::fence_request::FenceRequest;
@@ -33,6 +35,15 @@ fn failed_over() -> World {
     let mut world = World::new(Arc::new(Shape::plain()));
     befalls(&mut world, 40 * SECOND, Fault::PowerOff("n0".into()));
     assert!(world.run_until(4 * MINUTE, &mut Prompt));
+    world
+}
+
+/// The first node died, and its NodeFence is there: within the first two minutes.
+fn just_failed() -> World {
+    let mut world = World::new(Arc::new(Shape::plain()));
+    befalls(&mut world, 40 * SECOND, Fault::PowerOff("n0".into()));
+    while world.api.fences.get("n0").is_none() && world.now < 2 * MINUTE && world.step(&mut Prompt) {}
+    assert!(world.oracle.is_clean() && world.now < 2 * MINUTE, "{:?} at {}", world.oracle.violations, world.now);
     world
 }
 
@@ -126,9 +137,8 @@ fn i2_a_record_that_the_array_does_not_bear_out_is_no_proof() {
     assert_broken(&world, "I2");
 }
 
-#[test]
-fn i2_an_old_proof_is_none() {
-    let mut world = failed_over();
+/// A pod of the node that failed, as if its plan were about that one.
+fn planned_again(world: &mut World) -> Arc<Pod> {
     world.api.delete_pod("db-0", Some(0), world.now);
     let mut pod = Pod::default();
     pod.metadata.name = Some("db-0".into());
@@ -136,6 +146,13 @@ fn i2_an_old_proof_is_none() {
     pod.spec.volumes = world.shape.workload("db").unwrap().pod(9).spec.volumes;
     let pod = world.api.create(pod, world.now).unwrap();
     world.api.update::<NodeFence>("n0", |fence| fence.spec.plan.pods[0].uid = pod.metadata.uid.clone().unwrap());
+    pod
+}
+
+#[test]
+fn i2_an_old_proof_is_none() {
+    let mut world = failed_over();
+    let pod = planned_again(&mut world);
     writes(&mut world, Op::DeletePod(pod, Some(0)));
     assert_broken(&world, "I2");
     assert!(world.oracle.violations[0].what.contains("the proof is from"), "{:?}", world.oracle.violations);
@@ -168,7 +185,7 @@ fn for_volumes(world: &World, node: &str) -> Box<NodeFence> {
 #[test]
 fn i3_pods_move_off_a_node_where_their_volumes_are_well() {
     for (nodes, is_wrong) in [(vec!["n1".to_owned()], false), (vec!["n2".to_owned()], true), (Vec::new(), true)] {
-        let mut world = failed_over();
+        let mut world = just_failed();
         for volume in ["v0", "v1"] {
             world.perform(Task::Fault(Box::new(Fault::TaintVolume(volume.into(), nodes.clone()))), &mut Prompt);
         }
@@ -324,8 +341,8 @@ fn i14_a_program_is_moved_more_often_than_its_budget_allows() {
     assert_broken(&world, "I14");
 }
 
-#[test]
-fn i2_a_node_that_is_called_switched_off_runs_on() {
+/// The first node was cut off from the API and has been switched off, and its pods have moved.
+fn switched_off() -> World {
     let mut shape = Shape::plain();
     let external = json!({ "type": "External", "external": { "fencerName": POWER } });
     let spec = json!({ "fencing": { "minimumProof": "PowerOff", "methods": [external] } });
@@ -335,6 +352,12 @@ fn i2_a_node_that_is_called_switched_off_runs_on() {
     befalls(&mut world, 40 * SECOND, Fault::Disconnect("n0".into()));
     assert!(world.run_until(4 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
     assert_eq!((world.counts.released, world.counts.powered_off), (2, 3));
+    world
+}
+
+#[test]
+fn i2_a_node_that_is_called_switched_off_runs_on() {
+    let mut world = switched_off();
     let machine = world.machines.get_mut("n0").unwrap();
     machine.power = Power::Running;
     machine.running.push(incarnation("v0", 1));

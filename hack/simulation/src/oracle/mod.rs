@@ -6,6 +6,7 @@ mod heartbeats;
 mod holds;
 mod incidents;
 mod io;
+mod knowledge;
 mod paths;
 mod power;
 pub(crate) mod programs;
@@ -65,6 +66,8 @@ pub struct Oracle {
     lost_paths: BTreeMap<(String, String), Option<Millis>>,
     /// Since when a node writes to a volume without a pause, by volume and node.
     writing: BTreeMap<(String, String), Millis>,
+    /// From when until when a machine with power had a volume, and the array let it write, by volume and node; the last time.
+    held: BTreeMap<(String, String), (Millis, Option<Millis>)>,
     /// Rows of which an unpublish was sent: uid of the request, episode and volume.
     begun: BTreeSet<(String, i64, String)>,
     /// When an array last did not say whether there was I/O, by driver.

@@ -12,6 +12,7 @@ impl World {
         if !std::mem::take(&mut self.oracle.dirty) {
             return;
         }
+        self.notice_held();
         let mut accepted = Vec::new();
         for (node, machine) in self.machines.iter().filter(|(_, machine)| machine.power == Power::Running) {
             for incarnation in &machine.running {
