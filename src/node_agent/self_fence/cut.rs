@@ -16,13 +16,11 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
 use super::super::mounts::layout::{self, Owner};
-use super::super::mounts::mountinfo::{self, Mount};
+use super::super::mounts::mountinfo::{self, COVER, Mount};
 use super::super::mounts::process;
 use super::super::mounts::read::{self, Root, is_gone};
 use super::super::mounts::vol_data::Record;
 
-/// By this name covers are told from all other mounts.
-const COVER: &str = "bulkhead-self-fencing";
 /// How long killed processes may take to end.
 const ENDS: Duration = Duration::from_secs(2);
 /// Pause between two looks at them.
@@ -195,12 +193,8 @@ fn of_pods(root: &Root, is_wanted: impl Fn(&str) -> bool) -> io::Result<BTreeMap
     Ok(mounts.map(|mount| (mount.path.clone(), mount)).collect())
 }
 
-fn is_cover(mount: &Mount) -> bool {
-    mount.fs_type == "tmpfs" && mount.source == COVER
-}
-
 fn is_closed(mount: &Mount) -> bool {
-    is_cover(mount) || mount.options.iter().any(|option| option == "ro")
+    mount.is_cover() || mount.options.iter().any(|option| option == "ro")
 }
 
 /// What nobody can write to by its file system: a container's own mount of it may be made writable, and is not. A file has no
@@ -236,11 +230,11 @@ fn remount(path: &str, mount: &Mount, read_only: bool) -> io::Result<()> {
 /// Only what is ours still: a path that is gone needs nothing. What is left of who began under a cover.
 fn given_back(give_back: &GiveBack) -> io::Result<Vec<String>> {
     let root = Root::open(&give_back.kubelet_root)?;
-    let is_ours = |mount: &Mount| is_cover(mount) || is_closed(mount) && give_back.paths.contains(&mount.path);
+    let is_ours = |mount: &Mount| mount.is_cover() || is_closed(mount) && give_back.paths.contains(&mount.path);
     let mut outcome = Ok(());
     for mount in of_pods(&root, |pod| pod == give_back.pod)?.values().filter(|mount| is_ours(mount)) {
         let (_held, path) = reached(&root, mount)?;
-        outcome = outcome.and(match is_cover(mount) {
+        outcome = outcome.and(match mount.is_cover() {
             true => rustix::mount::unmount(path.as_str(), UnmountFlags::NOFOLLOW).map_err(io::Error::from),
             false => remount(&path, mount, false),
         });
@@ -248,7 +242,7 @@ fn given_back(give_back: &GiveBack) -> io::Result<Vec<String>> {
     outcome?;
     // A container that began under a cover has it among its own mounts for good; begun anew it has its volume.
     let mut done = Stopped::default();
-    end(&BTreeSet::from([give_back.pod.clone()]), |mounts| mounts.iter().any(is_cover), &mut done)?;
+    end(&BTreeSet::from([give_back.pod.clone()]), |mounts| mounts.iter().any(Mount::is_cover), &mut done)?;
     Ok(done.left)
 }
 
@@ -256,7 +250,7 @@ fn given_back(give_back: &GiveBack) -> io::Result<Vec<String>> {
 fn sync(path: &str) -> io::Result<()> {
     let mounts = read::mounts()?;
     let on_top = |path: &str| mounts.iter().rfind(|mount| mount.path == path);
-    let Some(volume) = mounts.iter().rfind(|mount| mount.path == path && !is_cover(mount)) else { return Ok(()) };
+    let Some(volume) = mounts.iter().rfind(|mount| mount.path == path && !mount.is_cover()) else { return Ok(()) };
     let is_open = |mount: &&Mount| {
         mount.device == volume.device && mount.exact && on_top(&mount.path).is_some_and(|top| top.id == mount.id)
     };
