@@ -1,18 +1,18 @@
 //! What becomes of pods that a node has stopped: it gives back what nobody has fenced, and lets go of the rest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use bulkhead::api::node_volume_report::CleanupState;
 use bulkhead::node_agent::child::{Answer, Task};
 use bulkhead::node_agent::children::Children;
-use bulkhead::node_agent::self_fence::cut::{Done, GiveBack, Order, Stop};
+use bulkhead::node_agent::self_fence::cut::{Cover, Done, GiveBack, Order, Stop};
 use libtest_mimic::Trial;
 use serde_json::json;
 
 use super::cleaning::{able, trial};
 use super::self_fencing::{AFTER, Container, Node, is_covered, record, self_fenced};
-use super::world::{PATIENCE, World, volume};
+use super::world::{PATIENCE, World, target, volume};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -55,9 +55,14 @@ async fn a_container_that_began_under_a_cover() {
     [1, 2].into_iter().for_each(|number| world.publish(&volume(number)));
     let pod = volume(1).pod;
     let (pods, root) = (BTreeSet::from([pod.clone()]), world.root.display().to_string());
-    let stop = Order::Stop(Stop { kubelet_root: root.clone(), pods: pods.clone(), covered: pods });
-    let give_back = Order::GiveBack(GiveBack { kubelet_root: root, pod, paths: Vec::new() });
-    assert!(matches!(ordered(&world, &stop).await, Done::Stopped(done) if done.covered.len() == 1));
+    let stop = Order::Stop(Stop { kubelet_root: root.clone(), pods });
+    let paths = vec![world.path(&target(&volume(1))).join("mount").display().to_string()];
+    let cover = Order::Cover(Cover { kubelet_root: root.clone(), pod: pod.clone(), paths: paths.clone() });
+    let give_back = Order::GiveBack(GiveBack { kubelet_root: root, pod: pod.clone(), paths: Vec::new() });
+    let open = BTreeMap::from([(pod, paths.clone())]);
+    assert!(matches!(ordered(&world, &stop).await, Done::Stopped(done) if done.open == open));
+    assert!(matches!(ordered(&world, &cover).await, Done::Stopped(done) if done.covered == paths));
+    assert!(matches!(ordered(&world, &stop).await, Done::Stopped(done) if done.open.is_empty()));
     // Beside it one of another pod, which sees the same mounts as it is played here.
     let mut containers = [1, 2].map(|number| Container::start(&world, number));
     for (container, number) in containers.iter().zip(1..) {

@@ -1,6 +1,5 @@
 //! Stops pods, keeps them stopped, and gives back what nobody has fenced.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kube::Api;
@@ -14,7 +13,7 @@ use super::super::child::{Answer, Task};
 use super::cut::{Done, GiveBack, Order, Stop, Stopped};
 use super::decide::{self, Fate, Protected};
 use super::record::{StoppedPods, Told};
-use super::{CHILD, SelfFence, TOLD_MAX};
+use super::{CHILD, NODE, SelfFence, TOLD_MAX};
 
 /// How long what decides about a stopped pod may take to be read.
 const READ: Duration = Duration::from_secs(5);
@@ -24,9 +23,6 @@ const AGAIN: Duration = Duration::from_millis(500);
 const GONE_AGAIN: Duration = Duration::from_secs(2);
 /// Answers of the API in a row before anything is given back.
 const ANSWERS: u32 = 3;
-/// What the children are about: no name of a volume.
-const NODE: &str = "";
-const COVERING: &str = "covers of self-fencing";
 
 impl SelfFence {
     /// Writes down whom it stops, before anything is done.
@@ -50,6 +46,7 @@ impl SelfFence {
 
     /// Stops all of them, again and again: the kubelet starts containers anew, and what it starts may not write.
     pub(super) async fn keep_stopped(&mut self) {
+        self.take_covers().await;
         let now = monotonic();
         let Some(stopped) = &self.record.stopped else { return };
         let pace = if stopped.pods.is_empty() { GONE_AGAIN } else { AGAIN };
@@ -60,38 +57,24 @@ impl SelfFence {
         let pods = decide::uids(&stopped.pods);
         self.cx.metrics.self_fenced_pods(pods.len());
         let all = pods.union(&stopped.gone).cloned().collect();
-        // Where a cover hangs, as on a file server that does not answer, no second one is begun.
-        let covered = if self.cx.children.hung_of(COVERING) == 0 { pods } else { BTreeSet::new() };
-        let about = if covered.is_empty() { NODE } else { COVERING };
-        let stop = Stop { kubelet_root: self.cx.settings.kubelet_root.clone(), pods: all, covered };
-        let done = match self.child(about, Order::Stop(stop)).await {
-            Ok(Done::Stopped(done)) => done,
-            Ok(other) => Stopped { left: vec![format!("{other:?}")], ..Stopped::default() },
-            Err(error) => Stopped { left: vec![error], ..Stopped::default() },
-        };
-        if done.killed > 0 || !done.covered.is_empty() {
-            tracing::warn!(killed = done.killed, covered = done.covered.len(), left = ?done.left, "protected pods are stopped");
-        }
-        self.has_stopped(done).await;
-    }
-
-    async fn has_stopped(&mut self, done: Stopped) {
-        if let Some(told) = &mut self.record.told {
-            told.left = done.left.into_iter().take(TOLD_MAX).collect();
+        let stop = Stop { kubelet_root: self.cx.settings.kubelet_root.clone(), pods: all };
+        let done = Stopped::of(self.child(NODE, Order::Stop(stop)).await);
+        if done.killed > 0 {
+            tracing::warn!(killed = done.killed, left = ?done.left, "protected pods are stopped");
         }
         if let Some(stopped) = &mut self.record.stopped {
             stopped.gone.retain(|pod| !done.removed.contains(pod));
-            stopped.covered.extend(done.covered.iter().cloned());
             self.record.stopped.take_if(|stopped| stopped.is_nothing());
         }
-        if !done.covered.is_empty() {
-            self.save(true).await;
-            self.sync(done.covered);
+        self.cover(done.open).await;
+        if let Some(told) = &mut self.record.told {
+            let left = done.left.into_iter().chain(self.covers.left());
+            told.left = left.take(TOLD_MAX).collect();
         }
     }
 
     /// What is in memory is written now, or not while the storage is away; nobody waits for that.
-    fn sync(&self, paths: Vec<String>) {
+    pub(super) fn sync(&self, paths: Vec<String>) {
         for path in paths {
             let children = self.cx.children.clone();
             tokio::spawn(async move {
@@ -145,6 +128,10 @@ impl SelfFence {
 
     /// Whether the pod's volumes are open again.
     async fn uncovered(&self, pod: &Protected, stopped: &mut StoppedPods) -> bool {
+        // What waits in the kernel would cover it again later.
+        if self.is_being_covered(&pod.uid) {
+            return false;
+        }
         let (paths, rest) = stopped.covered.iter().cloned().partition(|path| path.contains(&pod.uid));
         let kubelet_root = self.cx.settings.kubelet_root.clone();
         let give_back = GiveBack { kubelet_root, pod: pod.uid.clone(), paths };

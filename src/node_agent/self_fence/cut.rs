@@ -31,23 +31,34 @@ const PACE: Duration = Duration::from_millis(10);
 pub enum Order {
     /// Tell which volumes pods have.
     Volumes(String),
-    /// Stop the access of pods.
+    /// End what runs of pods.
     Stop(Stop),
+    /// Cover mounts of a pod.
+    Cover(Cover),
     /// Write what is in memory of these mounts.
     Sync(Vec<String>),
     /// Uncover the mounts of a pod.
     GiveBack(GiveBack),
 }
 
-/// Whose access to stop.
+/// Whose processes to end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
     /// The kubelet's root folder.
     pub kubelet_root: String,
-    /// The pods whose processes end, by uid.
+    /// The pods, by uid.
     pub pods: BTreeSet<String>,
-    /// Those whose mounts are covered too.
-    pub covered: BTreeSet<String>,
+}
+
+/// Which mounts to cover.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cover {
+    /// The kubelet's root folder.
+    pub kubelet_root: String,
+    /// The pod, by uid. Its processes end once more after that.
+    pub pod: String,
+    /// These mounts of it and no others: they are written down.
+    pub paths: Vec<String>,
 }
 
 /// Which mounts to give back.
@@ -96,8 +107,21 @@ pub struct Stopped {
     pub killed: usize,
     /// Pods that the kubelet has no folder of.
     pub removed: BTreeSet<String>,
+    /// Mounts that are not covered, by pod.
+    pub open: BTreeMap<String, Vec<String>>,
     /// What is left, in words.
     pub left: Vec<String>,
+}
+
+impl Stopped {
+    /// What a child told; that it did not is left to be done.
+    pub fn of(told: Result<Done, String>) -> Self {
+        match told {
+            Ok(Done::Stopped(done)) => done,
+            Ok(other) => Self { left: vec![format!("{other:?}")], ..Self::default() },
+            Err(error) => Self { left: vec![error], ..Self::default() },
+        }
+    }
 }
 
 /// Does it.
@@ -105,6 +129,7 @@ pub fn obey(order: &Order) -> Done {
     let done = match order {
         Order::Volumes(root) => volumes(root).map(Done::Volumes),
         Order::Stop(stop) => stopped(stop).map(Done::Stopped),
+        Order::Cover(order) => covered(order).map(Done::Stopped),
         Order::Sync(paths) => paths.iter().try_for_each(|path| sync(path)).map(|()| Done::All),
         Order::GiveBack(give_back) => given_back(give_back).map(Done::GivenBack),
     };
@@ -122,22 +147,39 @@ fn volumes(kubelet_root: &str) -> io::Result<Vec<PodVolume>> {
     Ok(folders.into_iter().filter_map(volume).collect())
 }
 
+/// It waits for no file system.
 fn stopped(stop: &Stop) -> io::Result<Stopped> {
     let mut done = Stopped::default();
-    let any = |_: &[Mount]| true;
-    // This first: it waits for no file system.
-    end(&stop.pods, any, &mut done)?;
+    end(&stop.pods, |_| true, &mut done)?;
     match Root::open(&stop.kubelet_root) {
         Ok(root) => {
-            cover_all(&root, stop, &mut done)?;
+            let mounts = of_pods(&root, |pod| stop.pods.contains(pod))?.into_values();
+            for mount in mounts.filter(|mount| !is_closed(mount)) {
+                let Some(pod) = pod_of(&root, &mount) else { continue };
+                done.open.entry(pod.to_owned()).or_default().push(mount.path.clone());
+            }
             done.removed = removed(&root, &stop.pods);
         }
         Err(error) => done.left.push(format!("{}: {error}", stop.kubelet_root)),
     }
-    if !stop.covered.is_empty() {
-        // Whoever was started meanwhile may have the volume still.
-        end(&stop.pods, any, &mut done)?;
+    done.left.sort();
+    done.left.dedup();
+    Ok(done)
+}
+
+/// It may wait for the pod's storage.
+fn covered(order: &Cover) -> io::Result<Stopped> {
+    let mut done = Stopped::default();
+    let root = Root::open(&order.kubelet_root)?;
+    let is_wanted = |mount: &Mount| !is_closed(mount) && order.paths.contains(&mount.path);
+    for mount in of_pods(&root, |pod| pod == order.pod)?.into_values().filter(is_wanted) {
+        match cover(&root, &mount) {
+            Ok(()) => done.covered.push(mount.path),
+            Err(error) => done.left.push(format!("{}: {error}", mount.path)),
+        }
     }
+    // Whoever was started meanwhile may have the volume still.
+    end(&BTreeSet::from([order.pod.clone()]), |_| true, &mut done)?;
     done.left.sort();
     done.left.dedup();
     Ok(done)
@@ -172,25 +214,19 @@ fn end(pods: &BTreeSet<String>, sees: impl Fn(&[Mount]) -> bool, done: &mut Stop
     }
 }
 
-fn cover_all(root: &Root, stop: &Stop, done: &mut Stopped) -> io::Result<()> {
-    for mount in of_pods(root, |pod| stop.covered.contains(pod))?.into_values().filter(|mount| !is_closed(mount)) {
-        match cover(root, &mount) {
-            Ok(()) => done.covered.push(mount.path),
-            Err(error) => done.left.push(format!("{}: {error}", mount.path)),
-        }
-    }
-    Ok(())
-}
-
 /// Mounts of pods' volumes and their sub-paths by path: of several the one on top.
 fn of_pods(root: &Root, is_wanted: impl Fn(&str) -> bool) -> io::Result<BTreeMap<String, Mount>> {
-    let below = |mount: &Mount| Some(mount.path.strip_prefix(&root.path)?.strip_prefix('/')?.to_owned());
-    let is_of = |mount: &Mount| match below(mount).as_deref().map(layout::owner) {
-        Some(Owner::Pod(pod, _)) => is_wanted(pod),
-        Some(Owner::Volume | Owner::Other) | None => false,
-    };
-    let mounts = read::mounts()?.into_iter().filter(|mount| mount.exact && is_of(mount));
+    let is_of = |mount: &Mount| mount.exact && pod_of(root, mount).is_some_and(&is_wanted);
+    let mounts = read::mounts()?.into_iter().filter(is_of);
     Ok(mounts.map(|mount| (mount.path.clone(), mount)).collect())
+}
+
+/// The pod that the kubelet has mounted it for, if it is of a CSI volume.
+fn pod_of<'a>(root: &Root, mount: &'a Mount) -> Option<&'a str> {
+    match layout::owner(mount.path.strip_prefix(&root.path)?.strip_prefix('/')?) {
+        Owner::Pod(pod, _) => Some(pod),
+        Owner::Volume | Owner::Other => None,
+    }
 }
 
 fn is_closed(mount: &Mount) -> bool {

@@ -6,6 +6,7 @@
 //! so until the API itself says that the pod is this node's as before.
 
 mod act;
+mod covers;
 pub mod cut;
 pub mod decide;
 pub mod isolation;
@@ -26,7 +27,9 @@ use crate::heartbeat::sender::Surroundings;
 use crate::runtime::clock::monotonic;
 
 use super::child::{Answer, Task};
+use super::children::Children;
 use super::{Context, lock};
+use covers::Covers;
 use cut::{Done, Order, PodVolume};
 use isolation::Isolation;
 use looks::Looks;
@@ -38,8 +41,11 @@ const PACE: Duration = Duration::from_millis(250);
 /// How often the API is asked while it does not answer, and how long for an answer is waited.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK: Duration = Duration::from_secs(1);
-/// Deadline of a child.
+/// Deadline of a child, and of one that itself waits until processes have ended.
 const CHILD: Duration = Duration::from_secs(5);
+const STOP: Duration = Duration::from_secs(15);
+/// What children are about that are of the whole node: no name of a volume.
+const NODE: &str = "";
 /// Pods and reasons that are told by name.
 const TOLD_MAX: usize = 8;
 
@@ -71,6 +77,7 @@ struct SelfFence {
     asked_at: Option<Instant>,
     answers: u32,
     stopped_at: Option<Instant>,
+    covers: Covers,
 }
 
 /// Works until `cancel`. `earlier` is what a process before wrote down. Without heartbeats it only ends what that one began.
@@ -96,6 +103,7 @@ pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cance
         asked_at: None,
         answers: 0,
         stopped_at: None,
+        covers: Covers::default(),
     };
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -196,11 +204,19 @@ impl SelfFence {
     }
 
     async fn child(&self, about: &str, order: Order) -> Result<Done, String> {
-        match self.cx.children.run(about, Task::SelfFence(order), CHILD).await {
-            Ok(Answer::SelfFenced(done)) => Ok(done),
-            Ok(other) => Err(format!("a child answered {other:?}")),
-            Err(error) => Err(error.to_string()),
-        }
+        told_by_child(&self.cx.children, about, order).await
+    }
+}
+
+async fn told_by_child(children: &Children, about: &str, order: Order) -> Result<Done, String> {
+    let deadline = match order {
+        Order::Stop(_) | Order::Cover(_) | Order::GiveBack(_) => STOP,
+        Order::Volumes(_) | Order::Sync(_) => CHILD,
+    };
+    match children.run(about, Task::SelfFence(order), deadline).await {
+        Ok(Answer::SelfFenced(done)) => Ok(done),
+        Ok(other) => Err(format!("a child answered {other:?}")),
+        Err(error) => Err(error.to_string()),
     }
 }
 

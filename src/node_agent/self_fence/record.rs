@@ -45,7 +45,7 @@ impl Record {
 pub struct StoppedPods {
     /// The pods.
     pub pods: Vec<Protected>,
-    /// Mounts that are covered.
+    /// Mounts that are covered, or are about to be.
     pub covered: Vec<String>,
     /// Pods that the API has no more, and the kubelet still: their processes are killed, and nothing is covered.
     #[serde(default)]
