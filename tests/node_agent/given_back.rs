@@ -19,6 +19,7 @@ pub fn trials() -> Vec<Trial> {
         trial("self_fencing::what_was_fenced_meanwhile_is_not_given_back", what_was_fenced_meanwhile),
         trial("self_fencing::a_container_that_began_under_a_cover_ends_with_it", a_container_that_began_under_a_cover),
         trial("self_fencing::an_agent_without_heartbeats_gives_back", an_agent_without_heartbeats),
+        trial("self_fencing::covers_are_given_back_without_a_record", without_a_record),
     ]
 }
 
@@ -84,6 +85,26 @@ async fn ordered(world: &World, order: &Order) -> Done {
         Answer::SelfFenced(done) => done,
         other => panic!("{other:?}"),
     }
+}
+
+async fn without_a_record() {
+    let mut node = Node::start().await;
+    node.world.outside.api(false);
+    node.world.outside.neighbours(0);
+    node.until_stopped().await;
+    // With heartbeats, and without.
+    for beats in [true, false] {
+        node.world.stop();
+        node.world.outside.beats = beats;
+        fs::write(node.world.path("plugins/bulkhead-node-agent/self-fencing.json"), "{").unwrap();
+        node.world.start();
+        node.world.until("found", |world| !record(world)["stopped"]["pods"].is_null()).await;
+        assert!(is_covered(&node.world, &volume(1)));
+    }
+    node.world.outside.neighbours(3);
+    node.world.outside.api(true);
+    node.until_given_back().await;
+    assert!(!is_covered(&node.world, &volume(1)));
 }
 
 async fn an_agent_without_heartbeats() {

@@ -27,21 +27,22 @@ const ANSWERS: u32 = 3;
 impl SelfFence {
     /// Writes down whom it stops, before anything is done.
     pub(super) async fn begin(&mut self, new: Vec<Protected>, alone: Duration) {
-        let names = new.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name));
-        tracing::error!(
-            ?alone,
-            pods = names.clone().collect::<Vec<_>>().join(" "),
-            "the API and all neighbours are lost: stopping protected pods"
-        );
+        let names: Vec<_> = new.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect();
+        tracing::error!(?alone, pods = names.join(" "), "the API and all neighbours are lost: stopping protected pods");
         self.cx.metrics.self_fenced();
+        self.stops(new, names);
+        self.save(true).await;
+    }
+
+    /// These are stopped from now on, until they are given back.
+    pub(super) fn stops(&mut self, pods: Vec<Protected>, names: Vec<String>) {
         let now = self.cx.clock.now().wall;
         let fresh = || Told { at: now, pods: Vec::new(), left: Vec::new(), is_over: false };
         let mut told = self.record.told.take().filter(|told| !told.is_over).unwrap_or_else(fresh);
         told.pods.extend(names);
         self.record.told = Some(told);
-        self.record.stopped.get_or_insert_default().pods.extend(new);
+        self.record.stopped.get_or_insert_default().pods.extend(pods);
         (self.stopped_at, self.answers) = (None, 0);
-        self.save(true).await;
     }
 
     /// Stops all of them, again and again: the kubelet starts containers anew, and what it starts may not write.

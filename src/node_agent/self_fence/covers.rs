@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::runtime::clock::monotonic;
+
 use super::cut::{Cover, Done, Order, Stopped};
-use super::{SelfFence, decide, told_by_child};
+use super::{NODE, SelfFence, decide, told_by_child};
 
 /// Pods that are covered at once: each takes one of the places that self-fencing shares with all else.
 const AT_ONCE: usize = 12;
@@ -30,6 +32,34 @@ impl Covers {
 }
 
 impl SelfFence {
+    /// Covers of which nothing is written down, as when the record was lost: their pods are given back as all others are.
+    pub(super) async fn find_covers(&mut self) {
+        if !self.finding.is_some_and(|looks| looks.is_due(monotonic())) {
+            return;
+        }
+        let root = self.cx.settings.kubelet_root.clone();
+        let covered = match self.child(NODE, Order::Covered(root)).await {
+            Ok(Done::Covered(pods)) => pods,
+            other => {
+                tracing::warn!(?other, "whether an earlier agent has left covers cannot be told");
+                if let Some(looks) = &mut self.finding {
+                    looks.ended(false, monotonic());
+                }
+                return;
+            }
+        };
+        self.finding = None;
+        let stopped = self.record.stopped.as_ref().map(|stopped| decide::uids(&stopped.pods)).unwrap_or_default();
+        let found = decide::unrecorded(&covered, &stopped);
+        if found.is_empty() {
+            return;
+        }
+        let names: Vec<_> = found.iter().map(|pod| format!("pod {}", pod.uid)).collect();
+        tracing::warn!(pods = names.join(" "), "covers were found of which nothing is written down");
+        self.stops(found, names);
+        self.save(true).await;
+    }
+
     /// Begins to cover what is open of stopped pods. It is written down first: nothing else tells a file's mount that we made
     /// read-only from one that was so before.
     pub(super) async fn cover(&mut self, open: BTreeMap<String, Vec<String>>) {

@@ -31,6 +31,8 @@ const PACE: Duration = Duration::from_millis(10);
 pub enum Order {
     /// Tell which volumes pods have.
     Volumes(String),
+    /// Tell which pods are under a cover.
+    Covered(String),
     /// End what runs of pods.
     Stop(Stop),
     /// Cover mounts of a pod.
@@ -77,6 +79,8 @@ pub struct GiveBack {
 pub enum Done {
     /// The volumes of pods.
     Volumes(Vec<PodVolume>),
+    /// The pods under a cover, by uid.
+    Covered(BTreeSet<String>),
     /// The access is stopped, as far as this says.
     Stopped(Stopped),
     /// The mounts are uncovered; what is left of those who began under a cover, in words.
@@ -128,6 +132,7 @@ impl Stopped {
 pub fn obey(order: &Order) -> Done {
     let done = match order {
         Order::Volumes(root) => volumes(root).map(Done::Volumes),
+        Order::Covered(root) => under_covers(root).map(Done::Covered),
         Order::Stop(stop) => stopped(stop).map(Done::Stopped),
         Order::Cover(order) => covered(order).map(Done::Stopped),
         Order::Sync(paths) => paths.iter().try_for_each(|path| sync(path)).map(|()| Done::All),
@@ -145,6 +150,14 @@ fn volumes(kubelet_root: &str) -> io::Result<Vec<PodVolume>> {
         Record::Absent | Record::Unreadable(_) => None,
     };
     Ok(folders.into_iter().filter_map(volume).collect())
+}
+
+/// From the mounts alone.
+fn under_covers(kubelet_root: &str) -> io::Result<BTreeSet<String>> {
+    let root = Root::open(kubelet_root)?;
+    let mounts = of_pods(&root, |_| true)?;
+    let covers = mounts.values().filter(|mount| mount.is_cover());
+    Ok(covers.filter_map(|cover| pod_of(&root, cover)).map(str::to_owned).collect())
 }
 
 /// It waits for no file system.

@@ -137,6 +137,17 @@ pub fn fate(uid: &str, pods: &[Pod], fence: Option<&NodeFence>) -> Fate {
     }
 }
 
+/// Pods under a cover that nothing else tells of: they are stopped all the same, and given back as all others are.
+pub fn unrecorded(covered: &BTreeSet<String>, stopped: &BTreeSet<String>) -> Vec<Protected> {
+    let known_by = |uid: &String| Protected {
+        uid: uid.clone(),
+        namespace: String::new(),
+        name: uid.clone(),
+        after: Duration::ZERO,
+    };
+    covered.difference(stopped).map(known_by).collect()
+}
+
 /// Stopped pods, by their uids.
 pub fn uids(pods: &[Protected]) -> BTreeSet<String> {
     pods.iter().map(|pod| pod.uid.clone()).collect()

@@ -113,6 +113,13 @@ fn whose_time_has_come() {
 }
 
 #[test]
+fn covers_of_which_nothing_is_written_down() {
+    let set = |uids: &[&str]| uids.iter().map(|uid| (*uid).to_owned()).collect::<BTreeSet<_>>();
+    let found = unrecorded(&set(&["a", "b"]), &set(&["b", "c"]));
+    assert_eq!(uids(&found), set(&["a"]));
+}
+
+#[test]
 fn who_gets_its_access_back() {
     let bound = |change: fn(&mut Value)| {
         let mut pod = pod("db", "db");

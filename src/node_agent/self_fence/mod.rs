@@ -78,14 +78,15 @@ struct SelfFence {
     answers: u32,
     stopped_at: Option<Instant>,
     covers: Covers,
+    /// Until covers of which nothing is written down were looked for.
+    finding: Option<Looks>,
 }
 
 /// Works until `cancel`. `earlier` is what a process before wrote down. Without heartbeats it only ends what that one began.
 pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cancel: CancellationToken) {
-    let earlier = match (&watching, &earlier.stopped) {
-        (Some(_), _) => earlier,
-        (None, None) => return,
-        (None, Some(_)) => Record { protected: Vec::new(), neighbours: 0, acquaintance: None, ..earlier },
+    let earlier = match &watching {
+        Some(_) => earlier,
+        None => Record { protected: Vec::new(), neighbours: 0, acquaintance: None, ..earlier },
     };
     cx.self_fence.send_replace(earlier.told.clone());
     let isolation = Arc::new(Mutex::new(Isolation::new(earlier.neighbours, monotonic())));
@@ -104,6 +105,7 @@ pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cance
         answers: 0,
         stopped_at: None,
         covers: Covers::default(),
+        finding: Some(Looks::default()),
     };
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -116,7 +118,7 @@ pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cance
             all.looks.changed(monotonic());
         }
         all.turn().await;
-        if all.watching.is_none() && all.record.stopped.is_none() {
+        if all.watching.is_none() && all.finding.is_none() && all.record.stopped.is_none() {
             return;
         }
     }
@@ -133,6 +135,7 @@ async fn pulse(isolation: Arc<Mutex<Isolation>>) {
 
 impl SelfFence {
     async fn turn(&mut self) {
+        self.find_covers().await;
         self.learn().await;
         self.look_outside().await;
         // Nothing is waited for between what was heard and what follows from it.
@@ -211,7 +214,7 @@ impl SelfFence {
 async fn told_by_child(children: &Children, about: &str, order: Order) -> Result<Done, String> {
     let deadline = match order {
         Order::Stop(_) | Order::Cover(_) | Order::GiveBack(_) => STOP,
-        Order::Volumes(_) | Order::Sync(_) => CHILD,
+        Order::Volumes(_) | Order::Covered(_) | Order::Sync(_) => CHILD,
     };
     match children.run(about, Task::SelfFence(order), deadline).await {
         Ok(Answer::SelfFenced(done)) => Ok(done),
