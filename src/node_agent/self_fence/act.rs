@@ -10,6 +10,7 @@ use crate::api::slim::Pod;
 use crate::runtime::clock::monotonic;
 
 use super::super::child::{Answer, Task};
+use super::asking::Asking;
 use super::cut::{Done, GiveBack, Order, Stop, Stopped};
 use super::decide::{self, Fate, Protected};
 use super::record::{StoppedPods, Told};
@@ -22,7 +23,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// And this often those that only the kubelet still has: their volumes were cut off before they were let go.
 const GONE_AGAIN: Duration = Duration::from_secs(2);
 /// Answers of the API in a row before anything is given back.
-const ANSWERS: u32 = 3;
+pub(super) const ANSWERS: u32 = 3;
 
 impl SelfFence {
     /// Writes down whom it stops, before anything is done.
@@ -42,7 +43,7 @@ impl SelfFence {
         told.pods.extend(names);
         self.record.told = Some(told);
         self.record.stopped.get_or_insert_default().pods.extend(pods);
-        (self.stopped_at, self.answers) = (None, 0);
+        (self.stopped_at, self.answers, self.asking) = (None, 0, Asking::default());
     }
 
     /// Stops all of them, again and again: the kubelet starts containers anew, and what it starts may not write.
@@ -92,9 +93,11 @@ impl SelfFence {
 
     /// Once the API has answered for a while: it is asked itself about each pod.
     pub(super) async fn give_back(&mut self) {
-        if self.answers < ANSWERS || !self.record.has_stopped_pods() {
+        let is_wanted = self.answers >= ANSWERS && self.record.has_stopped_pods();
+        if !is_wanted || !self.asking.is_due(monotonic()) {
             return;
         }
+        self.asking.has_asked(monotonic());
         let (node, reads) = (&self.cx.settings.node_name, &self.cx.clients.reads);
         let bound = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let (fences, pods): (Api<NodeFence>, Api<Pod>) = (Api::all(reads.clone()), Api::all(reads.clone()));
@@ -123,6 +126,7 @@ impl SelfFence {
             told.is_over = is_over;
         }
         if is_over {
+            self.asking = Asking::default();
             tracing::info!("no pod of this node is stopped any more");
         }
     }

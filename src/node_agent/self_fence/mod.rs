@@ -6,6 +6,7 @@
 //! so until the API itself says that the pod is this node's as before.
 
 mod act;
+mod asking;
 mod covers;
 pub mod cut;
 pub mod decide;
@@ -23,12 +24,15 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::node_fence::NodeFence;
+use crate::api::slim::Pod;
 use crate::heartbeat::sender::Surroundings;
 use crate::runtime::clock::monotonic;
+use crate::runtime::store::Change;
 
 use super::child::{Answer, Task};
 use super::children::Children;
 use super::{Context, lock};
+use asking::Asking;
 use covers::Covers;
 use cut::{Done, Order, PodVolume};
 use isolation::Isolation;
@@ -80,6 +84,8 @@ struct SelfFence {
     covers: Covers,
     /// Until covers of which nothing is written down were looked for.
     finding: Option<Looks>,
+    /// When the API is asked about stopped pods.
+    asking: Asking,
 }
 
 /// Works until `cancel`. `earlier` is what a process before wrote down. Without heartbeats it only ends what that one began.
@@ -106,6 +112,7 @@ pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cance
         stopped_at: None,
         covers: Covers::default(),
         finding: Some(Looks::default()),
+        asking: Asking::default(),
     };
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -114,8 +121,8 @@ pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cance
             () = cancel.cancelled() => return,
             _ = pace.tick() => {}
         }
-        while pods.as_mut().is_some_and(|pods| pods.try_recv().is_ok()) {
-            all.looks.changed(monotonic());
+        while let Some(change) = pods.as_mut().and_then(|pods| pods.try_recv().ok()) {
+            all.has_changed(&change);
         }
         all.turn().await;
         if all.watching.is_none() && all.finding.is_none() && all.record.stopped.is_none() {
@@ -154,6 +161,17 @@ impl SelfFence {
         self.save(alone.is_some()).await;
     }
 
+    fn has_changed(&mut self, change: &Change<Pod>) {
+        self.looks.changed(monotonic());
+        let is_stopped = |pod: &Pod| {
+            let mut stopped = self.record.stopped.iter().flat_map(|stopped| &stopped.pods);
+            stopped.any(|stopped| pod.metadata.uid.as_deref() == Some(stopped.uid.as_str()))
+        };
+        if change.old.iter().chain(&change.new).any(|pod| is_stopped(pod)) {
+            self.asking.changed();
+        }
+    }
+
     /// Whether anybody answers.
     async fn look_outside(&mut self) {
         let answered = match self.asked.take_if(|asked| asked.answer.is_finished()) {
@@ -172,7 +190,8 @@ impl SelfFence {
             isolation.api(asked, has_answered, now);
         }
         let is_due = self.asked_at.is_none_or(|at| now >= at + ASK_EVERY);
-        let is_wanted = isolation.asks_api(now) || self.record.has_stopped_pods();
+        // Once it has answered often enough it is asked about the pods themselves.
+        let is_wanted = isolation.asks_api(now) || self.record.has_stopped_pods() && self.answers < act::ANSWERS;
         if is_wanted && is_due && self.asked.is_none() {
             self.asked_at = Some(now);
             self.asked = Some(Asked { at: now, answer: tokio::spawn(answers(self.cx.clone())) });
