@@ -14,6 +14,7 @@ pub mod isolation;
 mod looks;
 mod observe;
 pub mod record;
+mod writing;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -39,6 +40,7 @@ use isolation::Isolation;
 use looks::Looks;
 pub use observe::{Namespaces, Sources};
 use record::{Record, Told};
+use writing::Writing;
 
 /// How often is looked.
 const PACE: Duration = Duration::from_millis(250);
@@ -75,6 +77,8 @@ struct SelfFence {
     record: Record,
     /// As it is on the disk, and when it was written.
     written: (Record, Option<Instant>),
+    /// A write that the disk has not answered yet.
+    writing: Option<Writing<(Record, Option<Instant>)>>,
     volumes: Vec<PodVolume>,
     looks: Looks,
     asked: Option<Asked>,
@@ -103,6 +107,7 @@ pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cance
         watching,
         isolation,
         written: (earlier.clone(), None),
+        writing: None,
         record: earlier,
         volumes: Vec::new(),
         looks: Looks::default(),
@@ -200,6 +205,9 @@ impl SelfFence {
 
     /// Writes the record where it is new; while the node is not alone, also so that it does not become too old.
     async fn save(&mut self, is_alone: bool) {
+        if let Some(writing) = self.writing.take_if(|writing| writing.has_ended()) {
+            self.has_written(writing).await;
+        }
         let now = monotonic();
         let is_used = !self.record.protected.is_empty() || self.record.stopped.is_some();
         if let Some(watching) = self.watching.as_ref().filter(|_| !is_alone && is_used) {
@@ -216,11 +224,23 @@ impl SelfFence {
             told.clone_from(&self.record.told);
             is_new
         });
-        match record::write(&self.cx.settings, &self.record).await {
-            Ok(()) => self.written = (self.record.clone(), Some(now)),
-            // What is to be done is done all the same: a node that is alone has nobody else.
-            Err(error) => {
-                tracing::warn!(%error, "self-fencing cannot be written down: a restart of the agent would not know of it")
+        if self.writing.is_none() {
+            let (settings, record) = (self.cx.settings.clone(), self.record.clone());
+            let write = async move { record::write(&settings, &record).await };
+            self.has_written(Writing::begin((self.record.clone(), Some(now)), write)).await;
+        }
+    }
+
+    /// What is to be done is done all the same: a node that is alone has nobody else.
+    async fn has_written(&mut self, writing: Writing<(Record, Option<Instant>)>) {
+        match writing.ended().await {
+            Ok((written, Ok(()))) => self.written = written,
+            Ok((_, Err(error))) => {
+                tracing::warn!(%error, "self-fencing cannot be written down: a restart of the agent would not know of it");
+            }
+            Err(writing) => {
+                tracing::warn!("the disk does not answer: self-fencing is written down when it does");
+                self.writing = Some(writing);
             }
         }
     }
