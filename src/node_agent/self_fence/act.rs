@@ -110,7 +110,7 @@ impl SelfFence {
         let mut kept = Vec::new();
         for pod in std::mem::take(&mut stopped.pods) {
             let fate = decide::fate(&pod.uid, &pods.items, fence.as_ref());
-            // Of one that is gone too: a cover would be in the way of who cleans up.
+            // Of one that is gone or has ended too: a cover would be in the way of who cleans up.
             if fate == Fate::Waits || !self.uncovered(&pod, &mut stopped).await {
                 kept.push(pod);
             } else if fate == Fate::Gone {

@@ -150,7 +150,16 @@ fn who_gets_its_access_back() {
             None,
             Fate::Gone,
         ),
-        ("it has ended", &bound(|pod| pod["status"]["phase"] = json!("Failed")), None, Fate::Gone),
+        ("it has ended", &bound(|pod| pod["status"]["phase"] = json!("Failed")), None, Fate::HasEnded),
+        (
+            "it has ended, and goes",
+            &bound(|pod| {
+                pod["status"]["phase"] = json!("Succeeded");
+                pod["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:39:00Z");
+            }),
+            None,
+            Fate::Gone,
+        ),
     ] {
         assert_eq!(fate("db", pods, fence), expected, "{name}");
     }
