@@ -75,10 +75,13 @@ struct SelfFence {
     watching: Option<Watching>,
     isolation: Arc<Mutex<Isolation>>,
     record: Record,
-    /// As it is on the disk, and when it was written.
-    written: (Record, Option<Instant>),
+    /// As it is on the disk.
+    written: Record,
     /// A write that the disk has not answered yet.
-    writing: Option<Writing<(Record, Option<Instant>)>>,
+    writing: Option<Writing<Record>>,
+    /// When the API was heard last by this process, and by whichever in seconds since the boot.
+    heard: Option<Instant>,
+    learnt: f64,
     volumes: Vec<PodVolume>,
     looks: Looks,
     asked: Option<Asked>,
@@ -106,8 +109,10 @@ pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cance
         cx,
         watching,
         isolation,
-        written: (earlier.clone(), None),
+        written: earlier.clone(),
         writing: None,
+        heard: None,
+        learnt: earlier.learnt,
         record: earlier,
         volumes: Vec::new(),
         looks: Looks::default(),
@@ -203,22 +208,22 @@ impl SelfFence {
         }
     }
 
-    /// Writes the record where it is new; while the node is not alone, also so that it does not become too old.
+    /// Writes the record where it is new, and so that it does not become too old while the API is heard.
     async fn save(&mut self, is_alone: bool) {
         if let Some(writing) = self.writing.take_if(|writing| writing.has_ended()) {
             self.has_written(writing).await;
         }
-        let now = monotonic();
         let is_used = !self.record.protected.is_empty() || self.record.stopped.is_some();
         if let Some(watching) = self.watching.as_ref().filter(|_| !is_alone && is_used) {
             let acquaintance = serde_json::to_value(&watching.surroundings.borrow().acquaintance);
             self.record.acquaintance = acquaintance.ok();
             self.record.neighbours = lock(&self.isolation).witnesses();
         }
-        let is_old = !is_alone && is_used && self.written.1.is_none_or(|at| now >= at + record::REFRESH);
-        if self.written.0 == self.record && !is_old {
+        let is_old = is_used && self.learnt - self.record.learnt >= record::REFRESH.as_secs_f64();
+        if self.written == self.record && !is_old {
             return;
         }
+        self.record.learnt = self.learnt;
         self.cx.self_fence.send_if_modified(|told| {
             let is_new = *told != self.record.told;
             told.clone_from(&self.record.told);
@@ -227,12 +232,12 @@ impl SelfFence {
         if self.writing.is_none() {
             let (settings, record) = (self.cx.settings.clone(), self.record.clone());
             let write = async move { record::write(&settings, &record).await };
-            self.has_written(Writing::begin((self.record.clone(), Some(now)), write)).await;
+            self.has_written(Writing::begin(self.record.clone(), write)).await;
         }
     }
 
     /// What is to be done is done all the same: a node that is alone has nobody else.
-    async fn has_written(&mut self, writing: Writing<(Record, Option<Instant>)>) {
+    async fn has_written(&mut self, writing: Writing<Record>) {
         match writing.ended().await {
             Ok((written, Ok(()))) => self.written = written,
             Ok((_, Err(error))) => {
