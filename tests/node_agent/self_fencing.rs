@@ -184,7 +184,8 @@ async fn a_node_that_is_alone() {
     node.world.outside.neighbours(0);
     node.until_stopped().await;
     println!("stopped after {:?}, of which the policy's are {AFTER:?}", began.elapsed());
-    assert!(began.elapsed() >= AFTER - Duration::from_millis(200), "{:?}", began.elapsed());
+    // The neighbours' last word may be older than that, on a machine that is busy with other things.
+    assert!(began.elapsed() >= AFTER - Duration::from_secs(1), "{:?}", began.elapsed());
     // What the kubelet starts anew cannot write, and ends.
     let before = written(&node.world, &volume(1));
     node.protected = Container::start(&node.world, 1);
