@@ -48,7 +48,6 @@ impl SelfFence {
 
     /// Stops all of them, again and again: the kubelet starts containers anew, and what it starts may not write.
     pub(super) async fn keep_stopped(&mut self) {
-        self.take_covers().await;
         let now = monotonic();
         let Some(stopped) = &self.record.stopped else { return };
         let pace = if stopped.pods.is_empty() { GONE_AGAIN } else { AGAIN };

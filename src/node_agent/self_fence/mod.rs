@@ -165,8 +165,10 @@ impl SelfFence {
             self.begin(new, alone.unwrap_or_default()).await;
         }
         if self.record.stopped.is_some() {
-            self.keep_stopped().await;
+            self.take_covers().await;
+            // Before more is covered: no pod is given back while it is.
             self.give_back().await;
+            self.keep_stopped().await;
         }
         self.save(alone.is_some()).await;
     }
