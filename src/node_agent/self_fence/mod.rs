@@ -89,7 +89,7 @@ struct SelfFence {
     answers: u32,
     stopped_at: Option<Instant>,
     covers: Covers,
-    /// Until covers of which nothing is written down were looked for.
+    /// Until covers were looked for, where nothing is written down of any.
     finding: Option<Looks>,
     /// When the API is asked about stopped pods.
     asking: Asking,
@@ -113,6 +113,7 @@ pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cance
         writing: None,
         heard: None,
         learnt: earlier.learnt,
+        finding: (!earlier.has_stopped_pods()).then(Looks::default),
         record: earlier,
         volumes: Vec::new(),
         looks: Looks::default(),
@@ -121,7 +122,6 @@ pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cance
         answers: 0,
         stopped_at: None,
         covers: Covers::default(),
-        finding: Some(Looks::default()),
         asking: Asking::default(),
     };
     let mut pace = tokio::time::interval(PACE);
