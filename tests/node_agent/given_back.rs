@@ -6,18 +6,21 @@ use std::fs;
 use bulkhead::api::node_volume_report::CleanupState;
 use bulkhead::node_agent::child::{Answer, Task};
 use bulkhead::node_agent::children::Children;
+use bulkhead::node_agent::mounts::mountinfo;
 use bulkhead::node_agent::self_fence::cut::{Cover, Done, GiveBack, Order, Stop};
 use libtest_mimic::Trial;
+use rustix::mount::MountPropagationFlags;
 use serde_json::json;
 
 use super::cleaning::{able, trial};
 use super::self_fencing::{AFTER, Container, Node, is_covered, record, self_fenced};
-use super::world::{PATIENCE, World, target, volume};
+use super::world::{PATIENCE, Volume, World, bind, folder, staging, target, volume};
 
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("self_fencing::what_was_fenced_meanwhile_is_not_given_back", what_was_fenced_meanwhile),
         trial("self_fencing::a_container_that_began_under_a_cover_ends_with_it", a_container_that_began_under_a_cover),
+        trial("self_fencing::a_cover_is_over_one_pods_mount_alone", a_cover_on_a_shared_mount),
         trial("self_fencing::an_agent_without_heartbeats_gives_back", an_agent_without_heartbeats),
         trial("self_fencing::covers_are_given_back_without_a_record", without_a_record),
     ]
@@ -77,6 +80,32 @@ async fn a_container_that_began_under_a_cover() {
     world.until("it has begun", |_| after.has_its_hosts(1)).await;
     assert_eq!(ordered(&world, &give_back).await, Done::GivenBack(Vec::new()));
     assert!(after.is_alive(), "it has its volume");
+}
+
+async fn a_cover_on_a_shared_mount() {
+    let world = World::new(able());
+    // As systemd makes it; what is mounted below is of one group.
+    bind(&world.root, &world.root);
+    rustix::mount::mount_change(&world.root, MountPropagationFlags::SHARED).unwrap();
+    world.publish(&volume(1));
+    let (one, other) = (volume(1), Volume { pod: volume(2).pod, ..volume(1) });
+    let mount = |volume: &Volume| world.path(&target(volume)).join("mount");
+    folder(&mount(&other));
+    bind(&world.path(&staging(&one)).join("globalmount"), &mount(&other));
+    let root = world.root.display().to_string();
+    let paths = vec![mount(&one).display().to_string()];
+    let cover = Order::Cover(Cover { kubelet_root: root.clone(), pod: one.pod.clone(), paths: paths.clone() });
+    assert!(matches!(ordered(&world, &cover).await, Done::Stopped(done) if done.covered == paths));
+    let covers = || {
+        let mounts = mountinfo::parse(&fs::read("/proc/self/mountinfo").unwrap()).unwrap();
+        let within = |mount: &mountinfo::Mount| mountinfo::is_within(&mount.path, &root);
+        mounts.into_iter().filter(|mount| mount.is_cover() && within(mount)).map(|mount| mount.path).collect::<Vec<_>>()
+    };
+    assert_eq!(covers(), paths);
+    assert!(is_covered(&world, &one) && !is_covered(&world, &other));
+    let give_back = Order::GiveBack(GiveBack { kubelet_root: root.clone(), pod: one.pod, paths });
+    assert_eq!(ordered(&world, &give_back).await, Done::GivenBack(Vec::new()));
+    assert_eq!(covers(), [] as [&str; 0]);
 }
 
 async fn ordered(world: &World, order: &Order) -> Done {

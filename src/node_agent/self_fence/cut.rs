@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
@@ -251,6 +251,12 @@ fn is_closed(mount: &Mount) -> bool {
 fn cover(root: &Root, mount: &Mount) -> io::Result<()> {
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let (_held, path) = reached(root, mount)?;
+    // What is mounted on a shared mount is on all of its peers too: in other pods, and where the volume is staged. In a group of
+    // its own it stays one that containers may share.
+    if mount.shared.is_some() {
+        rustix::mount::mount_change(path.as_str(), MountPropagationFlags::PRIVATE)?;
+        rustix::mount::mount_change(path.as_str(), MountPropagationFlags::SHARED)?;
+    }
     match rustix::mount::mount(COVER, path.as_str(), "tmpfs", flags, c"size=4k,mode=0555") {
         Err(Errno::NOTDIR) => remount(&path, mount, true),
         done => Ok(done?),
