@@ -1,10 +1,9 @@
 //! Covers over stopped pods' volumes. Each pod has a child of its own: one whose storage does not answer is in nobody's way.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use tokio_util::task::AbortOnDropHandle;
-
-use crate::runtime::clock::monotonic;
 
 use super::cut::{Cover, Done, Order, Stopped};
 use super::{NODE, SelfFence, decide, told_by_child};
@@ -33,8 +32,8 @@ impl Covers {
 
 impl SelfFence {
     /// Covers of which nothing is written down, as when the record was lost: their pods are given back as all others are.
-    pub(super) async fn find_covers(&mut self) {
-        if !self.finding.is_some_and(|looks| looks.is_due(monotonic())) {
+    pub(super) async fn find_covers(&mut self, now: Instant) {
+        if !self.finding.is_some_and(|looks| looks.is_due(now)) {
             return;
         }
         let root = self.cx.settings.kubelet_root.clone();
@@ -43,7 +42,7 @@ impl SelfFence {
             other => {
                 tracing::warn!(?other, "whether an earlier agent has left covers cannot be told");
                 if let Some(looks) = &mut self.finding {
-                    looks.ended(false, monotonic());
+                    looks.ended(false, now);
                 }
                 return;
             }

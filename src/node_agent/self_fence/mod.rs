@@ -152,7 +152,7 @@ async fn pulse(isolation: Arc<Mutex<Isolation>>) {
 
 impl SelfFence {
     async fn turn(&mut self) {
-        self.find_covers().await;
+        self.find_covers(monotonic()).await;
         self.learn().await;
         self.look_outside().await;
         // Nothing is waited for between what was heard and what follows from it.
