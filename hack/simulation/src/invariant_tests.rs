@@ -93,11 +93,11 @@ fn i1_a_node_writes_to_a_shared_volume_that_it_is_proved_to_be_cut_off_from() {
     shape.volumes.get_mut("v0").unwrap().shared = true;
     let mut world = World::new(Arc::new(shape));
     world.run_until(2 * MINUTE, &mut Prompt);
-    world.oracle.prove("v0", "id-n0", world.now, Proof::Acknowledged);
+    world.oracle.prove("v0", "id-n0", (world.now, world.now), Proof::Acknowledged);
     world.oracle.touch();
     world.judge();
     assert!(world.oracle.is_clean(), "an acknowledgement excludes no lie");
-    world.oracle.prove("v0", "id-n0", world.now, Proof::Verified);
+    world.oracle.prove("v0", "id-n0", (world.now, world.now), Proof::Verified);
     world.oracle.touch();
     world.judge();
     assert_broken(&world, "I1");

@@ -60,8 +60,8 @@ pub struct World {
     pub(crate) writes: BTreeMap<u64, Write>,
     pub(crate) calls: BTreeMap<u64, UnpublishCall>,
     pub(crate) lists: BTreeMap<u64, ListCall>,
-    /// The moment that the last list shows which a sidecar got, by driver.
-    pub(crate) listed: BTreeMap<String, Millis>,
+    /// When the last list that a sidecar got was made, and the moment that it shows, by driver.
+    pub(crate) listed: BTreeMap<String, (Millis, Millis)>,
     /// When the last list was made, by driver.
     pub(crate) made: BTreeMap<String, Millis>,
     agenda: BTreeMap<(Millis, u64), Task>,

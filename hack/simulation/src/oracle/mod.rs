@@ -49,7 +49,7 @@ pub struct Oracle {
     /// The newest incarnation whose write was accepted, by single-writer volume, with its node.
     newest: BTreeMap<String, (u64, String)>,
     /// When an answer with enough proof landed, and which, by volume and node id.
-    proved: BTreeMap<(String, String), (Millis, Proof)>,
+    proved: BTreeMap<(String, String), ((Millis, Millis), Proof)>,
     /// The last answer of each row, by uid of the request, episode and volume.
     answers: BTreeMap<(String, i64, String), FenceResult>,
     /// When the attacher gave access anew, by volume and node id.
@@ -95,8 +95,8 @@ impl Oracle {
         self.dirty = true;
     }
 
-    /// A fencer has proved that a node is cut off.
-    pub(crate) fn prove(&mut self, volume: &str, node_id: &str, at: Millis, proof: Proof) {
+    /// A fencer has proved that a node is cut off: then, by what was so at the second moment.
+    pub(crate) fn prove(&mut self, volume: &str, node_id: &str, at: (Millis, Millis), proof: Proof) {
         self.proved.insert((volume.to_owned(), node_id.to_owned()), (at, proof));
     }
 

@@ -90,7 +90,9 @@ impl World {
         }
         let node_id = plan.node_id.clone().unwrap_or_default();
         let key = (volume.to_owned(), node_id.clone());
-        let Some((answered, _)) = self.oracle.proved.get(&key) else { return Err("no fencer has proved it".into()) };
+        let Some(((answered, _), _)) = self.oracle.proved.get(&key) else {
+            return Err("no fencer has proved it".into());
+        };
         if sent.is_some_and(|sent| answered + millis(PROOF_LIFETIME) < sent) {
             return Err(format!("the proof is from {answered} and it was sent at {sent:?}"));
         }

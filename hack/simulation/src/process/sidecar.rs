@@ -53,6 +53,7 @@ pub struct ListCall {
     /// The request it is for.
     pub request: String,
     began: std::time::Instant,
+    made: Millis,
     of: Millis,
     answer: List,
 }
@@ -225,7 +226,15 @@ impl World {
         // What is proved by an old list is so as of then: who was let in since is let in again, not still.
         let before = self.made.insert(driver, self.now).unwrap_or(self.now);
         let (of, takes) = (if listing.is_old { before } else { self.now }, listing.takes.max(1));
-        let call = ListCall { pid, life: process.life, request: name.to_owned(), began, of, answer: listing.list };
+        let call = ListCall {
+            pid,
+            life: process.life,
+            request: name.to_owned(),
+            began,
+            made: self.now,
+            of,
+            answer: listing.list,
+        };
         let id = self.number();
         self.lists.insert(id, call);
         self.schedule(self.now + takes, Task::ListEnds(id));
@@ -237,7 +246,7 @@ impl World {
             return;
         }
         let driver = self.driver_of(call.pid);
-        self.listed.insert(driver, call.of);
+        self.listed.insert(driver, (call.made, call.of));
         let ended = self.processes[call.pid].now(self.now).wall;
         let reading = Reading { began: call.began, ended, published: call.answer.published() };
         self.serve_step(call.pid, &call.request, Some(reading), chance);
