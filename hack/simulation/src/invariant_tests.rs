@@ -121,6 +121,16 @@ fn i2_an_attachment_goes_without_proof() {
     assert_broken(&world, "I2");
 }
 
+/// Takes the attachment of v0 off n0.
+fn detaches(world: &mut World) {
+    let mut attachment = VolumeAttachment::default();
+    attachment.metadata.name = Some("forged".into());
+    attachment.spec.node_name = "n0".into();
+    attachment.spec.source.persistent_volume_name = Some("v0".into());
+    let attachment = world.api.create(attachment, world.now).unwrap();
+    writes(world, Op::DeleteAttachment(attachment));
+}
+
 #[test]
 fn i2_a_record_that_the_array_does_not_bear_out_is_no_proof() {
     let mut world = failed_over();
@@ -128,12 +138,7 @@ fn i2_a_record_that_the_array_does_not_bear_out_is_no_proof() {
     let array = world.arrays.values_mut().next().unwrap();
     array.publish(&handle("v0"), "id-n0");
     array.revoked.clear();
-    let mut attachment = VolumeAttachment::default();
-    attachment.metadata.name = Some("forged".into());
-    attachment.spec.node_name = "n0".into();
-    attachment.spec.source.persistent_volume_name = Some("v0".into());
-    let attachment = world.api.create(attachment, world.now).unwrap();
-    writes(&mut world, Op::DeleteAttachment(attachment));
+    detaches(&mut world);
     assert_broken(&world, "I2");
 }
 
@@ -362,12 +367,7 @@ fn i2_a_node_that_is_called_switched_off_runs_on() {
     machine.power = Power::Running;
     machine.running.push(incarnation("v0", 1));
     world.arrays.values_mut().next().unwrap().publish(&handle("v0"), "id-n0");
-    let mut attachment = VolumeAttachment::default();
-    attachment.metadata.name = Some("forged".into());
-    attachment.spec.node_name = "n0".into();
-    attachment.spec.source.persistent_volume_name = Some("v0".into());
-    let attachment = world.api.create(attachment, world.now).unwrap();
-    writes(&mut world, Op::DeleteAttachment(attachment));
+    detaches(&mut world);
     assert_broken(&world, "I2");
 }
 
