@@ -163,7 +163,7 @@ impl Children {
 fn is_reserved(task: &Task) -> bool {
     match task {
         Task::Inventory(_) => true,
-        Task::SelfFence(order) => !matches!(order, cut::Order::Sync(_)),
+        Task::SelfFence(order) => !matches!(order, cut::Order::Sync(_) | cut::Order::Cover(_)),
         Task::Abort(_) | Task::Unmount(_) | Task::Probe(_) => false,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -28,6 +28,7 @@ pub fn trials() -> Vec<Trial> {
         trial("self_fencing::neighbours_that_were_silent_before_are_no_witnesses", neighbours_that_were_silent_before),
         trial("self_fencing::an_agent_that_starts_alone_goes_on", an_agent_that_starts_alone),
         trial("self_fencing::children_of_ours_that_are_slow_do_not_put_it_off", slow_children),
+        trial("self_fencing::a_pod_whose_storage_hangs_is_in_nobodys_way", a_pod_whose_storage_hangs),
         trial("self_fencing::a_node_that_is_paused_goes_on", a_node_that_is_paused),
     ]
 }
@@ -183,7 +184,8 @@ async fn a_node_that_is_alone() {
     node.world.outside.neighbours(0);
     node.until_stopped().await;
     println!("stopped after {:?}, of which the policy's are {AFTER:?}", began.elapsed());
-    assert!(began.elapsed() >= AFTER - Duration::from_millis(200), "{:?}", began.elapsed());
+    // The neighbours' last word may be older than that, on a machine that is busy with other things.
+    assert!(began.elapsed() >= AFTER - Duration::from_secs(1), "{:?}", began.elapsed());
     // What the kubelet starts anew cannot write, and ends.
     let before = written(&node.world, &volume(1));
     node.protected = Container::start(&node.world, 1);
@@ -254,6 +256,36 @@ async fn neighbours_that_were_silent_before() {
     assert_eq!(self_fenced(&node.world), None);
 }
 
+/// A script that the agent starts for its children.
+fn runs_instead(world: &mut World, program: &Path, script: &str) {
+    fs::write(program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
+    world.program = program.to_owned();
+}
+
+async fn a_pod_whose_storage_hangs() {
+    let mut node = Node::start_with(|world| {
+        let hangs = format!("case \"$order\" in *'\"Cover\"'*{}*) exec sleep 600;; esac", volume(1).pod);
+        let agent = world.program.display().to_string();
+        let script = format!("order=$(cat)\n{hangs}\nprintf %s \"$order\" | {agent} \"$@\"");
+        let program = world.root.parent().unwrap().join("agent");
+        runs_instead(world, &program, &script);
+    })
+    .await;
+    node.world.stores.pods.insert(serde_json::from_value(labelled(&volume(2), "db")).unwrap());
+    let knows = |world: &World| record(world)["protected"].as_array().is_some_and(|pods| pods.len() == 2);
+    node.world.until("it knows", knows).await;
+    node.world.outside.api(false);
+    node.world.outside.neighbours(0);
+    node.world.until("the other is covered", |world| is_covered(world, &volume(2))).await;
+    assert!(!is_covered(&node.world, &volume(1)));
+    assert!(!node.protected.is_alive() && !node.other.is_alive());
+    // What is about to be covered is written down before.
+    let covered = record(&node.world)["stopped"]["covered"].clone();
+    let path = node.world.path(&target(&volume(1))).join("mount");
+    assert!(covered.as_array().unwrap().contains(&json!(path)), "{covered}");
+}
+
 async fn slow_children() {
     let mut flag = PathBuf::new();
     let mut node = Node::start_with(|world| {
@@ -262,9 +294,8 @@ async fn slow_children() {
         let program = folder.join("agent");
         // Longer than the agent takes for a pause of its whole process.
         let slow = format!("[ -e {} ] && [ \"$2\" = self-fence ] && sleep 2.5", flag.display());
-        fs::write(&program, format!("#!/bin/sh\n{slow}\nexec {} \"$@\"\n", world.program.display())).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        world.program = program;
+        let script = format!("{slow}\nexec {} \"$@\"", world.program.display());
+        runs_instead(world, &program, &script);
     })
     .await;
     fs::write(flag, "").unwrap();

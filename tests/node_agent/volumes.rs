@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use bulkhead::api::node_volume_report::ReportedVolume;
 use bulkhead::api::slim::{Node, PersistentVolume, Pod};
 use bulkhead::api::volume::{Check, VolumeState};
+use bulkhead::node_agent::mounts::mountinfo;
 use bulkhead::runtime::store::ObjectKey;
 use libtest_mimic::Trial;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 use serde_json::json;
 
 use super::cleaning::trial;
@@ -23,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
         trial("volumes::what_flaps_changes_little", what_flaps),
         trial("volumes::only_volumes_that_a_policy_selects", only_selected),
         trial("volumes::a_pods_csi_mount_that_goes", a_csi_mount_that_goes),
+        trial("volumes::what_self_fencing_covers_is_not_ill", what_self_fencing_covers),
         trial("volumes::what_the_drivers_node_plugin_says", what_the_plugin_says),
         trial("volumes::an_incident_and_health_share_the_report", an_incident_and_health),
     ]
@@ -236,6 +238,28 @@ async fn a_csi_mount_that_goes() {
     assert!(!told.mounts.is_empty(), "the staged one is still there");
     bind(&world.plugin.private(&volume.handle), &mount);
     world.until_healthy("pvc-1").await;
+}
+
+async fn what_self_fencing_covers() {
+    let mut world = World::with_volumes();
+    for number in [1, 2] {
+        world.csi(&volume(number));
+    }
+    world.start();
+    world.until_healthy("pvc-1").await;
+    world.until_healthy("pvc-2").await;
+    for (number, source) in [(1, mountinfo::COVER), (2, "another")] {
+        let path = world.path(&target(&volume(number))).join("mount");
+        rustix::mount::mount(source, &path, "tmpfs", MountFlags::RDONLY, None).unwrap();
+    }
+    world.until_found("pvc-2", Check::Overmount, "Shadowed").await;
+    assert!(world.is_healthy("pvc-1"), "{:#?}", world.reported("pvc-1"));
+    // Uncovered it is looked at as ever.
+    let mount = world.path(&target(&volume(1))).join("mount");
+    for _ in 0..2 {
+        rustix::mount::unmount(&mount, UnmountFlags::empty()).unwrap();
+    }
+    world.until_found("pvc-1", Check::CSIMounts, "NotMounted").await;
 }
 
 async fn what_the_plugin_says() {

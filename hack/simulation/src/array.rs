@@ -62,6 +62,17 @@ pub enum List {
     Failed(&'static str),
 }
 
+/// A list, and how it comes.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    /// What it shows.
+    pub list: List,
+    /// How long it takes.
+    pub takes: Millis,
+    /// It shows what is remembered of the list before.
+    pub is_old: bool,
+}
+
 /// How an unpublish goes.
 #[derive(Clone, Debug)]
 pub struct Course {
@@ -144,22 +155,23 @@ impl Array {
         Course { effect_after: Some(takes), answer_after, answer: Ok(()) }
     }
 
-    /// What a list of the sidecar shows, and how long it takes.
-    pub fn list(&mut self, _: Millis, chance: &mut dyn Chance) -> (List, Millis) {
+    /// What a list of the sidecar shows, and how it comes.
+    pub fn list(&mut self, chance: &mut dyn Chance) -> Listing {
         let c = Choice::List;
         let mood = &self.mood;
         let slow = if chance.one_in(c, mood.slow) { chance.between(c, 2 * SECOND, 40 * SECOND) } else { 0 };
         let takes = chance.between(c, 2, 20) + slow;
         if mood.is_down {
-            return (List::Failed("Unavailable"), 5);
+            return Listing { list: List::Failed("Unavailable"), takes: 5, is_old: false };
         }
         if chance.one_in(c, mood.incomplete) {
-            return (List::Failed("IncompleteList"), takes);
+            return Listing { list: List::Failed("IncompleteList"), takes, is_old: false };
         }
-        let mut shown = self.published.clone();
+        let (mut is_old, mut shown) = (false, self.published.clone());
         if chance.one_in(c, mood.stale_list)
             && let Some(cached) = &self.cached
         {
+            is_old = true;
             shown.clone_from(cached);
         }
         if chance.one_in(c, mood.omits) {
@@ -171,7 +183,7 @@ impl Array {
             shown.values_mut().for_each(BTreeSet::clear);
         }
         self.cached = Some(self.published.clone());
-        (List::Whole(shown), takes)
+        Listing { list: List::Whole(shown), takes, is_old }
     }
 }
 

@@ -303,7 +303,7 @@ impl World {
         let process = &mut self.processes[pid];
         if process.is_up && process.stands_until.is_none_or(|until| until <= self.now) {
             process.stands_until = Some(self.now + length);
-            process.woke_at = self.now + length;
+            process.woke_at = Some(self.now + length);
             // All that it does waits until it wakes; from then on its clock is behind.
             process.clocks.slept += if asleep { length } else { 0 };
         }

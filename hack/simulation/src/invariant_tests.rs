@@ -1,5 +1,7 @@
 //! A check that cannot fail is a defect: for each invariant a world that was made to break it by hand.
 
+mod moments;
+
 use std::sync::Arc;
 
 use bulkhead::api::fence_request::FenceRequest;
@@ -33,6 +35,15 @@ fn failed_over() -> World {
     let mut world = World::new(Arc::new(Shape::plain()));
     befalls(&mut world, 40 * SECOND, Fault::PowerOff("n0".into()));
     assert!(world.run_until(4 * MINUTE, &mut Prompt));
+    world
+}
+
+/// The first node died, and its NodeFence is there: within the first two minutes.
+fn just_failed() -> World {
+    let mut world = World::new(Arc::new(Shape::plain()));
+    befalls(&mut world, 40 * SECOND, Fault::PowerOff("n0".into()));
+    while world.api.fences.get("n0").is_none() && world.now < 2 * MINUTE && world.step(&mut Prompt) {}
+    assert!(world.oracle.is_clean() && world.now < 2 * MINUTE, "{:?} at {}", world.oracle.violations, world.now);
     world
 }
 
@@ -82,11 +93,11 @@ fn i1_a_node_writes_to_a_shared_volume_that_it_is_proved_to_be_cut_off_from() {
     shape.volumes.get_mut("v0").unwrap().shared = true;
     let mut world = World::new(Arc::new(shape));
     world.run_until(2 * MINUTE, &mut Prompt);
-    world.oracle.prove("v0", "id-n0", world.now, Proof::Acknowledged);
+    world.oracle.prove("v0", "id-n0", (world.now, world.now), Proof::Acknowledged);
     world.oracle.touch();
     world.judge();
     assert!(world.oracle.is_clean(), "an acknowledgement excludes no lie");
-    world.oracle.prove("v0", "id-n0", world.now, Proof::Verified);
+    world.oracle.prove("v0", "id-n0", (world.now, world.now), Proof::Verified);
     world.oracle.touch();
     world.judge();
     assert_broken(&world, "I1");
@@ -110,6 +121,16 @@ fn i2_an_attachment_goes_without_proof() {
     assert_broken(&world, "I2");
 }
 
+/// Takes the attachment of v0 off n0.
+fn detaches(world: &mut World) {
+    let mut attachment = VolumeAttachment::default();
+    attachment.metadata.name = Some("forged".into());
+    attachment.spec.node_name = "n0".into();
+    attachment.spec.source.persistent_volume_name = Some("v0".into());
+    let attachment = world.api.create(attachment, world.now).unwrap();
+    writes(world, Op::DeleteAttachment(attachment));
+}
+
 #[test]
 fn i2_a_record_that_the_array_does_not_bear_out_is_no_proof() {
     let mut world = failed_over();
@@ -117,18 +138,12 @@ fn i2_a_record_that_the_array_does_not_bear_out_is_no_proof() {
     let array = world.arrays.values_mut().next().unwrap();
     array.publish(&handle("v0"), "id-n0");
     array.revoked.clear();
-    let mut attachment = VolumeAttachment::default();
-    attachment.metadata.name = Some("forged".into());
-    attachment.spec.node_name = "n0".into();
-    attachment.spec.source.persistent_volume_name = Some("v0".into());
-    let attachment = world.api.create(attachment, world.now).unwrap();
-    writes(&mut world, Op::DeleteAttachment(attachment));
+    detaches(&mut world);
     assert_broken(&world, "I2");
 }
 
-#[test]
-fn i2_an_old_proof_is_none() {
-    let mut world = failed_over();
+/// A pod of the node that failed, as if its plan were about that one.
+fn planned_again(world: &mut World) -> Arc<Pod> {
     world.api.delete_pod("db-0", Some(0), world.now);
     let mut pod = Pod::default();
     pod.metadata.name = Some("db-0".into());
@@ -136,6 +151,13 @@ fn i2_an_old_proof_is_none() {
     pod.spec.volumes = world.shape.workload("db").unwrap().pod(9).spec.volumes;
     let pod = world.api.create(pod, world.now).unwrap();
     world.api.update::<NodeFence>("n0", |fence| fence.spec.plan.pods[0].uid = pod.metadata.uid.clone().unwrap());
+    pod
+}
+
+#[test]
+fn i2_an_old_proof_is_none() {
+    let mut world = failed_over();
+    let pod = planned_again(&mut world);
     writes(&mut world, Op::DeletePod(pod, Some(0)));
     assert_broken(&world, "I2");
     assert!(world.oracle.violations[0].what.contains("the proof is from"), "{:?}", world.oracle.violations);
@@ -168,7 +190,7 @@ fn for_volumes(world: &World, node: &str) -> Box<NodeFence> {
 #[test]
 fn i3_pods_move_off_a_node_where_their_volumes_are_well() {
     for (nodes, is_wrong) in [(vec!["n1".to_owned()], false), (vec!["n2".to_owned()], true), (Vec::new(), true)] {
-        let mut world = failed_over();
+        let mut world = just_failed();
         for volume in ["v0", "v1"] {
             world.perform(Task::Fault(Box::new(Fault::TaintVolume(volume.into(), nodes.clone()))), &mut Prompt);
         }
@@ -324,8 +346,8 @@ fn i14_a_program_is_moved_more_often_than_its_budget_allows() {
     assert_broken(&world, "I14");
 }
 
-#[test]
-fn i2_a_node_that_is_called_switched_off_runs_on() {
+/// The first node was cut off from the API and has been switched off, and its pods have moved.
+fn switched_off() -> World {
     let mut shape = Shape::plain();
     let external = json!({ "type": "External", "external": { "fencerName": POWER } });
     let spec = json!({ "fencing": { "minimumProof": "PowerOff", "methods": [external] } });
@@ -335,16 +357,17 @@ fn i2_a_node_that_is_called_switched_off_runs_on() {
     befalls(&mut world, 40 * SECOND, Fault::Disconnect("n0".into()));
     assert!(world.run_until(4 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
     assert_eq!((world.counts.released, world.counts.powered_off), (2, 3));
+    world
+}
+
+#[test]
+fn i2_a_node_that_is_called_switched_off_runs_on() {
+    let mut world = switched_off();
     let machine = world.machines.get_mut("n0").unwrap();
     machine.power = Power::Running;
     machine.running.push(incarnation("v0", 1));
     world.arrays.values_mut().next().unwrap().publish(&handle("v0"), "id-n0");
-    let mut attachment = VolumeAttachment::default();
-    attachment.metadata.name = Some("forged".into());
-    attachment.spec.node_name = "n0".into();
-    attachment.spec.source.persistent_volume_name = Some("v0".into());
-    let attachment = world.api.create(attachment, world.now).unwrap();
-    writes(&mut world, Op::DeleteAttachment(attachment));
+    detaches(&mut world);
     assert_broken(&world, "I2");
 }
 

@@ -100,6 +100,21 @@ pub struct Workload {
     pub is_protected: bool,
 }
 
+impl Workload {
+    /// A pod of a StatefulSet that a policy protects, on that node at first, and wherever it is scheduled later.
+    pub fn protected(name: &str, volumes: &[&str], home: usize) -> Self {
+        Self {
+            name: name.into(),
+            owner: Owner::StatefulSet,
+            volumes: volumes.iter().map(|it| (*it).to_owned()).collect(),
+            placement: Placement::Scheduled,
+            home,
+            priority: 0,
+            is_protected: true,
+        }
+    }
+}
+
 /// Everything that a world begins with.
 #[derive(Clone, Debug)]
 pub struct Shape {

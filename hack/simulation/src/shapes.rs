@@ -28,7 +28,10 @@ pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
     let power = chance.one_in(c, 4).then(|| PowerShape { gives_back: chance.one_in(c, 2) });
     let policies = policies(chance, &workloads, (&drivers, power));
     let mut shape = Shape::new(nodes, drivers, volumes, workloads, policies);
-    shape.admission_missing = chance.one_in(c, 6);
+    // Who tolerates every taint is kept off a failed node by admission alone (docs/safety.md): a program that fails elsewhere
+    // would be put back there, beside its own zombie.
+    let is_lawless = chance.one_in(c, 6);
+    shape.admission_missing = is_lawless && shape.workloads.iter().all(|it| it.placement != Placement::ToleratesAll);
     shape.beats = chance.one_in(c, 3);
     shape.power = power;
     shape

@@ -14,7 +14,7 @@ use crate::chance::{Chance, Choice, Prompt};
 use crate::faults::Fault;
 use crate::others::{FencerMood, POWER};
 use crate::people::Person;
-use crate::shape::{Driver, Owner, Placement, PowerShape, Shape, VolumeShape, Workload, handle, policy};
+use crate::shape::{Driver, PowerShape, Shape, VolumeShape, Workload, handle, policy};
 use crate::time::{Millis, SECOND};
 use crate::world::{Task, Weather, World};
 
@@ -48,9 +48,9 @@ pub(crate) fn a_call_hangs_for_ever(_: u64) -> World {
 /// Nobody protects it, so nobody fences its volume; our key would let podGC remove it. podGC looks every 20 s, and the
 /// driver is slow enough for the key to be there then.
 pub(crate) fn another_pod_is_terminating_on_the_node(_: u64) -> World {
-    let mut other = workload("other", &["v1"], 0);
+    let mut other = Workload::protected("other", &["v1"], 0);
     other.is_protected = false;
-    let mut shape = shape(3, vec![workload("db", &["v0"], 0), other], &[], &json!({}));
+    let mut shape = shape(3, vec![Workload::protected("db", &["v0"], 0), other], &[], &json!({}));
     shape.drivers.iter_mut().for_each(|driver| driver.latency = 5 * SECOND);
     let mut world = world(shape);
     at(&mut world, FAILS, Fault::Disconnect("n0".into()));
@@ -60,9 +60,9 @@ pub(crate) fn another_pod_is_terminating_on_the_node(_: u64) -> World {
 
 /// A node plugin that starts with another machine's id: its CSINode says whom to cut off, and it is wrong.
 pub(crate) fn another_machine_registers_under_the_name(_: u64) -> World {
-    let mut elsewhere = workload("web", &["v0"], 0);
+    let mut elsewhere = Workload::protected("web", &["v0"], 0);
     elsewhere.home = 1;
-    let mut world = world(shape(3, vec![workload("db", &["v0"], 0), elsewhere], &["v0"], &json!({})));
+    let mut world = world(shape(3, vec![Workload::protected("db", &["v0"], 0), elsewhere], &["v0"], &json!({})));
     let clean = world.run_until(FAILS - SECOND, &mut Prompt);
     if clean {
         let wrong = world.machines["n1"].node_id.clone();
@@ -173,7 +173,7 @@ pub(crate) fn the_node_is_switched_on_and_its_fencer_is_dead(_: u64) -> World {
         3,
         vec![driver(DRIVER), driver(other)],
         [volume("v0", DRIVER), volume("v1", other)].into(),
-        vec![workload("db", &["v0", "v1"], 0)],
+        vec![Workload::protected("db", &["v0", "v1"], 0)],
         vec![policy("all", &["db"], &spec)],
     );
     shape.power = Some(PowerShape { gives_back: false });
@@ -244,18 +244,6 @@ fn stuck(volume: &str) -> Mood {
     Mood { stuck: Some(handle(volume)), ..Mood::default() }
 }
 
-fn workload(name: &str, volumes: &[&str], home: usize) -> Workload {
-    Workload {
-        name: name.into(),
-        owner: Owner::StatefulSet,
-        volumes: volumes.iter().map(|it| (*it).to_owned()).collect(),
-        placement: Placement::Scheduled,
-        home,
-        priority: 0,
-        is_protected: true,
-    }
-}
-
 /// A world of one driver and one policy for the workloads that are protected.
 fn shape(nodes: usize, workloads: Vec<Workload>, shared: &[&str], limits: &serde_json::Value) -> Shape {
     let driver = Driver { name: DRIVER.into(), has_sidecar: true, lists: true, tells_io: false, latency: 50 };
@@ -273,13 +261,14 @@ fn shape(nodes: usize, workloads: Vec<Workload>, shared: &[&str], limits: &serde
 
 /// Seven nodes, a database on each of the first three, and a budget.
 fn three_that_may_fail(budget: u32) -> Shape {
-    let workloads = (0..3).map(|index| workload(&format!("db{index}"), &[&format!("v{index}")], index)).collect();
+    let workloads =
+        (0..3).map(|index| Workload::protected(&format!("db{index}"), &[&format!("v{index}")], index)).collect();
     shape(7, workloads, &[], &json!({ "maxNodes": budget }))
 }
 
 /// Five nodes whose agents beat, and two databases on the first.
 pub(crate) fn five_that_beat() -> Shape {
-    let workloads = vec![workload("db", &["v0"], 0), workload("queue", &["v1"], 0)];
+    let workloads = vec![Workload::protected("db", &["v0"], 0), Workload::protected("queue", &["v1"], 0)];
     let mut shape = shape(5, workloads, &[], &json!({}));
     shape.beats = true;
     shape

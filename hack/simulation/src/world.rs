@@ -60,8 +60,10 @@ pub struct World {
     pub(crate) writes: BTreeMap<u64, Write>,
     pub(crate) calls: BTreeMap<u64, UnpublishCall>,
     pub(crate) lists: BTreeMap<u64, ListCall>,
-    /// When the last list that a sidecar got was made, by driver.
-    pub(crate) listed: BTreeMap<String, Millis>,
+    /// When the last list that a sidecar got was made, and the moment that it shows, by driver.
+    pub(crate) listed: BTreeMap<String, (Millis, Millis)>,
+    /// When the last list was made, by driver.
+    pub(crate) made: BTreeMap<String, Millis>,
     agenda: BTreeMap<(Millis, u64), Task>,
     wakes: BTreeMap<Actor, Millis>,
     numbers: u64,
@@ -197,6 +199,7 @@ impl World {
             calls: BTreeMap::new(),
             lists: BTreeMap::new(),
             listed: BTreeMap::new(),
+            made: BTreeMap::new(),
             agenda: BTreeMap::new(),
             wakes: BTreeMap::new(),
             numbers: 0,

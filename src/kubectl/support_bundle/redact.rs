@@ -12,7 +12,7 @@ mod values;
 use serde_json::Value;
 
 pub use lines::text;
-use names::{is_credential, is_reference};
+use names::{is_credential, is_login, is_reference};
 
 /// What stands in place of what was masked.
 pub const MASK: &str = "(redacted)";
@@ -57,14 +57,18 @@ fn whole(value: &mut Value) {
     }
 }
 
-/// `--password=x`, and `--password x`.
+/// `--password=x`, `--password x`, and `-u user:x`.
 fn arguments(items: &mut [Value]) {
-    let mut follows = false;
+    let (mut follows, mut login) = (false, false);
     for item in items {
         let Value::String(argument) = item else {
             object(item);
             continue;
         };
+        if std::mem::replace(&mut login, is_login(argument)) && argument.contains(':') {
+            MASK.clone_into(argument);
+            continue;
+        }
         let is_flag = argument.starts_with('-');
         let (name, has_value) = argument.split_once('=').map_or((argument.as_str(), false), |(name, _)| (name, true));
         let is_credential = !name.contains(char::is_whitespace) && is_credential(name);

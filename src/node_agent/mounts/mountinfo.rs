@@ -160,7 +160,15 @@ fn unescaped(field: &[u8]) -> (String, bool) {
     }
 }
 
+/// By this name covers are told from all other mounts: what self-fencing mounts over the volumes of pods that it stops.
+pub const COVER: &str = "bulkhead-self-fencing";
+
 impl Mount {
+    /// Whether it is a cover of self-fencing, and no volume.
+    pub fn is_cover(&self) -> bool {
+        self.fs_type == "tmpfs" && self.source == COVER
+    }
+
     /// Which folder of which file system it is mounted on, if `on` is what it is mounted on.
     pub fn point(&self, on: &Mount) -> Option<(Device, String)> {
         let rest = self.path.strip_prefix(on.path.trim_end_matches('/')).filter(|_| self.parent == on.id)?;

@@ -98,4 +98,22 @@ mod tests {
         let alive = look(&mounts(&[dead, new]), &subject(s3::DRIVER));
         assert!(alive.iter().all(|seen| seen.sample == Sample::Good), "{alive:?}");
     }
+
+    #[test]
+    fn a_cover_of_ours_is_known() {
+        let subject = Subject {
+            kind: Kind::CSI { driver: "csi.example.com".into(), handle: "h".into() },
+            expected: vec![Expected { path: "/t".into(), kind: ExpectedKind::Target { pod: "u-1".into() } }],
+            ..local()
+        };
+        let volume = "1 8:1 / /t rw - ext4 /dev/sda1 rw";
+        for (over, expected) in [
+            ("2 0:40 / /t ro - tmpfs bulkhead-self-fencing ro", true),
+            ("2 0:40 / /t ro - tmpfs tmpfs ro", false),
+            ("2 0:40 / /t ro - nfs bulkhead-self-fencing ro", false),
+            ("1 0:40 / /another ro - tmpfs bulkhead-self-fencing ro", false),
+        ] {
+            assert_eq!(mounts(&[volume, over]).is_covered(&subject), expected, "{over}");
+        }
+    }
 }

@@ -151,6 +151,12 @@ impl HostView {
         self.mounts.iter().flatten().filter(move |mount| mount.path == path)
     }
 
+    /// Whether a cover of self-fencing lies on one of the volume's mounts: what is seen there is ours, and nothing of it.
+    pub fn is_covered(&self, subject: &Subject) -> bool {
+        let mut covers = self.mounts.iter().flatten().filter(|mount| mount.is_cover());
+        covers.any(|cover| subject.expected.iter().any(|one| one.path == cover.path))
+    }
+
     /// Where the path of a local volume leads, if it is there.
     pub fn there(&self, subject: &Subject) -> Option<&There> {
         match self.paths.get(subject.local_path()?) {

@@ -11,18 +11,16 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
 use super::super::mounts::layout::{self, Owner};
-use super::super::mounts::mountinfo::{self, Mount};
+use super::super::mounts::mountinfo::{self, COVER, Mount};
 use super::super::mounts::process;
 use super::super::mounts::read::{self, Root, is_gone};
 use super::super::mounts::vol_data::Record;
 
-/// By this name covers are told from all other mounts.
-const COVER: &str = "bulkhead-self-fencing";
 /// How long killed processes may take to end.
 const ENDS: Duration = Duration::from_secs(2);
 /// Pause between two looks at them.
@@ -33,23 +31,36 @@ const PACE: Duration = Duration::from_millis(10);
 pub enum Order {
     /// Tell which volumes pods have.
     Volumes(String),
-    /// Stop the access of pods.
+    /// Tell which pods are under a cover.
+    Covered(String),
+    /// End what runs of pods.
     Stop(Stop),
+    /// Cover mounts of a pod.
+    Cover(Cover),
     /// Write what is in memory of these mounts.
     Sync(Vec<String>),
     /// Uncover the mounts of a pod.
     GiveBack(GiveBack),
 }
 
-/// Whose access to stop.
+/// Whose processes to end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
     /// The kubelet's root folder.
     pub kubelet_root: String,
-    /// The pods whose processes end, by uid.
+    /// The pods, by uid.
     pub pods: BTreeSet<String>,
-    /// Those whose mounts are covered too.
-    pub covered: BTreeSet<String>,
+}
+
+/// Which mounts to cover.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cover {
+    /// The kubelet's root folder.
+    pub kubelet_root: String,
+    /// The pod, by uid. Its processes end once more after that.
+    pub pod: String,
+    /// These mounts of it and no others: they are written down.
+    pub paths: Vec<String>,
 }
 
 /// Which mounts to give back.
@@ -68,6 +79,8 @@ pub struct GiveBack {
 pub enum Done {
     /// The volumes of pods.
     Volumes(Vec<PodVolume>),
+    /// The pods under a cover, by uid.
+    Covered(BTreeSet<String>),
     /// The access is stopped, as far as this says.
     Stopped(Stopped),
     /// The mounts are uncovered; what is left of those who began under a cover, in words.
@@ -98,15 +111,30 @@ pub struct Stopped {
     pub killed: usize,
     /// Pods that the kubelet has no folder of.
     pub removed: BTreeSet<String>,
+    /// Mounts that are not covered, by pod.
+    pub open: BTreeMap<String, Vec<String>>,
     /// What is left, in words.
     pub left: Vec<String>,
+}
+
+impl Stopped {
+    /// What a child told; that it did not is left to be done.
+    pub fn of(told: Result<Done, String>) -> Self {
+        match told {
+            Ok(Done::Stopped(done)) => done,
+            Ok(other) => Self { left: vec![format!("{other:?}")], ..Self::default() },
+            Err(error) => Self { left: vec![error], ..Self::default() },
+        }
+    }
 }
 
 /// Does it.
 pub fn obey(order: &Order) -> Done {
     let done = match order {
         Order::Volumes(root) => volumes(root).map(Done::Volumes),
+        Order::Covered(root) => under_covers(root).map(Done::Covered),
         Order::Stop(stop) => stopped(stop).map(Done::Stopped),
+        Order::Cover(order) => covered(order).map(Done::Stopped),
         Order::Sync(paths) => paths.iter().try_for_each(|path| sync(path)).map(|()| Done::All),
         Order::GiveBack(give_back) => given_back(give_back).map(Done::GivenBack),
     };
@@ -124,22 +152,47 @@ fn volumes(kubelet_root: &str) -> io::Result<Vec<PodVolume>> {
     Ok(folders.into_iter().filter_map(volume).collect())
 }
 
+/// From the mounts alone.
+fn under_covers(kubelet_root: &str) -> io::Result<BTreeSet<String>> {
+    let root = Root::open(kubelet_root)?;
+    let mounts = of_pods(&root, |_| true)?;
+    let covers = mounts.values().filter(|mount| mount.is_cover());
+    Ok(covers.filter_map(|cover| pod_of(&root, cover)).map(str::to_owned).collect())
+}
+
+/// It waits for no file system.
 fn stopped(stop: &Stop) -> io::Result<Stopped> {
     let mut done = Stopped::default();
-    let any = |_: &[Mount]| true;
-    // This first: it waits for no file system.
-    end(&stop.pods, any, &mut done)?;
+    end(&stop.pods, |_| true, &mut done)?;
     match Root::open(&stop.kubelet_root) {
         Ok(root) => {
-            cover_all(&root, stop, &mut done)?;
+            let mounts = of_pods(&root, |pod| stop.pods.contains(pod))?.into_values();
+            for mount in mounts.filter(|mount| !is_closed(mount)) {
+                let Some(pod) = pod_of(&root, &mount) else { continue };
+                done.open.entry(pod.to_owned()).or_default().push(mount.path.clone());
+            }
             done.removed = removed(&root, &stop.pods);
         }
         Err(error) => done.left.push(format!("{}: {error}", stop.kubelet_root)),
     }
-    if !stop.covered.is_empty() {
-        // Whoever was started meanwhile may have the volume still.
-        end(&stop.pods, any, &mut done)?;
+    done.left.sort();
+    done.left.dedup();
+    Ok(done)
+}
+
+/// It may wait for the pod's storage.
+fn covered(order: &Cover) -> io::Result<Stopped> {
+    let mut done = Stopped::default();
+    let root = Root::open(&order.kubelet_root)?;
+    let is_wanted = |mount: &Mount| !is_closed(mount) && order.paths.contains(&mount.path);
+    for mount in of_pods(&root, |pod| pod == order.pod)?.into_values().filter(is_wanted) {
+        match cover(&root, &mount) {
+            Ok(()) => done.covered.push(mount.path),
+            Err(error) => done.left.push(format!("{}: {error}", mount.path)),
+        }
     }
+    // Whoever was started meanwhile may have the volume still.
+    end(&BTreeSet::from([order.pod.clone()]), |_| true, &mut done)?;
     done.left.sort();
     done.left.dedup();
     Ok(done)
@@ -174,33 +227,23 @@ fn end(pods: &BTreeSet<String>, sees: impl Fn(&[Mount]) -> bool, done: &mut Stop
     }
 }
 
-fn cover_all(root: &Root, stop: &Stop, done: &mut Stopped) -> io::Result<()> {
-    for mount in of_pods(root, |pod| stop.covered.contains(pod))?.into_values().filter(|mount| !is_closed(mount)) {
-        match cover(root, &mount) {
-            Ok(()) => done.covered.push(mount.path),
-            Err(error) => done.left.push(format!("{}: {error}", mount.path)),
-        }
-    }
-    Ok(())
-}
-
 /// Mounts of pods' volumes and their sub-paths by path: of several the one on top.
 fn of_pods(root: &Root, is_wanted: impl Fn(&str) -> bool) -> io::Result<BTreeMap<String, Mount>> {
-    let below = |mount: &Mount| Some(mount.path.strip_prefix(&root.path)?.strip_prefix('/')?.to_owned());
-    let is_of = |mount: &Mount| match below(mount).as_deref().map(layout::owner) {
-        Some(Owner::Pod(pod, _)) => is_wanted(pod),
-        Some(Owner::Volume | Owner::Other) | None => false,
-    };
-    let mounts = read::mounts()?.into_iter().filter(|mount| mount.exact && is_of(mount));
+    let is_of = |mount: &Mount| mount.exact && pod_of(root, mount).is_some_and(&is_wanted);
+    let mounts = read::mounts()?.into_iter().filter(is_of);
     Ok(mounts.map(|mount| (mount.path.clone(), mount)).collect())
 }
 
-fn is_cover(mount: &Mount) -> bool {
-    mount.fs_type == "tmpfs" && mount.source == COVER
+/// The pod that the kubelet has mounted it for, if it is of a CSI volume.
+fn pod_of<'a>(root: &Root, mount: &'a Mount) -> Option<&'a str> {
+    match layout::owner(mount.path.strip_prefix(&root.path)?.strip_prefix('/')?) {
+        Owner::Pod(pod, _) => Some(pod),
+        Owner::Volume | Owner::Other => None,
+    }
 }
 
 fn is_closed(mount: &Mount) -> bool {
-    is_cover(mount) || mount.options.iter().any(|option| option == "ro")
+    mount.is_cover() || mount.options.iter().any(|option| option == "ro")
 }
 
 /// What nobody can write to by its file system: a container's own mount of it may be made writable, and is not. A file has no
@@ -208,6 +251,12 @@ fn is_closed(mount: &Mount) -> bool {
 fn cover(root: &Root, mount: &Mount) -> io::Result<()> {
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let (_held, path) = reached(root, mount)?;
+    // What is mounted on a shared mount is on all of its peers too: in other pods, and where the volume is staged. In a group of
+    // its own it stays one that containers may share.
+    if mount.shared.is_some() {
+        rustix::mount::mount_change(path.as_str(), MountPropagationFlags::PRIVATE)?;
+        rustix::mount::mount_change(path.as_str(), MountPropagationFlags::SHARED)?;
+    }
     match rustix::mount::mount(COVER, path.as_str(), "tmpfs", flags, c"size=4k,mode=0555") {
         Err(Errno::NOTDIR) => remount(&path, mount, true),
         done => Ok(done?),
@@ -236,11 +285,11 @@ fn remount(path: &str, mount: &Mount, read_only: bool) -> io::Result<()> {
 /// Only what is ours still: a path that is gone needs nothing. What is left of who began under a cover.
 fn given_back(give_back: &GiveBack) -> io::Result<Vec<String>> {
     let root = Root::open(&give_back.kubelet_root)?;
-    let is_ours = |mount: &Mount| is_cover(mount) || is_closed(mount) && give_back.paths.contains(&mount.path);
+    let is_ours = |mount: &Mount| mount.is_cover() || is_closed(mount) && give_back.paths.contains(&mount.path);
     let mut outcome = Ok(());
     for mount in of_pods(&root, |pod| pod == give_back.pod)?.values().filter(|mount| is_ours(mount)) {
         let (_held, path) = reached(&root, mount)?;
-        outcome = outcome.and(match is_cover(mount) {
+        outcome = outcome.and(match mount.is_cover() {
             true => rustix::mount::unmount(path.as_str(), UnmountFlags::NOFOLLOW).map_err(io::Error::from),
             false => remount(&path, mount, false),
         });
@@ -248,7 +297,7 @@ fn given_back(give_back: &GiveBack) -> io::Result<Vec<String>> {
     outcome?;
     // A container that began under a cover has it among its own mounts for good; begun anew it has its volume.
     let mut done = Stopped::default();
-    end(&BTreeSet::from([give_back.pod.clone()]), |mounts| mounts.iter().any(is_cover), &mut done)?;
+    end(&BTreeSet::from([give_back.pod.clone()]), |mounts| mounts.iter().any(Mount::is_cover), &mut done)?;
     Ok(done.left)
 }
 
@@ -256,7 +305,7 @@ fn given_back(give_back: &GiveBack) -> io::Result<Vec<String>> {
 fn sync(path: &str) -> io::Result<()> {
     let mounts = read::mounts()?;
     let on_top = |path: &str| mounts.iter().rfind(|mount| mount.path == path);
-    let Some(volume) = mounts.iter().rfind(|mount| mount.path == path && !is_cover(mount)) else { return Ok(()) };
+    let Some(volume) = mounts.iter().rfind(|mount| mount.path == path && !mount.is_cover()) else { return Ok(()) };
     let is_open = |mount: &&Mount| {
         mount.device == volume.device && mount.exact && on_top(&mount.path).is_some_and(|top| top.id == mount.id)
     };

@@ -118,6 +118,8 @@ pub fn due(protected: &[Protected], alone_for: Option<Duration>) -> Vec<Protecte
 pub enum Fate {
     /// It is gone, or ends: its mounts are the kubelet's and the clean-up's, without covers.
     Gone,
+    /// It has ended, and nobody starts it anew: there is nothing to keep stopped.
+    HasEnded,
     /// The node has an incident: what is the pod's is decided there.
     Waits,
     /// It is this node's as it was, and nobody has fenced it: it gets its access back.
@@ -127,14 +129,27 @@ pub enum Fate {
 /// The fate of a pod by what the API itself says now: the pods bound to the node, and its NodeFence.
 pub fn fate(uid: &str, pods: &[Pod], fence: Option<&NodeFence>) -> Fate {
     let found = pods.iter().find(|pod| pod.metadata.uid.as_deref() == Some(uid));
-    if found.is_none_or(|pod| pod.is_finished() || pod.is_terminating()) {
-        return Fate::Gone;
+    match found.filter(|pod| !pod.is_terminating()) {
+        None => return Fate::Gone,
+        Some(pod) if pod.is_finished() => return Fate::HasEnded,
+        Some(_) => {}
     }
     let labels = fence.and_then(|fence| fence.metadata.labels.as_ref());
     match labels.is_some_and(|labels| labels.contains_key(names::ACTIVE_LABEL)) {
         true => Fate::Waits,
         false => Fate::GetsItBack,
     }
+}
+
+/// Pods under a cover that nothing else tells of: they are stopped all the same, and given back as all others are.
+pub fn unrecorded(covered: &BTreeSet<String>, stopped: &BTreeSet<String>) -> Vec<Protected> {
+    let known_by = |uid: &String| Protected {
+        uid: uid.clone(),
+        namespace: String::new(),
+        name: uid.clone(),
+        after: Duration::ZERO,
+    };
+    covered.difference(stopped).map(known_by).collect()
 }
 
 /// Stopped pods, by their uids.

@@ -113,6 +113,13 @@ fn whose_time_has_come() {
 }
 
 #[test]
+fn covers_of_which_nothing_is_written_down() {
+    let set = |uids: &[&str]| uids.iter().map(|uid| (*uid).to_owned()).collect::<BTreeSet<_>>();
+    let found = unrecorded(&set(&["a", "b"]), &set(&["b", "c"]));
+    assert_eq!(uids(&found), set(&["a"]));
+}
+
+#[test]
 fn who_gets_its_access_back() {
     let bound = |change: fn(&mut Value)| {
         let mut pod = pod("db", "db");
@@ -143,7 +150,16 @@ fn who_gets_its_access_back() {
             None,
             Fate::Gone,
         ),
-        ("it has ended", &bound(|pod| pod["status"]["phase"] = json!("Failed")), None, Fate::Gone),
+        ("it has ended", &bound(|pod| pod["status"]["phase"] = json!("Failed")), None, Fate::HasEnded),
+        (
+            "it has ended, and goes",
+            &bound(|pod| {
+                pod["status"]["phase"] = json!("Succeeded");
+                pod["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:39:00Z");
+            }),
+            None,
+            Fate::Gone,
+        ),
     ] {
         assert_eq!(fate("db", pods, fence), expected, "{name}");
     }

@@ -6,12 +6,15 @@
 //! so until the API itself says that the pod is this node's as before.
 
 mod act;
+mod asking;
+mod covers;
 pub mod cut;
 pub mod decide;
 pub mod isolation;
 mod looks;
 mod observe;
 pub mod record;
+mod writing;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,24 +25,33 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::node_fence::NodeFence;
+use crate::api::slim::Pod;
 use crate::heartbeat::sender::Surroundings;
 use crate::runtime::clock::monotonic;
+use crate::runtime::store::Change;
 
 use super::child::{Answer, Task};
+use super::children::Children;
 use super::{Context, lock};
+use asking::Asking;
+use covers::Covers;
 use cut::{Done, Order, PodVolume};
 use isolation::Isolation;
 use looks::Looks;
 pub use observe::{Namespaces, Sources};
 use record::{Record, Told};
+use writing::Writing;
 
 /// How often is looked.
 const PACE: Duration = Duration::from_millis(250);
 /// How often the API is asked while it does not answer, and how long for an answer is waited.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK: Duration = Duration::from_secs(1);
-/// Deadline of a child.
+/// Deadline of a child, and of one that itself waits until processes have ended.
 const CHILD: Duration = Duration::from_secs(5);
+const STOP: Duration = Duration::from_secs(15);
+/// What children are about that are of the whole node: no name of a volume.
+const NODE: &str = "";
 /// Pods and reasons that are told by name.
 const TOLD_MAX: usize = 8;
 
@@ -63,22 +75,31 @@ struct SelfFence {
     watching: Option<Watching>,
     isolation: Arc<Mutex<Isolation>>,
     record: Record,
-    /// As it is on the disk, and when it was written.
-    written: (Record, Option<Instant>),
+    /// As it is on the disk.
+    written: Record,
+    /// A write that the disk has not answered yet.
+    writing: Option<Writing<Record>>,
+    /// When the API was heard last by this process, and by whichever in seconds since the boot.
+    heard: Option<Instant>,
+    learnt: f64,
     volumes: Vec<PodVolume>,
     looks: Looks,
     asked: Option<Asked>,
     asked_at: Option<Instant>,
     answers: u32,
     stopped_at: Option<Instant>,
+    covers: Covers,
+    /// Until covers were looked for, where nothing is written down of any.
+    finding: Option<Looks>,
+    /// When the API is asked about stopped pods.
+    asking: Asking,
 }
 
 /// Works until `cancel`. `earlier` is what a process before wrote down. Without heartbeats it only ends what that one began.
 pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cancel: CancellationToken) {
-    let earlier = match (&watching, &earlier.stopped) {
-        (Some(_), _) => earlier,
-        (None, None) => return,
-        (None, Some(_)) => Record { protected: Vec::new(), neighbours: 0, acquaintance: None, ..earlier },
+    let earlier = match &watching {
+        Some(_) => earlier,
+        None => Record { protected: Vec::new(), neighbours: 0, acquaintance: None, ..earlier },
     };
     cx.self_fence.send_replace(earlier.told.clone());
     let isolation = Arc::new(Mutex::new(Isolation::new(earlier.neighbours, monotonic())));
@@ -88,7 +109,11 @@ pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cance
         cx,
         watching,
         isolation,
-        written: (earlier.clone(), None),
+        written: earlier.clone(),
+        writing: None,
+        heard: None,
+        learnt: earlier.learnt,
+        finding: (!earlier.has_stopped_pods()).then(Looks::default),
         record: earlier,
         volumes: Vec::new(),
         looks: Looks::default(),
@@ -96,6 +121,8 @@ pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cance
         asked_at: None,
         answers: 0,
         stopped_at: None,
+        covers: Covers::default(),
+        asking: Asking::default(),
     };
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -104,11 +131,11 @@ pub async fn run(cx: Context, watching: Option<Watching>, earlier: Record, cance
             () = cancel.cancelled() => return,
             _ = pace.tick() => {}
         }
-        while pods.as_mut().is_some_and(|pods| pods.try_recv().is_ok()) {
-            all.looks.changed(monotonic());
+        while let Some(change) = pods.as_mut().and_then(|pods| pods.try_recv().ok()) {
+            all.has_changed(&change);
         }
         all.turn().await;
-        if all.watching.is_none() && all.record.stopped.is_none() {
+        if all.watching.is_none() && all.finding.is_none() && all.record.stopped.is_none() {
             return;
         }
     }
@@ -125,6 +152,7 @@ async fn pulse(isolation: Arc<Mutex<Isolation>>) {
 
 impl SelfFence {
     async fn turn(&mut self) {
+        self.find_covers(monotonic()).await;
         self.learn().await;
         self.look_outside().await;
         // Nothing is waited for between what was heard and what follows from it.
@@ -137,10 +165,23 @@ impl SelfFence {
             self.begin(new, alone.unwrap_or_default()).await;
         }
         if self.record.stopped.is_some() {
-            self.keep_stopped().await;
+            self.take_covers().await;
+            // Before more is covered: no pod is given back while it is.
             self.give_back().await;
+            self.keep_stopped().await;
         }
         self.save(alone.is_some()).await;
+    }
+
+    fn has_changed(&mut self, change: &Change<Pod>) {
+        self.looks.changed(monotonic());
+        let is_stopped = |pod: &Pod| {
+            let mut stopped = self.record.stopped.iter().flat_map(|stopped| &stopped.pods);
+            stopped.any(|stopped| pod.metadata.uid.as_deref() == Some(stopped.uid.as_str()))
+        };
+        if change.old.iter().chain(&change.new).any(|pod| is_stopped(pod)) {
+            self.asking.changed();
+        }
     }
 
     /// Whether anybody answers.
@@ -161,46 +202,70 @@ impl SelfFence {
             isolation.api(asked, has_answered, now);
         }
         let is_due = self.asked_at.is_none_or(|at| now >= at + ASK_EVERY);
-        let is_wanted = isolation.asks_api(now) || self.record.has_stopped_pods();
+        // Once it has answered often enough it is asked about the pods themselves.
+        let is_wanted = isolation.asks_api(now) || self.record.has_stopped_pods() && self.answers < act::ANSWERS;
         if is_wanted && is_due && self.asked.is_none() {
             self.asked_at = Some(now);
             self.asked = Some(Asked { at: now, answer: tokio::spawn(answers(self.cx.clone())) });
         }
     }
 
-    /// Writes the record where it is new; while the node is not alone, also so that it does not become too old.
+    /// Writes the record where it is new, and so that it does not become too old while the API is heard.
     async fn save(&mut self, is_alone: bool) {
-        let now = monotonic();
+        if let Some(writing) = self.writing.take_if(|writing| writing.has_ended()) {
+            self.has_written(writing).await;
+        }
         let is_used = !self.record.protected.is_empty() || self.record.stopped.is_some();
         if let Some(watching) = self.watching.as_ref().filter(|_| !is_alone && is_used) {
             let acquaintance = serde_json::to_value(&watching.surroundings.borrow().acquaintance);
             self.record.acquaintance = acquaintance.ok();
             self.record.neighbours = lock(&self.isolation).witnesses();
         }
-        let is_old = !is_alone && is_used && self.written.1.is_none_or(|at| now >= at + record::REFRESH);
-        if self.written.0 == self.record && !is_old {
+        let is_old = is_used && self.learnt - self.record.learnt >= record::REFRESH.as_secs_f64();
+        if self.written == self.record && !is_old {
             return;
         }
+        self.record.learnt = self.learnt;
         self.cx.self_fence.send_if_modified(|told| {
             let is_new = *told != self.record.told;
             told.clone_from(&self.record.told);
             is_new
         });
-        match record::write(&self.cx.settings, &self.record).await {
-            Ok(()) => self.written = (self.record.clone(), Some(now)),
-            // What is to be done is done all the same: a node that is alone has nobody else.
-            Err(error) => {
-                tracing::warn!(%error, "self-fencing cannot be written down: a restart of the agent would not know of it")
+        if self.writing.is_none() {
+            let (settings, record) = (self.cx.settings.clone(), self.record.clone());
+            let write = async move { record::write(&settings, &record).await };
+            self.has_written(Writing::begin(self.record.clone(), write)).await;
+        }
+    }
+
+    /// What is to be done is done all the same: a node that is alone has nobody else.
+    async fn has_written(&mut self, writing: Writing<Record>) {
+        match writing.ended().await {
+            Ok((written, Ok(()))) => self.written = written,
+            Ok((_, Err(error))) => {
+                tracing::warn!(%error, "self-fencing cannot be written down: a restart of the agent would not know of it");
+            }
+            Err(writing) => {
+                tracing::warn!("the disk does not answer: self-fencing is written down when it does");
+                self.writing = Some(writing);
             }
         }
     }
 
     async fn child(&self, about: &str, order: Order) -> Result<Done, String> {
-        match self.cx.children.run(about, Task::SelfFence(order), CHILD).await {
-            Ok(Answer::SelfFenced(done)) => Ok(done),
-            Ok(other) => Err(format!("a child answered {other:?}")),
-            Err(error) => Err(error.to_string()),
-        }
+        told_by_child(&self.cx.children, about, order).await
+    }
+}
+
+async fn told_by_child(children: &Children, about: &str, order: Order) -> Result<Done, String> {
+    let deadline = match order {
+        Order::Stop(_) | Order::Cover(_) | Order::GiveBack(_) => STOP,
+        Order::Volumes(_) | Order::Covered(_) | Order::Sync(_) => CHILD,
+    };
+    match children.run(about, Task::SelfFence(order), deadline).await {
+        Ok(Answer::SelfFenced(done)) => Ok(done),
+        Ok(other) => Err(format!("a child answered {other:?}")),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use crate::api::names;
 use crate::api::resiliency_policy::ResiliencyPolicy;
@@ -9,9 +10,9 @@ use crate::api::slim::{Namespace, Node, Pod};
 use crate::runtime::clock::monotonic;
 use crate::runtime::store::{ObjectKey, Store};
 
-use super::SelfFence;
 use super::cut::{Done, Order};
 use super::decide::{self, Known};
+use super::{SelfFence, record};
 
 /// What the child that looks at volumes is about: no name of a volume.
 const LOOKING: &str = "volumes for self-fencing";
@@ -54,12 +55,16 @@ impl SelfFence {
         if !sources.nodes.synced() || !sources.policies.synced() || !sources.pods.synced() {
             return;
         }
+        // A watch that has fallen silent still counts as listed. The kubelet renews its Node every few minutes.
+        let (nodes, pods) = (sources.nodes.last_progress(), sources.pods.last_progress());
+        let heard = sources.policies.last_progress().max(nodes).max(pods);
         let policies = sources.policies.list();
         let is_on = policies.iter().any(|policy| policy.spec.self_fencing.deadline().is_some());
         let node = sources.nodes.get(&ObjectKey::cluster(&self.cx.settings.node_name));
         // Written down as well: who paused the node before it was cut off is obeyed by the next process too.
         if !is_on || node.is_some_and(|node| names::paused(&node.metadata).is_some()) {
             self.record.protected.clear();
+            self.has_learnt(heard);
             return;
         }
         let namespaces = sources.namespaces.store();
@@ -72,6 +77,15 @@ impl SelfFence {
         });
         let known = Known { policies, pods: sources.pods.list(), namespaces: labels.collect::<BTreeMap<_, _>>() };
         self.record.protected = decide::protected(&known, &self.volumes);
+        self.has_learnt(heard);
+    }
+
+    fn has_learnt(&mut self, heard: Instant) {
+        if self.heard.is_none_or(|before| heard > before)
+            && let Ok(now) = record::uptime()
+        {
+            (self.heard, self.learnt) = (Some(heard), now);
+        }
     }
 
     /// Where a child of an earlier look hangs, no second one is begun.

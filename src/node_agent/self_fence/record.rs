@@ -15,7 +15,7 @@ use super::decide::Protected;
 const FILE: &str = "self-fencing.json";
 /// How old what is to be done may be.
 const AGE_MAX: Duration = Duration::from_secs(3_600);
-/// It is written anew after this time though nothing has changed, so that it does not become too old.
+/// It is written anew when the API was heard so much later though nothing has changed, so that it does not become too old.
 pub const REFRESH: Duration = Duration::from_secs(600);
 
 /// What is kept.
@@ -31,6 +31,9 @@ pub struct Record {
     pub stopped: Option<StoppedPods>,
     /// What is told of it, until the next time.
     pub told: Option<Told>,
+    /// When the API was heard of whom to stop, in seconds since the boot.
+    #[serde(skip)]
+    pub learnt: f64,
 }
 
 impl Record {
@@ -45,7 +48,7 @@ impl Record {
 pub struct StoppedPods {
     /// The pods.
     pub pods: Vec<Protected>,
-    /// Mounts that are covered.
+    /// Mounts that are covered, or are about to be.
     pub covered: Vec<String>,
     /// Pods that the API has no more, and the kubelet still: their processes are killed, and nothing is covered.
     #[serde(default)]
@@ -75,8 +78,9 @@ pub struct Told {
 #[derive(Serialize, Deserialize)]
 struct Stored {
     boot_id: String,
-    /// Seconds since the boot.
-    written: f64,
+    /// That of the record, under its first name: agents of either age read the files of the other.
+    #[serde(rename = "written")]
+    learnt: f64,
     record: Record,
 }
 
@@ -94,7 +98,7 @@ pub async fn read(settings: &Settings) -> Record {
 pub async fn write(settings: &Settings, record: &Record) -> io::Result<()> {
     let (settings, record) = (settings.clone(), record.clone());
     let written = tokio::task::spawn_blocking(move || {
-        let stored = Stored { boot_id: disk::boot_id(&settings.boot_id_file)?, written: uptime()?, record };
+        let stored = Stored { boot_id: disk::boot_id(&settings.boot_id_file)?, learnt: record.learnt, record };
         disk::write(&settings.host, &settings.kubelet_root, FILE, &serde_json::to_vec(&stored)?)
     });
     written.await.unwrap_or_else(|panic| Err(io::Error::other(panic)))
@@ -112,15 +116,16 @@ fn still_good(stored: Stored, boot_id: &str, now: f64) -> Record {
         // What was stopped has ended, and what was covered is unmounted.
         return Record::default();
     }
-    let age = Duration::try_from_secs_f64(now - stored.written);
+    let age = Duration::try_from_secs_f64(now - stored.learnt);
+    let record = Record { learnt: stored.learnt, ..stored.record };
     match age.is_ok_and(|age| age <= AGE_MAX) {
-        true => stored.record,
-        false => Record { protected: Vec::new(), neighbours: 0, acquaintance: None, ..stored.record },
+        true => record,
+        false => Record { protected: Vec::new(), neighbours: 0, acquaintance: None, ..record },
     }
 }
 
 /// Seconds since the boot, suspended or not.
-fn uptime() -> io::Result<f64> {
+pub fn uptime() -> io::Result<f64> {
     let text = std::fs::read_to_string("/proc/uptime")?;
     let seconds = text.split_whitespace().next().and_then(|seconds| seconds.parse().ok());
     seconds.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/uptime"))
@@ -137,7 +142,7 @@ mod tests {
         let stopped = Some(StoppedPods { pods: vec![pod.clone()], covered: vec!["/m".into()], gone: BTreeSet::new() });
         let record = Record { protected: vec![pod], neighbours: 3, stopped, ..Record::default() };
         let at = |boot: &str, now| {
-            let stored = Stored { boot_id: "this".into(), written: 1_000.0, record: record.clone() };
+            let stored = Stored { boot_id: "this".into(), learnt: 1_000.0, record: record.clone() };
             let good = still_good(stored, boot, now);
             (good.protected.len(), good.neighbours, good.stopped.is_some())
         };
@@ -146,5 +151,16 @@ mod tests {
         assert_eq!(at("this", 4_601.0), (0, 0, true), "what was stopped is still known");
         assert_eq!(at("this", 999.0), (0, 0, true), "a time to come");
         assert_eq!(at("other", 1_001.0), (0, 0, false));
+    }
+
+    #[test]
+    fn its_age_is_that_of_what_was_heard_however_often_it_is_written() {
+        let record = Record { learnt: 1_000.0, neighbours: 3, ..Record::default() };
+        let stored = Stored { boot_id: "this".into(), learnt: record.learnt, record };
+        let text = serde_json::to_value(&stored).unwrap();
+        assert_eq!(text["written"], 1_000.0, "the name that earlier agents know");
+        assert_eq!(text["record"].get("learnt"), None);
+        let read = still_good(serde_json::from_value(text).unwrap(), "this", 2_000.0);
+        assert_eq!((read.learnt, read.neighbours), (1_000.0, 3));
     }
 }

@@ -49,6 +49,8 @@ struct Watched {
     policy: Arc<VolumeHealthPolicy>,
     /// Its block device.
     device: Option<String>,
+    /// Whether self-fencing has covered a mount of it: until that is gone nothing tells how it is.
+    is_covered: bool,
 }
 
 impl Watched {
@@ -221,6 +223,11 @@ impl Watcher {
         let mut devices = BTreeSet::new();
         for (name, watched) in &mut self.watched {
             let subject = &watched.found.subject;
+            watched.is_covered = view.is_covered(subject);
+            if watched.is_covered {
+                devices.extend(subject.baseline.as_ref().and_then(|first| first.device));
+                continue;
+            }
             let device = view.device_of(subject);
             devices.extend(device.or_else(|| view.main_mount(subject).map(|mount| mount.device)));
             watched.device = device.map(|device| device.to_string());
@@ -246,8 +253,9 @@ impl Watcher {
             self.settling.enter(&name, meta.uid.as_deref().unwrap_or_default(), made, observe::makers);
             let is_made = |check| policy.spec.mode(check) != CheckMode::Disabled && observe::applies(check, &found);
             self.settling.keep_checks(&name, is_made);
-            let device = before.remove(&name).and_then(|watched| watched.device);
-            self.watched.insert(name, Watched { found, policy, device });
+            let before = before.remove(&name).map(|watched| (watched.device, watched.is_covered));
+            let (device, is_covered) = before.unwrap_or_default();
+            self.watched.insert(name, Watched { found, policy, device, is_covered });
         }
         self.settling.keep(|name| self.watched.contains_key(name));
         let uids: BTreeSet<_> = self.watched.values().map(Watched::uid).collect();
@@ -276,7 +284,8 @@ impl Watcher {
         let now = self.cx.clock.now();
         let mut wavers = false;
         for (name, uid, looks) in answer.looks {
-            let Some(watched) = self.watched.get(&name).filter(|watched| watched.uid() == uid) else { continue };
+            let is_of = |watched: &&Watched| watched.uid() == uid && !watched.is_covered;
+            let Some(watched) = self.watched.get(&name).filter(is_of) else { continue };
             self.cx.metrics.looked(&looks);
             let thresholds = &watched.policy.spec.thresholds;
             // A child that waits for one thing is not sent for another; only who says nothing at all has nothing to say.

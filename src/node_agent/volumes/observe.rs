@@ -161,7 +161,7 @@ pub async fn gather<'a>(
     let subjects: Vec<_> = watched.iter().map(|one| one.found.subject.clone()).collect();
     let view = gatherer.gather(&subjects).await;
     view.mounts.as_ref()?;
-    for one in &mut watched {
+    for one in watched.iter_mut().filter(|one| !view.is_covered(&one.found.subject)) {
         let uid = one.uid().to_owned();
         baselines.note(&uid, &one.found, &view);
         one.found.subject.baseline = baselines.get(&uid).cloned();
@@ -172,6 +172,9 @@ pub async fn gather<'a>(
 /// Volumes that children ask, and how often.
 pub fn asked_by_children(watched: &BTreeMap<String, Watched>) -> BTreeMap<String, Duration> {
     let is_asked = |one: &Watched| {
+        if one.is_covered {
+            return false;
+        }
         let mut made = Check::ALL.into_iter().filter(|check| makers(*check).contains(&Origin::Child));
         made.any(|check| one.mode(check) != CheckMode::Disabled)
     };
@@ -236,7 +239,7 @@ fn asked_at(found: &Found) -> Option<String> {
 
 /// What a driver is asked about a volume: only of one that it has mounted can it say anything.
 fn question(watched: &Watched) -> Option<Question> {
-    if watched.mode(Check::ControllerHealth) == CheckMode::Disabled {
+    if watched.is_covered || watched.mode(Check::ControllerHealth) == CheckMode::Disabled {
         return None;
     }
     Some(Question {

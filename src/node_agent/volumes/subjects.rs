@@ -84,7 +84,7 @@ fn name(volume: &PersistentVolume) -> &str {
 fn mounted<'a>(here: &Here<'a>) -> Mounted<'a> {
     let mut found = Mounted::default();
     let root = here.kubelet_root.trim_end_matches('/');
-    for mount in here.mounts {
+    for mount in here.mounts.iter().filter(|mount| !mount.is_cover()) {
         let Some(path) = mount.path.strip_prefix(root).and_then(|rest| rest.strip_prefix('/')) else { continue };
         if let Some((pod, folder)) = layout::pod_mount(path) {
             found.targets.entry(folder).or_default().push((pod, &mount.path));

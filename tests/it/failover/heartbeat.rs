@@ -51,8 +51,11 @@ pub async fn listening() -> Result<Cluster, Failed> {
 async fn start() -> Result<Cluster, Failed> {
     let cluster = listening().await?;
     // What is played dead goes on writing: the array's word would hold what rests on heartbeats alone.
-    let spec =
-        json!({ "limits": { "maxUnhealthy": "99%" }, "detection": { "storage": { "ioInProgressCheck": "Disabled" } } });
+    // An agent that is stopped for two seconds may be starved for some more before it runs on.
+    let spec = json!({
+        "limits": { "maxUnhealthy": "99%" },
+        "detection": { "agent": { "suspectAfter": "6s" }, "storage": { "ioInProgressCheck": "Disabled" } },
+    });
     create_policy(&cluster.client, "beats", "beats", &spec).await?;
     for number in 1..=4 {
         let labels = [("lane".to_owned(), "beats".to_owned())].into();

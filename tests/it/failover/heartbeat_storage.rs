@@ -16,8 +16,9 @@ use super::heartbeat::{HEARD, NODES, as_root, comes_to, fences, listening};
 
 /// Two renewals are missed after 21 s at the soonest.
 const SECONDS: Duration = Duration::from_secs(15);
-/// The shortest deadline, and the time that an agent is given after it.
-const SELF_FENCED: Duration = Duration::from_secs(10);
+/// The shortest deadline, and the time that an agent is given after it, from its last heartbeat on: that may be a second older
+/// than its death.
+const SELF_FENCED: Duration = Duration::from_secs(9);
 
 pub fn trial() -> Trial {
     as_root(super::alone("heartbeat_and_storage_tell_of_a_death_in_seconds", tell_of_a_death_in_seconds))

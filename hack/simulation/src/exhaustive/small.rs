@@ -10,7 +10,7 @@ use crate::chance::Chance;
 use crate::faults::Fault;
 use crate::others::Power;
 use crate::process::{Pid, Role};
-use crate::shape::{Driver, Owner, Placement, Shape, VolumeShape, Workload, handle, policy};
+use crate::shape::{Driver, Shape, VolumeShape, Workload, handle, policy};
 use crate::time::{MINUTE, Millis, SECOND};
 use crate::world::{Task, Weather, World};
 
@@ -42,19 +42,10 @@ impl Small {
     fn shape(self) -> Shape {
         let driver = Driver { name: DRIVER.into(), has_sidecar: true, lists: true, tells_io: false, latency: 50 };
         let volumes = ["v0", "v1"].map(|name| (name.to_owned(), VolumeShape { driver: DRIVER.into(), shared: false }));
-        let workload = |name: &str, volumes: &[&str], home| Workload {
-            name: name.into(),
-            owner: Owner::StatefulSet,
-            volumes: volumes.iter().map(|it| (*it).to_owned()).collect(),
-            placement: Placement::Scheduled,
-            home,
-            priority: 0,
-            is_protected: true,
-        };
         let workloads = if self.one_pod {
-            vec![workload("db", &["v0", "v1"], 0)]
+            vec![Workload::protected("db", &["v0", "v1"], 0)]
         } else {
-            vec![workload("db", &["v0"], 0), workload("web", &["v1"], 1)]
+            vec![Workload::protected("db", &["v0"], 0), Workload::protected("web", &["v1"], 1)]
         };
         // Two of three failed nodes are none too many: it is the budget that must hold the second back.
         let limits = json!({ "limits": { "maxNodes": 1, "maxUnhealthy": "80%" } });

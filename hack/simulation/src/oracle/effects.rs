@@ -91,6 +91,7 @@ impl World {
     /// The server is about to take a write.
     pub(crate) fn notice_write(&mut self, id: u64) {
         let Some(write) = self.writes.get(&id) else { return };
+        let known = self.knowledge(write);
         let (op, sent, pid) = (write.op.clone(), write.sent, write.pid);
         let is_plan = matches!(write.purpose, Purpose::Plan);
         if let Some(node) = self.destroys(&op).filter(|_| !self.is_for_volumes(&op, sent) && !self.is_for_paths(&op)) {
@@ -103,12 +104,12 @@ impl World {
             Op::RemoveTaint(node, taint) if taint.key == names::FENCED_TAINT => self.judge_untaint(node, taint),
             Op::CreateFence(fence) | Op::ReplaceFence(fence) => {
                 self.judge_budget(fence);
-                self.judge_plan(pid, fence, sent);
-                self.judge_path(pid, fence, sent);
+                self.judge_plan(fence, known);
+                self.judge_path(fence, known);
             }
             Op::DeletePod(pod, Some(0)) | Op::FailPod(pod) => self.judge_release(pod, sent),
-            Op::DeletePod(pod, None) if is_plan => self.judge_reschedule(&op, pod),
-            Op::AddTaint(node, taint) => self.judge_plugin_taint(node, taint, sent),
+            Op::DeletePod(pod, None) if is_plan => self.judge_reschedule(&op, &pod.name_any()),
+            Op::AddTaint(node, taint) => self.judge_plugin_taint(node, taint, known),
             Op::DeleteAttachment(attachment) => {
                 let (volume, node) = (attachment.volume().to_owned(), attachment.spec.node_name.clone());
                 let still =
@@ -141,8 +142,8 @@ impl World {
         let since = self.machines.get(node).and_then(|machine| machine.well_since);
         let ready = self.api.nodes.get(node).is_some_and(|node| node.ready() == "True");
         // A process that slept with its machine does not know what it missed; it has the preconditions of its writes.
-        let woke = self.processes[pid].woke_at;
-        if let Some(since) = since.filter(|since| ready && since + WELL <= sent && woke + WELL <= sent) {
+        let is_awake = self.processes[pid].woke_at.is_none_or(|woke| woke + WELL <= sent);
+        if let Some(since) = since.filter(|since| ready && is_awake && since + WELL <= sent) {
             let text =
                 format!("{what} by process {pid} on {node}, which has been well since {:.3} s", since as f64 / 1000.0);
             self.oracle.break_("I3", self.now, text);

@@ -28,7 +28,8 @@ impl World {
     pub(super) fn judge_held(&mut self, pid: Pid, node: &str, sent: Millis, what: &str) {
         let Some(since) = self.oracle.held_since.get(node).copied() else { return };
         // A process that slept with its machine believes that it leads until it looks.
-        if since.max(self.processes[pid].woke_at) + SEEN <= sent {
+        let woke = self.processes[pid].woke_at.unwrap_or_default();
+        if since.max(woke) + SEEN <= sent {
             let since = since as f64 / 1000.0;
             let text = format!("{what} by process {pid} on {node}, whose incident is held since {since:.3} s");
             self.oracle.break_("I12", self.now, text);

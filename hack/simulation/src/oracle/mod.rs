@@ -6,6 +6,7 @@ mod heartbeats;
 mod holds;
 mod incidents;
 mod io;
+mod knowledge;
 mod paths;
 mod power;
 pub(crate) mod programs;
@@ -48,7 +49,7 @@ pub struct Oracle {
     /// The newest incarnation whose write was accepted, by single-writer volume, with its node.
     newest: BTreeMap<String, (u64, String)>,
     /// When an answer with enough proof landed, and which, by volume and node id.
-    proved: BTreeMap<(String, String), (Millis, Proof)>,
+    proved: BTreeMap<(String, String), ((Millis, Millis), Proof)>,
     /// The last answer of each row, by uid of the request, episode and volume.
     answers: BTreeMap<(String, i64, String), FenceResult>,
     /// When the attacher gave access anew, by volume and node id.
@@ -65,6 +66,8 @@ pub struct Oracle {
     lost_paths: BTreeMap<(String, String), Option<Millis>>,
     /// Since when a node writes to a volume without a pause, by volume and node.
     writing: BTreeMap<(String, String), Millis>,
+    /// From when until when a machine with power had a volume, and the array let it write, by volume and node; the last time.
+    held: BTreeMap<(String, String), (Millis, Option<Millis>)>,
     /// Rows of which an unpublish was sent: uid of the request, episode and volume.
     begun: BTreeSet<(String, i64, String)>,
     /// When an array last did not say whether there was I/O, by driver.
@@ -92,8 +95,8 @@ impl Oracle {
         self.dirty = true;
     }
 
-    /// A fencer has proved that a node is cut off.
-    pub(crate) fn prove(&mut self, volume: &str, node_id: &str, at: Millis, proof: Proof) {
+    /// A fencer has proved that a node is cut off: then, by what was so at the second moment.
+    pub(crate) fn prove(&mut self, volume: &str, node_id: &str, at: (Millis, Millis), proof: Proof) {
         self.proved.insert((volume.to_owned(), node_id.to_owned()), (at, proof));
     }
 

@@ -4,16 +4,14 @@
 use std::collections::BTreeSet;
 
 use bulkhead::api::driver_report::{DriverReport, PathState};
-use bulkhead::api::node_fence::{NodeFence, PlannedPod, PodAction};
+use bulkhead::api::node_fence::{NodeFence, PlannedPod};
 use kube::ResourceExt;
 
 use crate::api::Op;
 use crate::process::Pid;
-use crate::time::{MINUTE, Millis};
 use crate::world::World;
 
-/// What a process decided on may be so old.
-const SEEN_FOR: Millis = 2 * MINUTE;
+use super::knowledge::Knowledge;
 
 impl World {
     /// What an array says of its nodes has changed.
@@ -46,43 +44,45 @@ impl World {
         }
     }
 
-    /// I3: no pod is moved for a path that the array does not call lost.
-    pub(super) fn judge_path(&mut self, pid: Pid, fence: &NodeFence, sent: Millis) {
+    /// I3: no pod is moved for a path that the array does not call lost. A pass reads live what it says, so whoever decides
+    /// knows it, and no grace is needed (docs/adr/0022).
+    pub(super) fn judge_path(&mut self, fence: &NodeFence, known: Knowledge) {
         let node = fence.name_any();
-        if !fence.spec.plan.is_by_path() || self.processes[pid].woke_at + SEEN_FOR > sent {
+        if !fence.spec.plan.is_by_path() {
             return;
         }
-        let known = self.api.get::<NodeFence>(&node);
-        let is_known = |uid: &str| known.iter().any(|it| it.spec.plan.pods.iter().any(|row| row.uid == uid));
         let is_lost = |row: &PlannedPod| {
             let drivers = fence.spec.plan.volumes.iter().filter(|volume| row.volumes.contains(&volume.name));
             let mut drivers = drivers.filter_map(|volume| volume.driver.clone());
             drivers.any(|driver| {
                 let until = self.oracle.lost_paths.get(&(driver, node.clone()));
-                until.is_some_and(|until| until.is_none_or(|until| until + SEEN_FOR >= sent))
+                until.is_some_and(|until| until.is_none_or(|until| until >= known.as_of))
             })
         };
-        let moved = fence.spec.plan.pods.iter().filter(|row| row.action == PodAction::Release && !is_known(&row.uid));
+        let moved = self.newly_moved(fence);
         let wrong = moved.into_iter().find(|row| !is_lost(row)).map(|row| row.name.clone());
         if let Some(pod) = wrong {
             self.oracle.break_("I3", self.now, format!("{pod} is moved off {node}, which reaches its storage"));
         }
     }
 
-    /// I6: nothing is moved for a backend that is out for everyone. What the process cannot have seen yet does not count.
+    /// I6: nothing is moved for an array that most nodes have lost. What the process cannot have seen yet does not count.
     pub(super) fn judge_backend_outage(&mut self, pid: Pid, fence: &NodeFence) {
         let views = &self.controllers[pid].views;
         if !fence.spec.plan.is_by_path() || views.reports.next() != self.api.reports.next() {
             return;
         }
-        let out = fence
-            .spec
-            .plan
-            .lost_backends()
-            .find(|backend| self.api.get::<DriverReport>(backend).is_some_and(|report| report.is_out(backend)));
+        let out = fence.spec.plan.lost_backends().find(|backend| self.is_lost_by_most(backend));
         if let Some(backend) = out.map(str::to_owned) {
             let what = format!("pods move off {} while {backend} is out for everyone", fence.name_any());
             self.oracle.break_("I6", self.now, what);
         }
+    }
+
+    /// Whether more than half of the machines, and at least two, have no path to an array now.
+    fn is_lost_by_most(&self, driver: &str) -> bool {
+        let until = |node: &String| self.oracle.lost_paths.get(&(driver.to_owned(), node.clone()));
+        let lost = self.machines.keys().filter_map(until).filter(|until| until.is_none()).count();
+        lost >= 2 && lost * 2 > self.machines.len()
     }
 }

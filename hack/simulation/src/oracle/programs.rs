@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bulkhead::api::names;
 use bulkhead::api::slim::{Node, Pod};
@@ -11,11 +10,14 @@ use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
 
 use crate::api::Op;
-use crate::time::{MINUTE, Millis, millis};
+use crate::time::{Millis, SECOND, millis, wall};
 use crate::world::World;
 
-/// What a process decided on may be so old.
-const SEEN_FOR: Millis = 2 * MINUTE;
+use super::knowledge::{Knowledge, WATCH_LAG};
+
+/// How late a process may know how a plugin is. A kubelet that is back looks within 2 s, a pod that is told to end does so
+/// within 3 s and is not Ready until then; and then a watch brings it.
+const KNOWN_WITHIN: Millis = 5 * SECOND + WATCH_LAG;
 
 impl World {
     /// The programs that fail have changed.
@@ -32,26 +34,23 @@ impl World {
         }
     }
 
-    /// A pod is deleted so that it starts on another node. Who edits policies, or sets clocks, gets what he asks for.
-    pub(super) fn judge_reschedule(&mut self, op: &Op, pod: &Arc<Pod>) {
+    /// I14: a pod is deleted so that it starts on another node. Who edits policies, or sets clocks, gets what he asks for.
+    pub(super) fn judge_reschedule(&mut self, op: &Op, name: &str) {
+        // The server takes a deletion of the version that it has, and of no other: it is what the process has seen.
+        let takes = self.api.clone().write(op, self.now).is_ok();
+        let pod = self.api.get::<Pod>(name).filter(|pod| takes && !pod.is_terminating());
+        let Some(pod) = pod.filter(|_| !self.oracle.are_policies_edited && !self.oracle.are_clocks_set) else { return };
         let owner = pod.controller().map(|owner| owner.uid.clone()).unwrap_or_default();
-        let takes = !pod.is_terminating() && self.api.clone().write(op, self.now).is_ok();
-        if !takes || self.oracle.are_policies_edited || self.oracle.are_clocks_set {
-            return;
-        }
         self.counts.rescheduled += 1;
-        let name = pod.name_any();
         if pod.crash_looping().is_none() || pod.controller_kind() == Some("DaemonSet") {
             return self.oracle.break_("I14", self.now, format!("{name} is moved, and does not fail"));
         }
         let app = pod.labels().get("app");
         let policies = self.api.policies.values().filter(|policy| crate::shape::selects(policy, app));
-        let budgets = policies.map(|policy| &policy.spec.triggers.crash_loop);
-        let (mut max, mut window) = (usize::MAX, Duration::ZERO);
-        for budget in budgets {
-            max = max.min(usize::try_from(budget.max_deletes).unwrap_or(0));
-            window = window.max(budget.window.get());
-        }
+        let budgets: Vec<_> = policies.map(|policy| &policy.spec.triggers.crash_loop).collect();
+        // What nobody protects is not to be moved at all.
+        let max = budgets.iter().map(|it| usize::try_from(it.max_deletes).unwrap_or(0)).min().unwrap_or(0);
+        let window = budgets.iter().map(|it| it.window.get()).max().unwrap_or_default();
         let now = self.now;
         let moved = self.oracle.moved.entry(owner).or_default();
         moved.retain(|at| at + millis(window) > now);
@@ -62,15 +61,22 @@ impl World {
         }
     }
 
-    /// A taint of a plugin comes only while the plugin is down.
-    pub(super) fn judge_plugin_taint(&mut self, node: &Node, taint: &Taint, sent: Millis) {
+    /// I3: a taint of a plugin comes only while the plugin is down.
+    pub(super) fn judge_plugin_taint(&mut self, node: &Node, taint: &Taint, known: Knowledge) {
         let Some(driver) = taint.key.strip_prefix(names::DRIVER_DOWN_PREFIX) else { return };
         self.counts.plugins_tainted += 1;
+        if known.has_stood_still {
+            return;
+        }
         let until = self.oracle.failed.get(&plugin(driver));
-        // The lifecycle controller calls all pods of a silent node not ready.
+        // The lifecycle controller calls all pods of a silent node not ready, until its kubelet has told of itself again.
         let well = self.machines.get(&node.name_any()).and_then(|machine| machine.well_since);
-        let is_well = well.is_some_and(|since| since + SEEN_FOR <= sent);
-        let failed = until.is_some_and(|until| until.is_none_or(|until| until + SEEN_FOR >= sent));
+        let told = self.api.get::<Node>(&node.name_any()).filter(|node| node.ready() == "True");
+        let told = told.and_then(|node| node.ready_since());
+        let long_ago = wall(known.as_of.saturating_sub(KNOWN_WITHIN));
+        let is_well = well.is_some_and(|since| since + KNOWN_WITHIN <= known.as_of);
+        let is_well = is_well && told.is_some_and(|since| since <= long_ago);
+        let failed = until.is_some_and(|until| until.is_none_or(|until| until + KNOWN_WITHIN >= known.as_of));
         if is_well && !failed {
             let what = format!("{} is tainted for the plugin of {driver}, which is well", node.name_any());
             self.oracle.break_("I3", self.now, what);

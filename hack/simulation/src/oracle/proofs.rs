@@ -18,8 +18,10 @@ const LATE: Millis = 5 * SECOND;
 impl World {
     /// I2: no pod goes by force unless each of its volumes is proved.
     pub(super) fn judge_release(&mut self, pod: &Arc<Pod>, sent: Millis) {
-        let same = self.api.pods.get(&pod.name_any()).is_some_and(|it| it.uid() == pod.uid());
-        let Some(node) = pod.spec.node_name.clone().filter(|_| same) else { return };
+        // What the server refuses harms nobody: a kubelet that started it again has changed it.
+        let version = |it: &Pod| (it.metadata.uid.clone(), it.metadata.resource_version.clone());
+        let takes = self.api.pods.get(&pod.name_any()).is_some_and(|it| version(it) == version(pod));
+        let Some(node) = pod.spec.node_name.clone().filter(|_| takes) else { return };
         let Some(fence) = self.api.get::<NodeFence>(&node) else {
             return self.oracle.break_("I2", self.now, format!("{} goes without a NodeFence", pod.name_any()));
         };
@@ -76,15 +78,21 @@ impl World {
         if !holds && !is_late {
             return Err(format!("it is {:?} with proof {:?}", row.state, row.proof));
         }
-        if row.method == Some(FenceMethodType::External) && !is_late {
-            return self.is_stopped(&fence.name_any(), volume);
+        if row.method == Some(FenceMethodType::External) {
+            let node = fence.name_any();
+            return match sent.filter(|_| is_late) {
+                Some(sent) => self.was_stopped(&node, volume, sent),
+                None => self.is_stopped(&node, volume),
+            };
         }
         if row.method != Some(FenceMethodType::Unpublish) {
             return Ok(());
         }
         let node_id = plan.node_id.clone().unwrap_or_default();
         let key = (volume.to_owned(), node_id.clone());
-        let Some((answered, _)) = self.oracle.proved.get(&key) else { return Err("no fencer has proved it".into()) };
+        let Some(((answered, _), _)) = self.oracle.proved.get(&key) else {
+            return Err("no fencer has proved it".into());
+        };
         if sent.is_some_and(|sent| answered + millis(PROOF_LIFETIME) < sent) {
             return Err(format!("the proof is from {answered} and it was sent at {sent:?}"));
         }

@@ -51,8 +51,9 @@ impl World {
             match (row.result, row.proof) {
                 (FenceOutcome::Fenced, proof) if proof >= asked.minimum_proof => {
                     let read = self.listed.get(&request.spec.fencer_name).copied();
-                    let at = if proof == Proof::Verified { read.unwrap_or(0) } else { self.now };
-                    self.oracle.prove(&row.name, &asked.node_id, at, proof);
+                    let is_read = proof == Proof::Verified;
+                    let (at, of) = if is_read { read.unwrap_or_default() } else { (self.now, self.now) };
+                    self.oracle.prove(&row.name, &asked.node_id, (at, of), proof);
                     self.counts.verified += u64::from(proof == Proof::Verified);
                     self.counts.acknowledged += u64::from(proof == Proof::Acknowledged);
                     self.counts.powered_off += u64::from(proof == Proof::PowerOff);

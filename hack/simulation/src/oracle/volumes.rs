@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use bulkhead::api::node_fence::{NodeFence, PodAction};
+use bulkhead::api::node_fence::NodeFence;
 use bulkhead::api::volume_health::VolumeHealth;
 use bulkhead::controllers::resiliency_policy::brakes::{self, Cluster};
 use kube::ResourceExt;
 
 use crate::api::Op;
 use crate::process::Pid;
-use crate::time::{MINUTE, Millis, SECOND, wall};
+use crate::time::{Millis, SECOND, wall};
 use crate::world::World;
 
-/// What a process decided on may be so old.
-const SEEN_FOR: Millis = 2 * MINUTE;
+use super::knowledge::{Knowledge, WATCH_LAG};
+
 /// How long after its grace period a pod that does not end is ended at the earliest.
 const STUCK_AFTER: Millis = 30 * SECOND;
 
@@ -49,19 +49,18 @@ impl World {
         }
     }
 
-    /// I3: no pod is moved for a volume that works where it is, or that works nowhere.
-    pub(super) fn judge_plan(&mut self, pid: Pid, fence: &NodeFence, sent: Millis) {
+    /// I3: no pod is moved for a volume that works where it is, or that works nowhere. A pass goes by what its watch has
+    /// brought of that.
+    pub(super) fn judge_plan(&mut self, fence: &NodeFence, known: Knowledge) {
         let node = fence.name_any();
-        if !fence.spec.plan.is_by_volume() || self.processes[pid].woke_at + SEEN_FOR > sent {
+        if !fence.spec.plan.is_by_volume() || known.has_stood_still {
             return;
         }
-        let known = self.api.get::<NodeFence>(&node);
-        let is_known = |uid: &str| known.iter().any(|it| it.spec.plan.pods.iter().any(|row| row.uid == uid));
         let troubled = |volume: &String| {
             let until = self.oracle.troubles.get(&(volume.clone(), node.clone()));
-            until.is_some_and(|until| until.is_none_or(|until| until + SEEN_FOR >= sent))
+            until.is_some_and(|until| until.is_none_or(|until| until + WATCH_LAG >= known.as_of))
         };
-        let moved = fence.spec.plan.pods.iter().filter(|row| row.action == PodAction::Release && !is_known(&row.uid));
+        let moved = self.newly_moved(fence);
         let wrong = moved.into_iter().find(|row| !row.volumes.iter().any(troubled)).map(|row| row.name.clone());
         if let Some(pod) = wrong {
             self.oracle.break_("I3", self.now, format!("{pod} is moved off {node}, where its volumes are well"));

@@ -12,6 +12,7 @@ impl World {
         if !std::mem::take(&mut self.oracle.dirty) {
             return;
         }
+        self.notice_held();
         let mut accepted = Vec::new();
         for (node, machine) in self.machines.iter().filter(|(_, machine)| machine.power == Power::Running) {
             for incarnation in &machine.running {
@@ -42,7 +43,7 @@ impl World {
     fn judge_shared(&mut self, volume: &str, number: u64, node: &str) {
         let Some(machine) = self.machines.get(node) else { return };
         let key = (volume.to_owned(), machine.node_id.clone());
-        let Some((proved, Proof::Verified)) = self.oracle.proved.get(&key) else { return };
+        let Some(((_, proved), Proof::Verified)) = self.oracle.proved.get(&key) else { return };
         let published = self.oracle.published.get(&key);
         // What the attacher published again is another matter: it is fenced again.
         if published.is_none_or(|published| published < proved) {

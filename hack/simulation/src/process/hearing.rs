@@ -48,7 +48,7 @@ impl World {
             return None;
         }
         // Time in which nobody listened is nobody's silence.
-        let heard_at = unheard.map_or(self.now, |since| since.max(process.woke_at));
+        let heard_at = unheard.map_or(self.now, |since| since.max(process.woke_at.unwrap_or_default()));
         let silent = self.now.saturating_sub(heard_at);
         let unreached = machine.network.unmet_since.map_or(0, |since| self.now - since);
         let policies = &self.controllers[pid].views.policies.objects;

@@ -43,8 +43,8 @@ pub struct Process {
     pub is_up: bool,
     /// Until when it stands still.
     pub stands_until: Option<Millis>,
-    /// When it last stood still.
-    pub woke_at: Millis,
+    /// When it last woke, if it ever stood still.
+    pub woke_at: Option<Millis>,
     /// Its clocks.
     pub clocks: Clocks,
     /// Its part in the election.
@@ -69,7 +69,7 @@ impl Process {
             started_at: 0,
             is_up: false,
             stands_until: None,
-            woke_at: 0,
+            woke_at: None,
             clocks: Clocks::default(),
             candidate: Candidate::new(String::new(), LeaseTimes::default()),
             has_led: false,

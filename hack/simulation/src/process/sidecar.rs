@@ -11,7 +11,7 @@ use bulkhead::csi_sidecar::memory::Memory;
 use bulkhead::csi_sidecar::status;
 
 use crate::api::{Op, Refusal, View, Written};
-use crate::array::List;
+use crate::array::{List, Listing};
 use crate::chance::{Chance, Choice};
 use crate::shape::handle;
 use crate::time::{Millis, millis};
@@ -54,6 +54,7 @@ pub struct ListCall {
     pub request: String,
     began: std::time::Instant,
     made: Millis,
+    of: Millis,
     answer: List,
 }
 
@@ -218,18 +219,28 @@ impl World {
         let Some(serving) = self.sidecar(pid).passes.get(name) else { return };
         let deadline = millis(serving.request.spec.call_timeout.get());
         let driver = self.driver_of(pid);
-        let (answer, takes) = self
-            .arrays
-            .get_mut(&driver)
-            .map_or_else(|| (List::Failed("Unavailable"), 1), |array| array.list(self.now, chance));
-        let (answer, takes) =
-            if takes >= deadline { (List::Failed("DeadlineExceeded"), deadline) } else { (answer, takes) };
+        let none = Listing { list: List::Failed("Unavailable"), takes: 1, is_old: false };
+        let mut listing = self.arrays.get_mut(&driver).map_or(none, |array| array.list(chance));
+        if listing.takes >= deadline {
+            (listing.list, listing.takes) = (List::Failed("DeadlineExceeded"), deadline);
+        }
         let process = &self.processes[pid];
         let began = process.now(self.now).mono;
-        let call = ListCall { pid, life: process.life, request: name.to_owned(), began, made: self.now, answer };
+        // What is proved by an old list is so as of then: who was let in since is let in again, not still.
+        let before = self.made.insert(driver, self.now).unwrap_or(self.now);
+        let (of, takes) = (if listing.is_old { before } else { self.now }, listing.takes.max(1));
+        let call = ListCall {
+            pid,
+            life: process.life,
+            request: name.to_owned(),
+            began,
+            made: self.now,
+            of,
+            answer: listing.list,
+        };
         let id = self.number();
         self.lists.insert(id, call);
-        self.schedule(self.now + takes.max(1), Task::ListEnds(id));
+        self.schedule(self.now + takes, Task::ListEnds(id));
     }
 
     pub(crate) fn list_ends(&mut self, id: u64, chance: &mut dyn Chance) {
@@ -238,7 +249,7 @@ impl World {
             return;
         }
         let driver = self.driver_of(call.pid);
-        self.listed.insert(driver, call.made);
+        self.listed.insert(driver, (call.made, call.of));
         let ended = self.processes[call.pid].now(self.now).wall;
         let reading = Reading { began: call.began, ended, published: call.answer.published() };
         self.serve_step(call.pid, &call.request, Some(reading), chance);

@@ -1,6 +1,5 @@
 //! A node that was declared failed by heartbeats, before Kubernetes gave it up: for Kubernetes it is Ready still.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -12,7 +11,7 @@ use crate::controllers::testing::*;
 use super::super::decide::NodeState;
 use super::super::memory::{Found, Incident};
 use super::super::rows::node_state;
-use super::build::node_using;
+use super::build::{found, node_using};
 use super::world::{Fencer, World};
 
 fn world() -> World {
@@ -69,18 +68,7 @@ fn a_lease_that_moved_before_the_node_failed_does_not_bring_it_back() {
     let mut is_still = |fence: &Arc<NodeFence>, renewed: i64| {
         let lease: Lease =
             serde_json::from_value(json!({ "metadata": {}, "spec": { "renewTime": at(renewed) } })).unwrap();
-        let found = Found {
-            fence: fence.clone(),
-            node: None,
-            lease: Some(Arc::new(lease)),
-            pods: Vec::new(),
-            attachments: Vec::new(),
-            requests: Vec::new(),
-            reports: BTreeMap::new(),
-            node_report: None,
-            healths: None,
-            policies: Vec::new(),
-        };
+        let found = Found { lease: Some(Arc::new(lease)), ..found(fence) };
         incident.look(found, settings, now()).lease_is_still
     };
     assert!(is_still(&world.seen.fence, 10));

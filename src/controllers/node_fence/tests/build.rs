@@ -1,6 +1,7 @@
 //! The NodeFence of a failed node, as it is planned.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kube::ResourceExt;
 
@@ -14,6 +15,8 @@ use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{AttachedVolume, Node};
 use crate::api::usage::{PodView, VolumeKind};
 use crate::controllers::testing::*;
+
+use super::super::memory::Found;
 
 /// The NodeFence of node `n1` with these pods.
 pub fn fence(pods: &[PodView], policy: &ResiliencyPolicy) -> NodeFence {
@@ -102,4 +105,20 @@ pub fn node_using(mut node: Node, fence: &NodeFence) -> Node {
 /// The name of a volume in the node's status.
 pub fn unique_name(volume: &str) -> String {
     format!("kubernetes.io/csi/{DRIVER}^handle-{volume}")
+}
+
+/// Stores that show a NodeFence, and nothing else yet.
+pub fn found(fence: &Arc<NodeFence>) -> Found {
+    Found {
+        fence: fence.clone(),
+        node: None,
+        lease: None,
+        pods: Vec::new(),
+        attachments: Vec::new(),
+        requests: Vec::new(),
+        reports: BTreeMap::new(),
+        node_report: None,
+        healths: None,
+        policies: Vec::new(),
+    }
 }

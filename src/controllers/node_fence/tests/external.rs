@@ -15,6 +15,7 @@ use crate::controllers::testing::*;
 
 use super::super::decide::Settings;
 use super::super::memory::{Found, Incident};
+use super::build::found;
 use super::world::{Fencer, World};
 
 const POWER: &str = "power.example.com";
@@ -244,18 +245,7 @@ fn a_node_is_another_when_it_has_booted_or_its_return_is_recorded() {
     let mut world = fenced_by("PowerOff", &[external()]);
     let mut incident = Incident::default();
     let mut changed_at = |world: &World| {
-        let found = Found {
-            fence: world.seen.fence.clone(),
-            node: world.seen.node.clone(),
-            lease: None,
-            pods: Vec::new(),
-            attachments: Vec::new(),
-            requests: Vec::new(),
-            reports: BTreeMap::new(),
-            node_report: None,
-            healths: None,
-            policies: Vec::new(),
-        };
+        let found = Found { node: world.seen.node.clone(), ..found(&world.seen.fence) };
         incident.look(found, Settings::default(), world.now).node_changed_at
     };
     assert_eq!(changed_at(&world), None, "it is seen for the first time");

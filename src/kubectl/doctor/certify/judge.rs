@@ -43,6 +43,8 @@ pub struct Facts {
     pub again: Option<(FenceResult, Duration)>,
     /// What the writer said.
     pub log: WriterLog,
+    /// Whether the writer's pod ended, when it was asked to.
+    pub ended: bool,
     /// The highest number that the other node found.
     pub found: Option<u64>,
     /// What ended the trial before its end.
@@ -134,16 +136,17 @@ fn writes_lost(facts: &Facts) -> Option<(Verdict, Reason)> {
     })
 }
 
-/// A disk that queues what it cannot send, instead of failing it, neither lets the writer end nor the volume go.
+/// A disk that queues what it cannot send, instead of failing it, neither lets the writer end nor the volume go. What takes
+/// too long once the writer has ended has another cause.
 fn write_hangs(facts: &Facts) -> Option<(Verdict, Reason)> {
+    let stopped = facts.stopped.as_ref().filter(|stopped| stopped.reason == "TimedOut")?;
     let is_cut_off = facts.fenced.as_ref().is_some_and(|(row, _)| is_fenced(row));
-    let is_stuck = facts.stopped.as_ref().is_some_and(|stopped| stopped.reason == "TimedOut");
-    (is_cut_off && is_stuck && facts.log.hangs(SILENT)).then(|| {
-        let message = "a write of the node that was cut off hangs instead of failing, so its pod cannot end, and the volume not go \
+    (is_cut_off && !facts.ended && facts.log.hangs(SILENT)).then(|| {
+        let hangs = "a write of the node that was cut off hangs instead of failing, so its pod cannot end, and the volume not go \
                        to the other node. With multipath that is queue_if_no_path: set no_path_retry to fail or to a number for \
                        these disks in multipath.conf, and certify again. What hangs now ends after `dmsetup message MAP 0 \
                        fail_if_no_path` on the node, or with a reboot";
-        inconclusive("WriteHangs", message)
+        inconclusive("WriteHangs", format!("{hangs}. What was seen: {}", stopped.message))
     })
 }
 

@@ -36,6 +36,7 @@ fn sound() -> Facts {
         fenced: Some((fenced(), ms(FENCED_AT))),
         again: Some((fenced(), ms(20_000))),
         log: log(FENCED_AT),
+        ended: true,
         found: Some(10),
         stopped: None,
     }
@@ -117,15 +118,22 @@ fn a_write_that_hangs_is_told_with_its_remedy() {
     let mut log = log(FENCED_AT);
     log.hear("tried 21 at 21000", ms(21_000));
     log.hear("alive at 27000", ms(27_000));
-    let timed_out = Reason { reason: "TimedOut", message: "the writer to end".into() };
-    let hung = Facts { log, found: None, stopped: Some(timed_out.clone()), ..sound() };
+    let timed_out = Reason { reason: "TimedOut", message: "waited 300 s for the writer to end".into() };
+    let hung = Facts { log, ended: false, found: None, stopped: Some(timed_out.clone()), ..sound() };
     let (verdict, reason) = judge(&hung);
     assert_eq!((verdict, reason.reason), (Verdict::Inconclusive, "WriteHangs"));
     assert!(reason.message.contains("no_path_retry"), "{}", reason.message);
-    // Nothing of it where writes are refused, or nobody was cut off.
+    assert!(reason.message.contains(&timed_out.message), "{}", reason.message);
+    assert_eq!(
+        judge(&Facts { again: None, ..hung.clone() }).1.reason,
+        "WriteHangs",
+        "nor does the sidecar answer again"
+    );
+    // Nothing of it where writes are refused, nobody was cut off, or the writer ended and something else takes too long.
     for facts in [
-        Facts { stopped: Some(timed_out), found: None, ..sound() },
+        Facts { stopped: Some(timed_out), ended: false, found: None, ..sound() },
         Facts { fenced: None, ..hung.clone() },
+        Facts { ended: true, ..hung.clone() },
         Facts { stopped: Some(Reason { reason: "Interrupted", message: String::new() }), ..hung },
     ] {
         assert_ne!(judge(&facts).1.reason, "WriteHangs");

@@ -192,6 +192,7 @@ impl Trial {
             Ok(if left.is_none() { Ok(()) } else { Err("its pod is still there".to_owned()) })
         })
         .await?;
+        self.facts.ended = true;
         self.create_pod(Role::Reader, &self.plan.pair.other, &self.plan.program).await?;
         let found = self
             .wait("the other node to read the volume", VOLUME, async || match pods::found(&pods).await? {

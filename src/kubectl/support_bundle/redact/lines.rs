@@ -2,8 +2,8 @@
 //! over following lines too, and words that are credentials by their looks.
 
 use super::MASK;
-use super::names::is_credential;
-use super::values::{self, Quote};
+use super::names::{is_before_blank, is_credential, is_login};
+use super::values::{self, Bracket, Quote};
 
 /// Masks a text.
 pub fn text(text: &str) -> String {
@@ -28,6 +28,8 @@ enum Hides {
     Deeper { indent: usize, items: bool },
     /// Until the quote closes.
     Until(Quote),
+    /// Until the bracket closes, however deep it is indented.
+    Within(Bracket),
     /// The next one, as an item of a list: that of a flag.
     Item,
 }
@@ -111,6 +113,11 @@ impl Lines {
                 self.hides = Hides::Nothing;
                 return rest;
             }
+            Hides::Within(mut bracket) => {
+                let closes = bracket.closes(line);
+                self.hides = if closes.is_some() { Hides::Nothing } else { Hides::Within(bracket) };
+                return line.get(closes?..);
+            }
             Hides::Item => {
                 self.hide(Hides::Deeper { indent: indent_of(line), items: false });
                 return None;
@@ -146,14 +153,20 @@ impl Lines {
                 continue;
             }
             let (word, after) = rest.split_at(length);
-            self.masked.push_str(if looks_secret(word) { MASK } else { word });
+            self.masked.push_str(if values::looks_secret(word) { MASK } else { word });
             at += length;
-            if let Some((gap, reach)) = self.follows(word, after) {
+            let follows = self.follows(word, after);
+            let is_value =
+                |gap| !is_login(word) || after.get(gap..).is_some_and(|value| values::first(value).contains(':'));
+            if let Some((gap, reach)) = follows.filter(|(gap, _)| is_value(*gap)) {
                 let (between, value) = after.split_at(gap);
                 self.masked.push_str(between);
                 at += gap;
                 let shown = line.get(..at).unwrap_or_default();
                 at += self.mask(value, shown, reach, indent);
+            } else if let Some(password) = values::password(after) {
+                self.masked.extend([":", MASK]);
+                at += password;
             }
             self.noted(word);
         }
@@ -161,11 +174,10 @@ impl Lines {
 
     /// What is between a word and the value that it names, and how far that reaches.
     fn follows(&mut self, word: &str, after: &str) -> Option<(usize, Reach)> {
-        let is_scheme = ["bearer", "basic"].iter().any(|scheme| word.eq_ignore_ascii_case(scheme));
-        if is_scheme && after.starts_with(char::is_whitespace) {
+        if is_before_blank(word) && after.starts_with(char::is_whitespace) {
             return Some((gap(after, after.trim_start()), Reach::Word));
         }
-        if !self.is_secret(word) {
+        if !(self.is_secret(word) || is_login(word)) {
             return None;
         }
         if after.starts_with('>') && !word.starts_with('/') && self.masked.ends_with(&format!("<{word}")) {
@@ -210,12 +222,18 @@ impl Lines {
             return closes.map_or(text.len(), |closes| length + closes);
         }
         self.masked.push_str(MASK);
-        if text.starts_with(['{', '[']) && reach != Reach::Word {
-            let length = values::balanced(text);
-            if length.is_none() || reach == Reach::Line {
-                self.hides = Hides::Deeper { indent, items: false };
-            }
-            return if reach == Reach::Line { text.len() } else { length.unwrap_or(text.len()) };
+        let is_in_string = values::is_in_string(shown);
+        let of_string = Quote::JSON.closes(text).filter(|_| is_in_string);
+        if let Some(mut bracket) = Bracket::at(text)
+            && (reach == Reach::Line || reach == Reach::Colon && of_string.is_none())
+        {
+            let closes = bracket.closes(text.get(1..).unwrap_or_default());
+            self.hides = match (closes, reach) {
+                (None, _) => Hides::Within(bracket),
+                (Some(_), Reach::Line) => Hides::Deeper { indent, items: false },
+                (Some(_), _) => Hides::Nothing,
+            };
+            return closes.filter(|_| reach != Reach::Line).map_or(text.len(), |closes| closes + 2);
         }
         let is_block = text.trim().is_empty() || text.starts_with(['|', '>']);
         if reach == Reach::Line || reach == Reach::Colon && is_block {
@@ -224,9 +242,9 @@ impl Lines {
         let end = match reach {
             Reach::Line => None,
             Reach::Xml => text.find('<'),
-            _ if values::is_in_string(shown) => Quote::JSON.closes(text),
-            Reach::Word => Some(values::word(text)),
-            Reach::Colon if shown.contains(['{', '[']) => text.find([',', '}', ']']),
+            _ if is_in_string => of_string,
+            Reach::Word => Some(values::word(text).max(values::balanced(text).unwrap_or_default())),
+            Reach::Colon if values::is_open(shown) => text.find([',', '}', ']']),
             Reach::Colon => None,
         };
         end.unwrap_or(text.len())
@@ -241,12 +259,18 @@ fn gap(text: &str, rest: &str) -> usize {
 fn stamped(line: &str) -> (&str, &str) {
     let is_stamp = |word: &str| {
         let mut bytes = word.bytes();
-        word.len() > 19 && word.ends_with('Z') && bytes.nth(4) == Some(b'-') && bytes.nth(5) == Some(b'T')
+        word.len() > 19 && bytes.nth(4) == Some(b'-') && bytes.nth(5) == Some(b'T') && has_zone(word)
     };
     match line.find(' ').filter(|at| is_stamp(line.get(..*at).unwrap_or_default())) {
         Some(at) => line.split_at(at + 1),
         None => ("", line),
     }
+}
+
+/// `Z`, or as far as the node's clock is from there: `+01:00`.
+fn has_zone(time: &str) -> bool {
+    let offset = time.len().checked_sub(6).and_then(|at| time.get(at..)).unwrap_or_default();
+    time.ends_with('Z') || offset.starts_with(['+', '-']) && offset.get(3..4) == Some(":")
 }
 
 fn indent_of(line: &str) -> usize {
@@ -276,13 +300,4 @@ fn key(line: &str) -> Option<Key<'_>> {
     let is_named = !name.is_empty() && closed.starts_with([':', '=']) && !closed.starts_with("::");
     let value = closed.trim_start_matches([':', '=']).trim_start();
     is_named.then_some(Key { name, indent, value: gap(line, value) })
-}
-
-/// A JSON web token, or an AWS key id.
-fn looks_secret(word: &str) -> bool {
-    let is_jwt = word.starts_with("eyJ") && word.len() > 30 && word.matches('.').count() == 2;
-    let is_key = word.len() == 20
-        && (word.starts_with("AKIA") || word.starts_with("ASIA"))
-        && word.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
-    is_jwt || is_key
 }

@@ -1,7 +1,7 @@
 //! Which names are those of credentials.
 
 /// Parts of the names of fields, flags, variables and keys whose values are nobody's business, without what is between words.
-const PARTS: [&str; 25] = [
+const PARTS: [&str; 33] = [
     "password",
     "passwd",
     "passphrase",
@@ -19,6 +19,14 @@ const PARTS: [&str; 25] = [
     "accountkey",
     "masterkey",
     "sshkey",
+    "clientkey",
+    "serverkey",
+    "hostkey",
+    "userkey",
+    "adminkey",
+    "authkey",
+    "sessionkey",
+    "keydata",
     "keytab",
     "connectionstring",
     "dockercfg",
@@ -29,9 +37,13 @@ const PARTS: [&str; 25] = [
     "kubeconfig",
 ];
 /// Words of such names that are too short to be looked for anywhere.
-const WORDS: [&str; 6] = ["pass", "pwd", "pw", "dsn", "sig", "auth"];
+const WORDS: [&str; 7] = ["pass", "psk", "pwd", "pw", "dsn", "sig", "auth"];
 /// Ends of such names: `PGPASS`.
 const ENDS: [&str; 3] = ["pass", "pwd", "dsn"];
+/// Options that are followed by a user, and a colon and the password: those of curl.
+const LOGINS: [&str; 4] = ["-u", "--user", "-U", "--proxy-user"];
+/// What a password or a token follows after nothing but a blank: schemes of HTTP, and directives of Redis.
+const BEFORE_BLANK: [&str; 4] = ["bearer", "basic", "requirepass", "masterauth"];
 /// Ends of names that say where a credential is, or for how long, and not what it is.
 const REFERENCES: [&str; 8] = ["name", "namespace", "ref", "path", "file", "dir", "seconds", "version"];
 
@@ -42,6 +54,16 @@ pub fn is_credential(name: &str) -> bool {
         || ENDS.iter().any(|end| plain.ends_with(end))
         || words(name).iter().any(|word| WORDS.contains(&word.as_str()));
     is_named && !is_reference(name)
+}
+
+/// Whether what follows such an option may be a user with a password.
+pub fn is_login(option: &str) -> bool {
+    LOGINS.contains(&option)
+}
+
+/// Whether a credential follows this word after a blank.
+pub fn is_before_blank(word: &str) -> bool {
+    BEFORE_BLANK.iter().any(|before| word.eq_ignore_ascii_case(before))
 }
 
 /// Whether it says where something is.
@@ -96,6 +118,11 @@ mod tests {
             "Set-Cookie",
             "AccountKey",
             ".dockerconfigjson",
+            "client-key-data",
+            "userKey",
+            "adminKey",
+            "restuserkey",
+            "requirepass",
         ] {
             assert!(is_credential(name), "{name}");
         }
@@ -110,6 +137,10 @@ mod tests {
             "author",
             "design",
             "key",
+            "client-certificate-data",
+            "restuser",
+            "adminId",
+            "monkey",
             "node",
             "signal",
             "volumeHandle",

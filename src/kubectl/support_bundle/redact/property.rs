@@ -23,6 +23,10 @@ const KEYS: [&str; 12] = [
 /// How a name and its value are written, and what may be between the words of the value there.
 type Form = (fn(&str, &str) -> String, &'static [&'static str]);
 
+/// What the kubelet writes before each line, by its node's clock.
+const STAMPS: [&str; 4] =
+    ["", "2026-11-23T02:00:00.123456789Z ", "2026-11-23T03:00:00.123456789+01:00 ", "2026-11-22T22:30:00-03:30 "];
+
 const ANY: &[&str] = &[" ", ",", ";", ": ", "=", "&", "@", "/", "\\", "\"", "'", "\n", "}", " | ", "$", "?"];
 const ONE_LINE: &[&str] = &[" ", ",", ";", ": ", "=", "&", "@", "/", "\\", "\"", "'", "}", " | ", "$", "?"];
 const PLAIN: &[&str] = &[" ", ",", ";", "=", "&", "@", "/", "}", "$", "?"];
@@ -37,7 +41,7 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("    {line}\n")).collect()
 }
 
-const FORMS: [Form; 24] = [
+const FORMS: [Form; 33] = [
     (|key, value| json!({ "a": 1, key: value, "z": "y" }).to_string(), ANY),
     (|key, value| serde_json::to_string_pretty(&json!({ "a": 1, key: value, "z": "y" })).unwrap(), ANY),
     (|key, value| json!({ "body": json!({ key: value }).to_string() }).to_string(), ANY),
@@ -46,12 +50,16 @@ const FORMS: [Form; 24] = [
     (|key, value| json!({ "env": [{ "name": key, "value": value }] }).to_string(), ANY),
     (|key, value| json!({ "args": [format!("--{key}"), value] }).to_string(), ANY),
     (|key, value| json!({ "message": format!("cannot log in: {key}: {value}"), "n": 1 }).to_string(), PLAIN),
+    (|key, value| format!("INFO reconcile{{key=n}}: cannot log in: {key}: {value}\n"), ONE_LINE),
     (|key, value| format!("{key}: {}\nuser: u\n", quoted(value)), ANY),
     (|key, value| format!("{key}: '{}'\nuser: u\n", value.replace('\'', "''").replace('\\', "/")), ANY),
     (|key, value| format!("  {key}: {value}\n  user: u\n"), ONE_LINE),
     (|key, value| format!("- {key}: |\n{}- user: u\n", indented(value)), ANY),
     (|key, value| format!("x:\n  {key}: >-\n{}  user: u\n", indented(value)), ANY),
     (|key, value| format!("{key}:\n{}user: u\n", indented(value)), ANY),
+    (|key, value| format!("\"{key}\": [\n{},\n\"b\"\n],\n\"n\": 1\n", quoted(value)), ANY),
+    (|key, value| format!("{key}: [\n{value},\nb]\nuser: u\n"), PLAIN),
+    (|key, value| format!("cannot log in: {key}: {{x:\n{value}, y: [z]}}\nuser: u\n"), BEARER),
     (|key, value| format!("{key}:\n- {value}\n- b\n"), ONE_LINE),
     (|key, value| format!("- name: {key}\n  value: {value}\n"), ONE_LINE),
     (|key, value| format!("args:\n- --{key}\n- {value}\n"), ONE_LINE),
@@ -61,6 +69,11 @@ const FORMS: [Form; 24] = [
     (|key, value| format!("run --{key} {value} --verbose\n"), WORD),
     (|key, value| format!("run --{key} {} --verbose --{key}={}\n", quoted(value), quoted(value)), ANY),
     (|_, value| format!("GET https://user:{value}@host/path 200\n"), WORD),
+    (|_, value| format!("open root:{value}@tcp(db:3306)/x: refused\n"), WORD),
+    (|_, value| format!("curl -u user:{value} https://host/x\n"), WORD),
+    (|_, value| format!("curl --user {} https://host/x\n", quoted(&format!("user:{value}"))), ANY),
+    (|_, value| json!({ "args": ["-u", format!("user:{value}")] }).to_string(), ANY),
+    (|_, value| format!("requirepass {value}\nport 6379\n"), WORD),
     (|_, value| format!("> Authorization: Bearer {value}\nbearer {value} refused\n"), BEARER),
 ];
 
@@ -73,7 +86,7 @@ proptest! {
         key in prop::sample::select(&KEYS[..]),
         words in prop::collection::vec("[A-Za-z0-9]{10}", 1..5),
         joiners in prop::collection::vec(any::<prop::sample::Index>(), 4),
-        stamped: bool,
+        stamp in prop::sample::select(&STAMPS[..]),
     ) {
         let (write, between) = FORMS[form];
         let mut value = words[0].clone();
@@ -82,14 +95,12 @@ proptest! {
             value.push_str(word);
         }
         let mut written = format!("before\n{}\nafter\n", write(key, &value));
-        if stamped {
-            written = written.lines().map(|line| format!("2026-11-23T02:00:00.123456789Z {line}\n")).collect();
-        }
+        written = written.lines().map(|line| format!("{stamp}{line}\n")).collect();
         let masked = text(&written);
         for word in &words {
             prop_assert!(!masked.contains(word), "{word} of\n{written}\nis in\n{masked}");
         }
-        prop_assert!(masked.contains("before"), "{masked}");
+        prop_assert!(masked.contains("before") && masked.contains("after"), "{masked}");
     }
 
     #[test]
@@ -106,6 +117,7 @@ proptest! {
         let mut written = json!({
             "a": { key: value }, "b": { key: [value] }, "c": { key: { "x": value } },
             "env": [{ "name": key, "value": value }],
+            "command": ["curl", "-u", format!("user:{value}")],
             "args": [format!("--{key}"), value, format!("--{key}={value}")],
             "data": { "config.json": json!({ key: value }).to_string() },
         });

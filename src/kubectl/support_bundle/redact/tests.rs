@@ -51,6 +51,7 @@ fn credentials_in_objects_are_masked_and_references_to_them_are_not() {
 fn credentials_in_lines_are_masked() {
     let jwt = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJl";
     let got = format!("got {jwt}");
+    let keyring = format!("\tkey = AQ{}==", "B+/x".repeat(9));
     let cases = [
         ("login password=hunter2 ok", "login password=(redacted) ok"),
         (r#"{"token":"abc","n":1}"#, r#"{"token":"(redacted)","n":1}"#),
@@ -58,6 +59,15 @@ fn credentials_in_lines_are_masked() {
         ("GET https://u:hunter2@host:8443/x?api_key=abc", "GET https://u:(redacted)@host:8443/x?api_key=(redacted)"),
         (got.as_str(), "got (redacted)"),
         ("key AKIAIOSFODNN7EXAMPLE refused", "key (redacted) refused"),
+        (keyring.as_str(), "\tkey = (redacted)=="),
+        ("root:hunter2@tcp(db:3306)/x?tls=true", "root:(redacted)@tcp(db:3306)/x?tls=true"),
+        ("curl -u bob:hunter2 https://host", "curl -u (redacted) https://host"),
+        ("sudo -u bob ls", "sudo -u bob ls"),
+        ("args:\n- -u\n- bob:hunter2\n- -v", "args:\n- -u\n(redacted)\n- -v"),
+        ("requirepass hunter2", "requirepass (redacted)"),
+        ("client-key-data: LS0tLS1CRUdJTiBSU0E=", "client-key-data: (redacted)"),
+        ("tls.key: LS0tLS1CRUdJTiBSU0E=", "tls.key: (redacted)="),
+        ("pull root:hunter2@host,host:5000/x@sha256:0a", "pull root:(redacted)@host,host:5000/x@sha256:0a"),
         ("volume pvc-1: StillPublished: listed still", "volume pvc-1: StillPublished: listed still"),
         ("the token has expired", "the token has expired"),
         ("secretName: tls", "secretName: tls"),
@@ -76,6 +86,18 @@ fn a_text_without_credentials_stays_as_it_is() {
 }
 
 #[test]
+fn references_of_images_stay_readable() {
+    for image in [
+        "image: host:5000/x/bulkhead:v1.2@sha256:0a1b",
+        "pulled docker-pullable://host:5000/x@sha256:0a1b in 2 s",
+        "{\"imageID\":\"docker.io/library/nginx@sha256:0a1b\"}",
+        "image: nginx:1.27",
+    ] {
+        assert_eq!(text(image), image);
+    }
+}
+
+#[test]
 fn values_are_masked_whole_however_they_are_written() {
     let cases = [
         ("password: correct horse battery", "password: (redacted)"),
@@ -90,6 +112,11 @@ fn values_are_masked_whole_however_they_are_written() {
         (r#"{"user":"u","dsn":"correct horse","n":1}"#, r#"{"user":"u","dsn":"(redacted)","n":1}"#),
         (r#"{"body":"{\"apikey\":\"a \\\"b\\\" c\",\"n\":1}"}"#, r#"{"body":"{\"apikey\":\"(redacted)\",\"n\":1}"}"#),
         ("{user: u, passphrase: correct horse, n: 1}", "{user: u, passphrase: (redacted), n: 1}"),
+        (
+            "INFO reconcile{key=n}: login failed: password: hunter2,abc} def",
+            "INFO reconcile{key=n}: login failed: password: (redacted)",
+        ),
+        (r#"{"user":"[u"} password: hunter2,abc"#, r#"{"user":"[u"} password: (redacted)"#),
         ("run --password hunter2 --verbose", "run --password (redacted) --verbose"),
         ("run --password 'correct horse' --verbose", "run --password '(redacted)' --verbose"),
         ("run --password=\"correct horse\" --verbose", "run --password=\"(redacted)\" --verbose"),
@@ -109,6 +136,14 @@ fn values_are_masked_whole_however_they_are_written() {
             "2026-11-23T02:00:00.123456789Z password: correct horse",
             "2026-11-23T02:00:00.123456789Z password: (redacted)",
         ),
+        (
+            "2026-11-23T03:00:00.1+01:00 password: |\n2026-11-23T03:00:00.2+01:00   correct\n2026-11-23T03:00:00-03:30 user: u",
+            "2026-11-23T03:00:00.1+01:00 password: (redacted)\n2026-11-23T03:00:00-03:30 user: u",
+        ),
+        ("\"passwords\": [\n\"horse\",\n\"]\"\n],\n\"n\": 1", "\"passwords\": (redacted)\n],\n\"n\": 1"),
+        ("failed: tokens: [correct,\n{horse]}\nuser: u", "failed: tokens: (redacted)\n]}\nuser: u"),
+        ("level=info passwords=[correct horse] n=1", "level=info passwords=(redacted) n=1"),
+        (r#"{"message":"passwords: [correct","n":1}"#, r#"{"message":"passwords: (redacted)","n":1}"#),
         ("MIIE\n-----END PRIVATE KEY-----\nb", "(redacted)\nb"),
         ("crate::token::Error: gone", "crate::token::Error: gone"),
     ];

@@ -1,0 +1,129 @@
+//! Judges that go by moments: what whoever wrote could know when he decided, from the first minute on.
+
+use std::sync::Arc;
+
+use bulkhead::api::driver_report::PathState;
+use bulkhead::api::names;
+use bulkhead::api::node_fence::{Channel, NodeFence, STORAGE_PATH_LOSS};
+use bulkhead::api::slim::{Node, Pod};
+use k8s_openapi::api::core::v1::Taint;
+use serde_json::json;
+
+use crate::api::Op;
+use crate::chance::Prompt;
+use crate::faults::Fault;
+use crate::oracle::programs::plugin;
+use crate::others::Power;
+use crate::process::queue::Key;
+use crate::shape::{Shape, handle, policy};
+use crate::shapes::node_plugin;
+use crate::time::{MINUTE, SECOND};
+use crate::world::{Purpose, Task, World};
+
+use super::{befalls, fence_of, incarnation, just_failed, planned_again, switched_off, well, writes};
+
+/// The only driver.
+const DRIVER: &str = "block.example.com";
+
+/// A NodeFence of a node that is well, for the sake of a path that it has lost.
+fn for_paths(world: &World, node: &str) -> Box<NodeFence> {
+    let mut fence = fence_of(world, node);
+    fence.spec.plan.evidence.iter_mut().for_each(|it| it.channel = Channel::Storage);
+    fence.spec.plan.pods.iter_mut().for_each(|row| row.reason = STORAGE_PATH_LOSS.into());
+    fence
+}
+
+fn is_broken(world: &World, invariant: &str) -> bool {
+    world.oracle.violations.iter().any(|it| it.invariant == invariant)
+}
+
+#[test]
+fn i3_pods_move_off_a_node_that_reaches_its_storage() {
+    let lost = vec!["n1".to_owned()];
+    for (name, told, is_wrong) in [
+        ("lost", vec![lost.clone()], false),
+        ("another node's", vec![vec!["n2".to_owned()]], true),
+        ("nobody's", vec![Vec::new()], true),
+        ("back", vec![lost, Vec::new()], true),
+    ] {
+        let mut world = just_failed();
+        for nodes in told {
+            let fault = Fault::TellPaths(DRIVER.into(), nodes, PathState::Disconnected);
+            world.perform(Task::Fault(Box::new(fault)), &mut Prompt);
+        }
+        let later = world.now + SECOND;
+        assert!(world.run_until(later, &mut Prompt), "{name}: {:?}", world.oracle.violations);
+        let fence = for_paths(&world, "n1");
+        writes(&mut world, Op::CreateFence(fence));
+        assert_eq!(is_broken(&world, "I3"), is_wrong, "{name}: {:?}", world.oracle.violations);
+    }
+}
+
+#[test]
+fn i3_a_node_is_tainted_for_a_plugin_that_is_well() {
+    for (name, fails_at, mended_at, is_wrong) in
+        [("well", None, None, true), ("fails", Some(20), None, false), ("mended", Some(10), Some(20), true)]
+    {
+        let mut shape = Shape::plain();
+        shape.workloads.push(node_plugin(DRIVER));
+        let mut world = World::new(Arc::new(shape));
+        if let Some(second) = fails_at {
+            befalls(&mut world, second * SECOND, Fault::FailProgram(plugin(DRIVER)));
+        }
+        if let Some(second) = mended_at {
+            befalls(&mut world, second * SECOND, Fault::MendProgram(plugin(DRIVER)));
+        }
+        assert!(world.run_until(50 * SECOND, &mut Prompt), "{name}: {:?}", world.oracle.violations);
+        let node = world.api.get::<Node>("n0").unwrap();
+        let key = names::driver_down_taint(DRIVER);
+        let taint = Taint { key, value: None, effect: "NoSchedule".into(), time_added: None };
+        writes(&mut world, Op::AddTaint(node, taint));
+        assert_eq!(is_broken(&world, "I3"), is_wrong, "{name}: {:?}", world.oracle.violations);
+    }
+}
+
+#[test]
+fn i14_a_program_is_moved_that_no_policy_selects() {
+    let mut shape = Shape::plain();
+    shape.policies = vec![policy("all", &["queue"], &json!({}))];
+    let mut world = World::new(Arc::new(shape));
+    befalls(&mut world, 40 * SECOND, Fault::FailProgram("db".into()));
+    assert!(world.run_until(MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
+    let pod = world.api.get::<Pod>("db-0").unwrap();
+    assert!(pod.crash_looping().is_some());
+    writes(&mut world, Op::DeletePod(pod, None));
+    assert!(is_broken(&world, "I14"), "{:?}", world.oracle.violations);
+}
+
+#[test]
+fn i14_a_program_is_moved_that_only_the_process_sees_fail() {
+    let mut world = well();
+    let mut pod = Pod::clone(&world.api.get::<Pod>("db-0").unwrap());
+    let status = json!({ "name": "main", "state": { "waiting": { "reason": "CrashLoopBackOff" } } });
+    pod.status.container_statuses = vec![serde_json::from_value(status).unwrap()];
+    writes(&mut world, Op::DeletePod(Arc::new(pod), None));
+    assert!(is_broken(&world, "I14"), "{:?}", world.oracle.violations);
+}
+
+#[test]
+fn i2_a_late_deletion_was_sent_while_the_node_that_is_called_switched_off_ran() {
+    for ran in [true, false] {
+        let mut world = switched_off();
+        let pod = planned_again(&mut world);
+        world.arrays.values_mut().next().unwrap().publish(&handle("v0"), "id-n0");
+        let machine = world.machines.get_mut("n0").unwrap();
+        machine.power = if ran { Power::Running } else { Power::Off };
+        machine.running.push(incarnation("v0", 1));
+        world.oracle.touch();
+        world.judge();
+        let (op, sent) = (Op::DeletePod(pod, Some(0)), world.now);
+        let id = world.post(0, &Key::Cluster, op, Purpose::Plan, sent, SECOND, &mut Prompt);
+        world.now += SECOND;
+        world.machines.get_mut("n0").unwrap().power = Power::Off;
+        world.oracle.touch();
+        world.judge();
+        world.now += 10 * SECOND;
+        world.land(id, &mut Prompt);
+        assert_eq!(is_broken(&world, "I2"), ran, "{:?}", world.oracle.violations);
+    }
+}
