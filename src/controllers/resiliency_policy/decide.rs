@@ -21,9 +21,10 @@ use crate::mutants::{self, Mutant};
 
 use super::brakes::{self, Cluster};
 use super::crash_loops::{self, CrashLoops};
-use super::evidence::{self, Silence};
+use super::evidence::{self, Outside, Silence};
 use super::plan::{self, LiveNode, NamespaceLabels};
 use super::policy_brakes::PolicyBrakes;
+use super::power::{self, AllTold, Contradicted};
 use super::scope::{Counts, Scope};
 use super::select::Effective;
 use super::storage::{self, Paths};
@@ -47,12 +48,14 @@ pub struct Seen {
     pub namespaces: NamespaceLabels,
     /// All NodeFences.
     pub fences: Vec<Arc<NodeFence>>,
-    /// What the drivers can answer.
+    /// What the drivers can answer, and external fencers see.
     pub reports: BTreeMap<String, Arc<DriverReport>>,
     /// Drivers whose sidecar has not been heard of lately.
     pub silent_fencers: BTreeSet<String>,
     /// External fencers that a policy names and that have no Lease.
     pub missing_fencers: BTreeSet<String>,
+    /// What external fencers say of nodes without power, by node.
+    pub off: AllTold,
     /// Nodes that were read from the API for this pass.
     pub live: BTreeMap<String, LiveNode>,
     /// Health of the volumes, by PersistentVolume name; none before all of it is known.
@@ -153,6 +156,8 @@ pub struct Decision {
     pub array_outage: BTreeSet<String>,
     /// Storage backends that are out for everyone.
     pub backend_outage: BTreeSet<String>,
+    /// Nodes that a fencer calls off and that are heard, with what is heard.
+    pub contradicted: Contradicted,
     /// Nodes that a brake holds back.
     pub restrained: Vec<Restrained>,
     /// Pods that stay though their volumes are tainted.
@@ -194,6 +199,7 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         brakes.insert(name, PolicyBrakes::new(policy, seen, (outage, array), now));
     }
     decision.backend_outage = storage::outages(seen);
+    decision.contradicted = power::contradicted(seen);
     volumeless::look_for(seen, &brakes, &mut decision);
     let storage = Storage { troubles: &troubles, paths: &Paths::new(seen, &brakes) };
     let candidates = candidates(seen, storage, &mut decision, now);
@@ -296,11 +302,14 @@ fn candidates<'a>(seen: &'a Seen, storage: Storage<'a>, decision: &mut Decision,
         let Some(name) = node.metadata.name.as_deref() else { continue };
         let pods = volumeless::pods_of(seen, name);
         let paused = names::paused(&node.metadata).map(printable);
+        let is_talked_of = pathless.contains(name) || seen.off.contains_key(name);
         let failing = pods.iter().filter(|pod| may_be_released(pod)).filter_map(|pod| {
             let policies = effective(seen, pod).filter(|it| it.releases_on_node_failure() && it.releases(pod))?;
-            let lost = pathless.contains(name);
-            let path = lost.then(|| storage.paths.evidence(node, &seen.reports, pod, &policies)).flatten();
-            evidence::declares(node, *silence, &pod.pod, &policies, path, now).map(|_| (pod, policies))
+            let outside = match is_talked_of {
+                true => storage.paths.outside(node, *silence, &seen.reports, pod, &policies),
+                false => Outside::default(),
+            };
+            evidence::declares(node, *silence, &pod.pod, &policies, outside, now).map(|_| (pod, policies))
         });
         let mut failing: Vec<_> = failing.collect();
         modes::leave_the_earnest(&mut failing);
