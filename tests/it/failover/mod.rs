@@ -25,6 +25,7 @@ mod people;
 mod plugins;
 mod policies;
 mod power;
+mod power_evidence;
 mod released;
 mod replacements;
 mod restarts;
@@ -68,6 +69,7 @@ pub fn trials() -> Vec<Trial> {
         alone("without_csi_addons_the_pods_wait", network_fences::without_csi_addons_the_pods_wait),
         heartbeat::trial(),
         heartbeat_storage::trial(),
+        power_evidence::trial(),
         alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
         alone(
             "a_storm_of_taints_moves_nobody_and_a_killed_controller_is_replaced",
