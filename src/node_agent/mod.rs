@@ -25,6 +25,7 @@ pub mod self_fence;
 pub mod status;
 #[cfg(test)]
 mod tests;
+mod verdict;
 pub mod volumes;
 
 use std::collections::BTreeMap;
