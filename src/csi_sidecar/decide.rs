@@ -251,7 +251,7 @@ fn begin(seen: &Seen, volume: &RequestedVolume, now: Now) -> Step {
     let method = methods::noted(volume, known(&seen.request, volume));
     let started = |published_before_at| {
         let started_at = Some(time::stamp(now.wall));
-        FenceResult { started_at, published_before_at, method, ..row(volume, FenceOutcome::Started, Proof::None) }
+        FenceResult { started_at, published_before_at, method, ..FenceResult::of(volume, FenceOutcome::Started) }
     };
     let verified = volume.minimum_proof >= Proof::Verified && method.is_none();
     let read_at = match &seen.reading {
@@ -334,24 +334,8 @@ pub fn key(volume: &RequestedVolume) -> RowKey {
     (volume.episode, volume.name.clone())
 }
 
-pub(super) fn row(volume: &RequestedVolume, result: FenceOutcome, proof: Proof) -> FenceResult {
-    FenceResult {
-        episode: volume.episode,
-        name: volume.name.clone(),
-        round: volume.round,
-        result,
-        proof,
-        method: None,
-        started_at: None,
-        published_before_at: None,
-        read_back_at: None,
-        reason: None,
-        message: None,
-    }
-}
-
 fn failed(volume: &RequestedVolume, reason: &str, message: &str) -> FenceResult {
-    told(row(volume, FenceOutcome::Failed, Proof::None), reason, message)
+    told(FenceResult::of(volume, FenceOutcome::Failed), reason, message)
 }
 
 pub(super) fn told(row: FenceResult, reason: &str, message: &str) -> FenceResult {
