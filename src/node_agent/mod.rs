@@ -21,6 +21,8 @@ pub mod observe;
 pub mod probes;
 mod reads;
 pub mod remnants;
+#[cfg(test)]
+mod report_tests;
 pub mod self_fence;
 pub mod status;
 #[cfg(test)]
