@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 use super::bed::SOON;
-use super::scenes::{is_fenced, leader};
+use super::scenes::is_fenced;
 use super::story::{Story, condition};
 use super::table::{BY_AGENT, BY_REBOOT};
 
@@ -77,7 +77,7 @@ pub async fn struck(cluster: &RealCluster, at: At, strike: Strike) -> Outcome {
             pods.delete_collection(&DeleteParams::default(), &here).await?;
         }
         Strike::KillLeader => {
-            let leader = leader(cluster).await?.spec.and_then(|spec| spec.node_name).ok_or("it is on no node")?;
+            let leader = cluster.leader().await?.and_then(|pod| pod.spec?.node_name).ok_or("nobody leads")?;
             cluster.node(&leader)?.signal(CONTROLLER, Signal::Kill).await?;
         }
     }

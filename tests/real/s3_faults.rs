@@ -18,7 +18,6 @@ use super::Outcome;
 use super::bed::SOON;
 use super::cleaning::CONTROLLER;
 use super::s3::{NODE, add, is_clean, mountpoint_pod, reads_again, run, told};
-use super::scenes::leader;
 
 /// The namespace and the label of the driver's node pods.
 const DRIVER_NAMESPACE: &str = "kube-system";
@@ -266,6 +265,6 @@ fn mountpoint_pods(cluster: &RealCluster) -> Api<Pod> {
 
 /// Kills the process that leads the operator; its container is started again.
 async fn kill_leader(cluster: &RealCluster) -> Outcome {
-    let node = leader(cluster).await?.spec.and_then(|spec| spec.node_name).ok_or("it is on no node")?;
+    let node = cluster.leader().await?.and_then(|pod| pod.spec?.node_name).ok_or("nobody leads")?;
     Ok(cluster.node(&node)?.signal(CONTROLLER, Signal::Kill).await?)
 }
