@@ -157,8 +157,7 @@ async fn fail_over(root: &Path, options: &Options) -> Result<()> {
     let measures = measures(&runs, size);
     report::print(&measures, options.runs, profile, "clocks start at the taint unreachable:NoSchedule");
     if let Some(file) = &options.json {
-        let text = serde_json::to_string_pretty(&report::json(&measures, options.runs, &params(options, profile)))?;
-        std::fs::write(file, text + "\n").map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        report::write(file, &measures, options.runs, &params(options, profile))?;
     }
     Ok(())
 }
