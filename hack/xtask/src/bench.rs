@@ -8,6 +8,7 @@ mod failover;
 mod health;
 mod measured;
 mod objects;
+mod on_real_nodes;
 mod repeated;
 mod report;
 mod s3;

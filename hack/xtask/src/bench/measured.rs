@@ -37,8 +37,9 @@ pub fn measures(runs: &[Measured]) -> Vec<Measure> {
         let named = runs.iter().flat_map(|run| run.0.iter().filter(move |reading| reading.name == name));
         named.map(|reading| reading.value).collect::<Vec<_>>()
     };
-    let measure =
-        |reading: &Reading| Measure::new(reading.name.clone(), reading.unit, of_all(&reading.name)).target(reading.target);
+    let measure = |reading: &Reading| {
+        Measure::new(reading.name.clone(), reading.unit, of_all(&reading.name)).target(reading.target)
+    };
     first.map(measure).collect()
 }
 
