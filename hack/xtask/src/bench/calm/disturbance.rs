@@ -34,8 +34,9 @@ const AWAY_LONG: Duration = Duration::from_secs(600);
 /// What was disturbed is told within this time, if it is: heartbeats and their peers need five seconds, two missed renewals of
 /// a Lease 21 since the last one.
 const WATCHED: Duration = Duration::from_secs(20);
-/// What Kubernetes makes of a silence is told later: it waits for 50 s, and looks every 5 s.
-const WATCHED_LONG: Duration = Duration::from_secs(60);
+/// What Kubernetes makes of a silence is told later: it waits for 50 s, and looks every 5 s. A leader that was cut off itself
+/// believes in no heartbeat for a minute; the next disturbance must not meet that.
+const WATCHED_LONG: Duration = Duration::from_secs(65);
 
 const CONTROLLER: &str = "bulkhead-controller";
 const SIDECAR: &str = "bulkhead-csi-sidecar";
@@ -89,7 +90,7 @@ impl Disturbance {
     /// How long after its end it is looked whether anything is done.
     pub fn watched(self) -> Duration {
         match self {
-            Self::ApiServerDown | Self::ApiServerDownLong => WATCHED_LONG,
+            Self::LinkDown | Self::RackFlap | Self::ApiServerDown | Self::ApiServerDownLong => WATCHED_LONG,
             _ => WATCHED,
         }
     }
