@@ -41,8 +41,9 @@ const WATCHED_LONG: Duration = Duration::from_secs(65);
 const CONTROLLER: &str = "bulkhead-controller";
 const SIDECAR: &str = "bulkhead-csi-sidecar";
 const AGENT: &str = "bulkhead-node-agent";
-/// The pods of controllers and sidecars.
+/// The pods of the controller.
 pub const CONTROLLERS: &str = "app.kubernetes.io/name=bulkhead,app.kubernetes.io/component=controller";
+/// The pods of the driver's controller, with the sidecar.
 pub const SIDECARS: &str = "app.kubernetes.io/name=csi-array,app.kubernetes.io/component=controller";
 
 /// A disturbance. The nodes and the zones that it is about take turns.
