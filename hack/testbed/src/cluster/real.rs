@@ -4,6 +4,7 @@
 mod breakage;
 mod install;
 mod nfs;
+mod operator;
 mod s3;
 mod workload;
 
@@ -17,9 +18,8 @@ use bulkhead::api::driver_report::DriverReport;
 use bulkhead::api::node_fence::NodeFence;
 use futures::future::try_join_all;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
-use kube::api::ListParams;
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tempfile::TempDir;
@@ -38,6 +38,8 @@ use crate::{Identity, Testbed, TestbedOptions, oracle};
 
 /// How long everything that we ship may take to run. A loaded machine needs more than the usual half minute.
 const ROLLOUT: Duration = Duration::from_secs(240);
+/// The label of a node's zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// How a cluster is set up. The defaults notice a dead node after 8 s instead of 50.
 #[derive(Clone, Debug)]
@@ -48,6 +50,8 @@ pub struct RealClusterOptions {
     pub nodes: usize,
     /// Their settings.
     pub node: RealNodeOptions,
+    /// So many zones the nodes are in, in turn; none: their zones are not known.
+    pub zones: usize,
     /// The array.
     pub array: ArrayOptions,
     /// The folder with our programs, static ones.
@@ -69,6 +73,7 @@ impl RealClusterOptions {
             testbed: TestbedOptions::fast_nodes(),
             nodes: 3,
             node: RealNodeOptions::fast(),
+            zones: 0,
             array: ArrayOptions::default(),
             programs: programs.to_owned(),
             operator: true,
@@ -130,8 +135,7 @@ impl RealCluster {
             driver,
             _array_folder: folder,
         };
-        let names: Vec<_> = cluster.node_names().collect();
-        try_join_all(names.iter().map(|name| cluster.add_node(name, &archives))).await?;
+        try_join_all((1..=cluster.options.nodes).map(|number| cluster.add_node(number, &archives))).await?;
         if cluster.options.operator {
             cluster.install_operator().await?;
         }
@@ -140,14 +144,29 @@ impl RealCluster {
         Ok(cluster)
     }
 
-    async fn add_node(&self, name: &str, archives: &[PathBuf]) -> Result<(), ClusterError> {
+    async fn add_node(&self, number: usize, archives: &[PathBuf]) -> Result<(), ClusterError> {
+        let name = format!("node-{number}");
         // The driver's pods say the node's name for its CSI node id.
-        self.array.add_node(name);
-        let node = self.nodes.add(&self.testbed, name).await?;
+        self.array.add_node(&name);
+        let node = self.nodes.add(&self.testbed, &name).await?;
+        if let Some(zone) = number.checked_rem(self.options.zones) {
+            let patch = Patch::Merge(json!({"metadata": {"labels": {ZONE: format!("zone-{zone}")}}}));
+            Api::<Node>::all(self.client.clone()).patch(&name, &PatchParams::default(), &patch).await?;
+        }
         for archive in archives {
             node.import_image(archive).await?;
         }
         Ok(())
+    }
+
+    /// The nodes of the zone with this number; they are counted round and round. Without zones all nodes are one.
+    ///
+    /// # Errors
+    /// When a node was removed.
+    pub fn zone(&self, number: usize) -> Result<Vec<RealNode>, ClusterError> {
+        let zones = self.options.zones.max(1);
+        let numbers = (1..=self.options.nodes).filter(|node| node % zones == number % zones);
+        numbers.map(|node| self.node(&format!("node-{node}"))).collect()
     }
 
     /// Waits until all that runs in the cluster is available, and the driver is reported.
@@ -223,23 +242,6 @@ impl RealCluster {
     /// When no such node was added.
     pub fn node(&self, name: &str) -> Result<RealNode, ClusterError> {
         self.nodes.node(name).ok_or_else(|| super::no_node(name))
-    }
-
-    /// A node that no leader of ours is on: their fail-over is another story, and takes as long as their Leases last.
-    ///
-    /// # Errors
-    /// When every node has one.
-    pub async fn node_without_leader(&self) -> Result<String, ClusterError> {
-        let leases = Api::<Lease>::namespaced(self.client.clone(), bulkhead::api::names::OPERATOR_NAMESPACE);
-        let holders = leases.list(&ListParams::default()).await?.into_iter();
-        let holders: Vec<_> = holders.filter_map(|lease| lease.spec?.holder_identity).collect();
-        // A holder is POD_SUFFIX.
-        let leads =
-            |pod: &Pod| holders.iter().any(|it| it.rsplit_once('_').is_some_and(|(it, _)| it == pod.name_any()));
-        let pods = Api::<Pod>::all(self.client.clone()).list(&ListParams::default()).await?;
-        let taken: Vec<_> =
-            pods.iter().filter(|pod| leads(pod)).filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref()).collect();
-        self.node_names().find(|name| !taken.contains(&name.as_str())).ok_or_else(|| super::no_node("without a leader"))
     }
 
     /// Mends all that is broken on any node.
