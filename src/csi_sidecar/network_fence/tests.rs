@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::api::driver_report::NetworkFenceClients;
 use crate::api::fence_request::{FenceRequest, SHUT_OUT};
 use crate::api::names;
 use crate::api::network_fence::{CsiAddonsNode, FenceState, NetworkFence, NetworkFenceClass};
@@ -69,6 +70,12 @@ fn client(node: &str, cidrs: &[&str]) -> CsiAddonsNode {
     .unwrap()
 }
 
+/// What the driver said of a node while it was well.
+fn on_record(node: &str, uid: &str, addresses: &[&str]) -> NetworkFenceClients {
+    let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
+    NetworkFenceClients { class_name: CLASS.into(), node: node.into(), node_uid: uid.into(), addresses }
+}
+
 /// A fence of somebody with these labels.
 fn of(name: &str, state: &str, cidr: &str, labels: Value) -> NetworkFence {
     serde_json::from_value(json!({
@@ -99,6 +106,7 @@ impl World {
             .ok(),
             nodes: vec![node("n1", "uid-n1", "10.0.0.1"), node("n2", "uid-n2", "10.0.0.2")],
             reports: vec![report("n1", &["10.0.0.1", "10.9.0.1"]), report("n2", &["10.0.0.2"])],
+            record: Vec::new(),
             clients: Vec::new(),
             namespace: NAMESPACE.into(),
         };
@@ -251,6 +259,7 @@ fn a_list_of_addresses_that_may_lack_some_shuts_nobody_out() {
     world.0.request = Arc::new(request("r1", "n1", "Fenced", &["10.9.0.1"]));
     assert_eq!(world.code(fence), "AddressesUnknown", "without what the Node has");
     // What another Node of that name has is another matter.
+    world.around().reports.clear();
     world.around().nodes = vec![node("n1", "uid-anew", "10.0.0.7")];
     assert_eq!(world.made().spec.cidrs, ["10.9.0.1/32"]);
     for (count, is_known) in [(15, true), (16, false)] {
@@ -270,12 +279,18 @@ fn a_list_of_addresses_that_may_lack_some_shuts_nobody_out() {
 
 #[test]
 fn an_address_that_another_node_has_now_is_refused() {
-    let claims: [fn(&mut Around); 4] = [
+    let claims: [fn(&mut Around); 5] = [
         |around| around.nodes.push(node("n3", "uid-n3", "10.9.0.1")),
         |around| around.reports.push(report("n3", &["10.9.0.1"])),
         // The machine that took its place and its name.
         |around| around.nodes = vec![node("n1", "uid-anew", "10.0.0.1")],
-        |around| around.clients = vec![client("n1", &["192.0.2.1/32"]), client("n2", &["192.0.2.0/24"])],
+        |around| {
+            around.record = vec![on_record("n1", "uid-n1", &["192.0.2.1/32"])];
+            around.clients = vec![client("n2", &["192.0.2.0/24"])];
+        },
+        |around| {
+            around.record = ["n1", "n2"].map(|it| on_record(it, &format!("uid-{it}"), &["192.0.2.1/32"])).into();
+        },
     ];
     for claim in claims {
         let mut world = World::new("Fenced");
@@ -287,19 +302,57 @@ fn an_address_that_another_node_has_now_is_refused() {
 #[test]
 fn what_the_storage_sees_goes_before_what_the_node_has() {
     let mut world = World::new("Fenced");
-    world.around().clients = vec![client("n1", &["192.0.2.1/32"])];
-    assert_eq!(world.made().spec.cidrs, ["192.0.2.1/32"]);
-    // As the driver calls it.
-    world.around().clients = vec![client("id-n1", &["192.0.2.1/32"])];
-    assert_eq!(world.made().spec.cidrs, ["192.0.2.1/32"]);
+    world.around().record = vec![on_record("n1", "uid-n1", &["192.0.2.1/32"])];
+    // As the driver calls it, or as the Node is called, or not at all since it failed.
+    for clients in [vec![client("n1", &["192.0.2.1/32"])], vec![client("id-n1", &["192.0.2.1"])], Vec::new()] {
+        world.around().clients = clients;
+        assert_eq!(world.made().spec.cidrs, ["192.0.2.1/32"]);
+    }
     // Without a NAT nothing that the node had is left out.
-    world.around().clients = vec![client("n1", &["10.9.0.1/32"])];
+    world.around().record = vec![on_record("n1", "uid-n1", &["10.9.0.1/32"])];
     assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"]);
-    world.around().clients = vec![client("n2", &["192.0.2.2/32"])];
-    assert_eq!(world.code(fence), "ClientsUnknown");
-    world.around().clients = vec![client("n1", &["192.0.2.1/32"])];
     world.around().nodes = vec![node("n1", "uid-anew", "10.0.0.7")];
     assert_eq!(world.code(fence), "IdentityAmbiguous");
+}
+
+#[test]
+fn what_is_not_on_record_from_when_the_node_was_well_shuts_nobody_out() {
+    let mut world = World::new("Fenced");
+    for (record, clients) in [
+        // It is told now, by whoever it may be.
+        (vec![], vec![client("n1", &["192.0.2.1/32"])]),
+        (vec![], vec![client("n2", &["192.0.2.2/32"])]),
+        // There is a NAT, as is known of others.
+        (vec![on_record("n2", "uid-n2", &["192.0.2.2/32"])], vec![]),
+        (vec![on_record("n1", "uid-of-another", &["192.0.2.1/32"])], vec![]),
+        (vec![on_record("n1", "uid-n1", &[])], vec![client("n1", &["192.0.2.1/32"])]),
+    ] {
+        (world.around().record, world.around().clients) = (record, clients);
+        assert_eq!(world.code(fence), "ClientsUnknown");
+    }
+    // Of another class nothing follows.
+    let other = NetworkFenceClients { class_name: "another".into(), ..on_record("n2", "uid-n2", &["192.0.2.2/32"]) };
+    (world.around().record, world.around().clients) = (vec![other], Vec::new());
+    assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"]);
+}
+
+#[test]
+fn a_node_that_was_renumbered_since_it_failed_is_not_shut_out() {
+    let mut world = World::new("Fenced");
+    world.around().record = vec![on_record("n1", "uid-n1", &["192.0.2.1/32"])];
+    for told in [&["192.0.2.9/32"][..], &["192.0.2.1/32", "192.0.2.9/32"][..]] {
+        world.around().clients = vec![client("n1", told)];
+        assert_eq!(world.code(fence), "AddressesChanged", "{told:?}");
+    }
+    for record in [Vec::new(), vec![on_record("n1", "uid-n1", &["10.9.0.1/32"])]] {
+        let mut world = World::new("Fenced");
+        world.around().record = record;
+        world.around().reports = vec![report("n1", &["10.0.0.1", "10.9.0.7"])];
+        assert_eq!(world.code(fence), "AddressesChanged");
+        // What it has no more it had when it failed.
+        world.around().reports = vec![report("n1", &["10.0.0.1"])];
+        assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"]);
+    }
 }
 
 #[test]
@@ -311,11 +364,13 @@ fn what_is_said_in_another_namespace_is_not_believed() {
     };
     let mut world = World::new("Fenced");
     let ours = client("n1", &["192.0.2.1/32"]);
+    world.around().record = vec![on_record("n1", "uid-n1", &["192.0.2.1/32"])];
     world.around().clients = vec![elsewhere("n1", "192.0.2.7/32"), ours.clone()];
     assert_eq!(world.made().spec.cidrs, ["192.0.2.1/32"], "shuts somebody else out");
     world.around().clients = vec![elsewhere("n2", "192.0.2.1/32"), ours];
     assert_eq!(world.made().spec.cidrs, ["192.0.2.1/32"], "claims an address");
     // Where nobody of ours says anything there may be a NAT all the same.
+    world.around().record.clear();
     for node in ["n1", "n2"] {
         world.around().clients = vec![elsewhere(node, "192.0.2.9/32")];
         assert_eq!(world.code(fence), "ClientsElsewhere", "{node}");

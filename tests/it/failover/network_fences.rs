@@ -6,7 +6,7 @@ use bulkhead::api::driver_report::{Capability, DriverReport};
 use bulkhead::api::fence_request::{FenceOutcome, FenceRequest};
 use bulkhead::api::fencing::{FenceMethodType, Proof};
 use bulkhead::api::names;
-use bulkhead::api::network_fence::{FenceState, NetworkFence};
+use bulkhead::api::network_fence::{CsiAddonsNode, FenceState, NetworkFence};
 use bulkhead::api::node_fence::{NodeFence, Phase};
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead_testbed::array::{Array, ArrayOptions, Method};
@@ -120,6 +120,18 @@ async fn can_fence(cluster: &Cluster, driver: &str) -> Result<(), Failed> {
     Ok(cluster.wait("a NetworkFenceClass is found", SOON, look).await?)
 }
 
+/// Waits until the sidecar has put on record by what the array knows a node.
+async fn is_on_record(cluster: &Cluster, driver: &str, node: &str, address: &str) -> Result<(), Failed> {
+    let reports: Api<DriverReport> = Api::all(cluster.client.clone());
+    let look = async || {
+        let status = reports.get_opt(driver).await?.and_then(|report| report.status).unwrap_or_default();
+        let known = status.network_fence_clients;
+        let is_known = known.iter().any(|it| it.node == node && it.addresses == [address]);
+        Ok(if is_known { Ok(()) } else { Err(format!("{known:?}")) })
+    };
+    Ok(cluster.wait("the clients of the node are on record", SOON, look).await?)
+}
+
 pub async fn a_node_is_shut_out_and_let_in_again(cluster: &Cluster) -> Result<(), Failed> {
     let scene = Scene::new(cluster, "netfence", 1).await?;
     // Cut off from the API, and still writing.
@@ -169,13 +181,20 @@ pub async fn an_address_of_another_node_is_not_shut_out(cluster: &Cluster) -> Re
     scene.lane.end().await
 }
 
-/// Behind a NAT the array knows the node by none of its own addresses.
+/// Behind a NAT the array knows the node by none of its own addresses, and csi-addons forgets the plugin of a node that fails.
 pub async fn the_address_that_the_array_sees_is_shut_out(cluster: &Cluster) -> Result<(), Failed> {
-    let scene = Scene::new(cluster, "netnat", 4).await?;
-    let (victim, driver) = (scene.lane.victim()?, scene.lane.array().driver_name().to_owned());
-    scene.lane.array().set_client_address(victim.csi_node_id(), "192.0.2.4")?;
-    tell_clients(cluster.client.clone(), &driver, victim.name(), "netnat", &["192.0.2.4/32"]).await?;
-    victim.kill().await;
+    let mut scene = Scene::new(cluster, "netnat", 4).await?;
+    let driver = scene.lane.array().driver_name().to_owned();
+    let victim = scene.lane.victim()?.name().to_owned();
+    scene.lane.array().set_client_address(scene.lane.victim()?.csi_node_id(), "192.0.2.4")?;
+    let plugin = tell_clients(cluster.client.clone(), &driver, &victim, "netnat", &["192.0.2.4/32"]).await?;
+    is_on_record(cluster, &driver, &victim, "192.0.2.4/32").await?;
+    scene.lane.victim()?.kill().await;
+    let plugins: Api<CsiAddonsNode> = Api::namespaced(cluster.client.clone(), "default");
+    plugins.delete(&plugin.name_any(), &DeleteParams::default()).await?;
+    // The record outlives who wrote it.
+    scene.lane.sidecar = None;
+    scene.lane.sidecar = Some(Kept::new(cluster.sidecar(scene.lane.array())?));
     scene.lane.moved(&scene.set).await?;
     assert_eq!(scene.lane.array().shut_out(), ["192.0.2.4/32"]);
     scene.comes_back().await?;
