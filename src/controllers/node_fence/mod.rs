@@ -16,6 +16,7 @@ pub mod pods;
 pub mod report;
 pub mod requests;
 pub mod rows;
+pub mod shut_out;
 pub mod status;
 pub mod storage;
 mod tell;

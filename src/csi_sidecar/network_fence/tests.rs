@@ -428,6 +428,26 @@ fn a_fence_of_others_that_is_gone_makes_ours_doubtful() {
     assert!(marked.metadata.annotations.as_ref().unwrap().contains_key(names::ANNOUNCED_ANNOTATION));
 }
 
+/// A later incident of the same node: what was shut out in the first one is so still.
+#[test]
+fn a_row_that_is_carried_over_is_looked_for_in_its_own_episode() {
+    let at = |row: i64, made: &str| {
+        let mut world = World::new("Fenced");
+        let mut request = FenceRequest::clone(&world.0.request);
+        request.spec.episode = 2;
+        request.spec.volumes[0].episode = row;
+        request.status.as_mut().unwrap().volumes[0].episode = row;
+        world.0.request = Arc::new(request);
+        let mut fence = holding();
+        fence.metadata.labels.as_mut().unwrap().insert(names::EPISODE_LABEL.into(), made.into());
+        world.0.fences = vec![fence];
+        look(&world.0)
+    };
+    assert_eq!(at(1, "1"), Step::Done);
+    assert_eq!(at(1, "2"), Step::Done, "made again in the later one");
+    assert!(matches!(at(2, "1"), Step::Stop(failure) if failure.code == "NetworkFenceLifted"));
+}
+
 /// A fence of the request that holds.
 fn holding() -> NetworkFence {
     with_result(World::new("Fenced").made(), "Succeeded", "fencing operation successful")

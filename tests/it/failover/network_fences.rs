@@ -297,6 +297,35 @@ pub async fn a_deleted_node_stays_shut_out(cluster: &Cluster) -> Result<(), Fail
     scene.lane.end().await
 }
 
+/// The node is back and not clean: nobody waits for a proof any more, and what ran there would write on.
+pub async fn a_fence_that_somebody_lifts_too_early_is_made_again(cluster: &Cluster) -> Result<(), Failed> {
+    let scene = Scene::new(cluster, "netlifted", 11).await?;
+    scene.lane.victim()?.kill().await;
+    scene.lane.moved(&scene.set).await?;
+    scene.lane.detached().await?;
+    scene.lane.victim()?.revive().await?;
+    let unclean = |fence: &NodeFence| condition(fence, "NodeClean") == Some(("False", "AgentMissing"));
+    scene.lane.fence("back, not clean", unclean).await?;
+    let round = |request: &FenceRequest| request.spec.volumes.iter().map(|volume| volume.round).max();
+    let before = round(&scene.lane.request("it is still fenced", |request| request.shuts_out()).await?);
+    let fences: Api<NetworkFence> = Api::all(scene.lane.client());
+    let theirs: NetworkFence = serde_json::from_value(json!({
+        "apiVersion": "csiaddons.openshift.io/v1alpha1", "kind": "NetworkFence", "metadata": { "name": "too-early" },
+        "spec": { "networkFenceClassName": "netlifted", "fenceState": "Unfenced", "cidrs": ["10.77.11.1/32"] },
+    }))?;
+    fences.create(&PostParams::default(), &theirs).await?;
+    scene.lane.request("asked for again", |request| round(request) > before).await?;
+    assert_eq!(clients_out(scene.lane.array()), [] as [String; 0], "shut out while somebody lets it in");
+    fences.delete("too-early", &DeleteParams::default()).await?;
+    let again = async || {
+        let out = clients_out(scene.lane.array());
+        Ok(if out == ["10.77.11.1/32"] { Ok(()) } else { Err(format!("{out:?}")) })
+    };
+    cluster.wait("the node is shut out again", SOON, again).await?;
+    scene.comes_back().await?;
+    scene.lane.end().await
+}
+
 /// Two drivers shut the same node out by the same addresses: neither waits for the other to let it in again.
 pub async fn two_drivers_of_a_node_let_it_in_again(cluster: &Cluster) -> Result<(), Failed> {
     let (driver, class) = ("nettwo-other.csi.test", "nettwo-other");
