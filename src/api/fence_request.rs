@@ -266,6 +266,25 @@ pub struct FenceResult {
     pub message: Option<String>,
 }
 
+impl FenceResult {
+    /// A row for the round that is asked for, with a result and nothing else: nothing is proved.
+    pub fn of(asked: &RequestedVolume, result: FenceOutcome) -> Self {
+        Self {
+            episode: asked.episode,
+            name: asked.name.clone(),
+            round: asked.round,
+            result,
+            proof: Proof::None,
+            method: None,
+            started_at: None,
+            published_before_at: None,
+            read_back_at: None,
+            reason: None,
+            message: None,
+        }
+    }
+}
+
 /// How far a volume got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum FenceOutcome {

@@ -1,4 +1,4 @@
-//! What the sidecar does next for one FenceRequest: which rows begin, which calls are sent, what an answer is worth.
+//! What the sidecar does next for one FenceRequest: which rows begin, which calls are sent, when an answer is judged.
 //! A row that has begun is recorded before its first call; nothing here calls anybody.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,15 +8,13 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 
 use crate::api::conditions;
-use crate::api::fence_request::{
-    Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType, IO_IN_PROGRESS, NETWORK_FENCED, RequestedVolume,
-};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, IO_IN_PROGRESS, RequestedVolume};
 use crate::api::fencing::Proof;
 use crate::api::time::{self, Now};
-use crate::mutants::{self, Mutant};
 
 use super::driver::Published;
 use super::io::{self, Busy, Questions, Verdict};
+use super::judge::{judge, look_up};
 use super::{holding, methods, unfence};
 
 /// A row: episode and volume name.
@@ -219,7 +217,8 @@ pub(super) fn shorter(known: Option<Duration>, wait: Option<Duration>) -> Option
     known.into_iter().chain(wait).min()
 }
 
-enum Step {
+/// What a row needs next.
+pub(super) enum Step {
     /// Send the call.
     Call,
     /// Look at the published nodes.
@@ -252,7 +251,7 @@ fn begin(seen: &Seen, volume: &RequestedVolume, now: Now) -> Step {
     let method = methods::noted(volume, known(&seen.request, volume));
     let started = |published_before_at| {
         let started_at = Some(time::stamp(now.wall));
-        FenceResult { started_at, published_before_at, method, ..row(volume, FenceOutcome::Started, Proof::None) }
+        FenceResult { started_at, published_before_at, method, ..FenceResult::of(volume, FenceOutcome::Started) }
     };
     let verified = volume.minimum_proof >= Proof::Verified && method.is_none();
     let read_at = match &seen.reading {
@@ -320,61 +319,6 @@ fn go_on(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, now: Now) -
     }
 }
 
-/// What an OK is worth: Acknowledged by itself; Verified when a read that began after it lists the volume without the
-/// node, and a read before the first call listed it with the node.
-fn judge(seen: &Seen, volume: &RequestedVolume, begun: &FenceResult, acknowledged: Instant) -> Step {
-    let base = FenceResult { round: volume.round, reason: None, message: None, ..begun.clone() };
-    let network = methods::noted(volume, Some(begun));
-    let fenced = |proof, reason: &str| FenceResult {
-        result: FenceOutcome::Fenced,
-        proof,
-        method: network.or(Some(FencerMethodType::Unpublish)),
-        reason: Some(reason.into()),
-        ..base.clone()
-    };
-    if network.is_some() {
-        return Step::Answer(FenceResult { read_back_at: None, ..fenced(Proof::Acknowledged, NETWORK_FENCED) });
-    }
-    if volume.minimum_proof < Proof::Verified {
-        return Step::Answer(FenceResult { read_back_at: None, ..fenced(Proof::Acknowledged, "Acknowledged") });
-    }
-    if mutants::is_on(Mutant::NoReadBack) {
-        let read_back_at = begun.published_before_at;
-        return Step::Answer(FenceResult { read_back_at, ..fenced(Proof::Verified, "NotPublished") });
-    }
-    let Some(reading) = seen.reading.as_ref().filter(|reading| reading.began >= acknowledged) else {
-        return Step::Read;
-    };
-    let read_back_at = Some(time::stamp(reading.ended));
-    match look_up(reading, volume) {
-        Ok(true) => Step::Answer(FenceResult {
-            result: FenceOutcome::Failed,
-            proof: Proof::None,
-            read_back_at,
-            ..told(base, "StillPublished", "the driver said OK and still lists the node as published")
-        }),
-        Ok(false) if begun.published_before_at.is_some() => {
-            Step::Answer(FenceResult { read_back_at, ..fenced(Proof::Verified, "NotPublished") })
-        }
-        Ok(false) => Step::Answer(FenceResult { read_back_at, ..fenced(Proof::Acknowledged, "NeverPublished") }),
-        Err(failure) => Step::Answer(told(fenced(Proof::Acknowledged, failure.code), failure.code, &failure.message)),
-    }
-}
-
-/// Whether the node is published. A volume that is not listed is no proof of anything.
-fn look_up(reading: &Reading, volume: &RequestedVolume) -> Result<bool, Failure> {
-    let published = reading.published.as_ref().map_err(Clone::clone)?;
-    match published.get(&volume.volume_handle) {
-        Some(Ok(nodes)) => Ok(nodes.contains(&volume.node_id)),
-        Some(Err(failure)) => Err(failure.clone()),
-        None => Err(Failure {
-            code: "NotListed",
-            class: FailureClass::Stop,
-            message: format!("the driver does not list volume {}", volume.volume_handle),
-        }),
-    }
-}
-
 /// Rises from 250 ms to 10 s: an array that was only busy answers soon.
 fn backoff(attempts: u32) -> Duration {
     Duration::from_millis(250 << attempts.min(6)).min(Duration::from_secs(10))
@@ -390,24 +334,8 @@ pub fn key(volume: &RequestedVolume) -> RowKey {
     (volume.episode, volume.name.clone())
 }
 
-pub(super) fn row(volume: &RequestedVolume, result: FenceOutcome, proof: Proof) -> FenceResult {
-    FenceResult {
-        episode: volume.episode,
-        name: volume.name.clone(),
-        round: volume.round,
-        result,
-        proof,
-        method: None,
-        started_at: None,
-        published_before_at: None,
-        read_back_at: None,
-        reason: None,
-        message: None,
-    }
-}
-
 fn failed(volume: &RequestedVolume, reason: &str, message: &str) -> FenceResult {
-    told(row(volume, FenceOutcome::Failed, Proof::None), reason, message)
+    told(FenceResult::of(volume, FenceOutcome::Failed), reason, message)
 }
 
 pub(super) fn told(row: FenceResult, reason: &str, message: &str) -> FenceResult {

@@ -12,6 +12,7 @@ mod holding;
 pub mod io;
 #[cfg(test)]
 mod io_tests;
+mod judge;
 pub mod memory;
 pub mod methods;
 pub mod network_fence;

@@ -1,199 +1,22 @@
 //! The sidecar's decisions, as tables: what is sent, what is recorded before, and what an answer is worth.
 
+mod case;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::DateTime;
 
-use crate::api::fence_request::{
-    Desired, FenceOutcome, FenceRequest, FenceRequestSpec, FenceResult, FencerMethod, FencerMethodType, RequestedVolume,
-};
-use crate::api::fencing::{NodeIdentity, Proof};
-use crate::api::resiliency_policy::CheckSwitch;
-use crate::api::time::{self, Now};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceResult, RequestedVolume};
+use crate::api::fencing::Proof;
+use crate::api::time::Now;
 
-use super::decide::{Call, Decision, Effect, Failure, FailureClass, Reading, RowKey, Seen, decide};
-use super::io::Busy;
+use super::decide::{Call, Decision, Effect, Failure, FailureClass, Reading, Seen, decide};
 use super::status;
 
-const VOLUME: &str = "pv-1";
-pub(super) const HANDLE: &str = "vol-1";
-pub(super) const NODE: &str = "csi-node-1";
-
-/// A request for one volume, and everything the sidecar knows about it.
-pub(super) struct Case {
-    desired: Desired,
-    minimum: Proof,
-    round: i32,
-    row: Option<FenceResult>,
-    call: Option<Call>,
-    reading: Option<Reading>,
-    io: CheckSwitch,
-    busy: Option<Busy>,
-    now: Now,
-}
-
-impl Case {
-    pub(super) fn new() -> Self {
-        let now = Now {
-            wall: DateTime::from_timestamp(1_700_000_000, 0).unwrap(),
-            mono: Instant::now() + Duration::from_secs(3600),
-        };
-        Self {
-            desired: Desired::Fenced,
-            minimum: Proof::Verified,
-            round: 1,
-            row: None,
-            call: None,
-            reading: None,
-            io: CheckSwitch::Disabled,
-            busy: None,
-            now,
-        }
-    }
-
-    pub(super) fn request(&self) -> FenceRequest {
-        let volume = RequestedVolume {
-            episode: 1,
-            name: VOLUME.into(),
-            round: self.round,
-            uid: None,
-            volume_handle: HANDLE.into(),
-            node_id: NODE.into(),
-            attachment_uid: None,
-            minimum_proof: self.minimum,
-            methods: vec![FencerMethod { type_: FencerMethodType::Unpublish, class_name: None }],
-        };
-        let spec = FenceRequestSpec {
-            fencer_name: "csi.example.com".into(),
-            node_name: "node-1".into(),
-            episode: 1,
-            node: NodeIdentity { uid: "u".into(), boot_id: None, provider_id: None, addresses: Vec::new() },
-            desired: self.desired,
-            call_timeout: time::Duration::seconds(30),
-            io_in_progress_check: self.io,
-            volumes: vec![volume],
-        };
-        let mut request = FenceRequest::new("node-1-x", spec);
-        request.status = self.row.clone().map(|row| status::compute(&request, vec![row], self.now));
-        request
-    }
-
-    pub(super) fn decide(&self) -> Decision {
-        decide(&self.seen(), self.now)
-    }
-
-    fn seen(&self) -> Seen {
-        let key: RowKey = (1, VOLUME.into());
-        Seen {
-            request: Arc::new(self.request()),
-            calls: self.call.clone().map(|call| (key, call)).into_iter().collect(),
-            reading: self.reading.clone(),
-            busy: self.busy.clone(),
-            let_in: None,
-            holds: None,
-            looked: None,
-        }
-    }
-
-    /// Its request wants to know about I/O.
-    pub(super) fn asks_about_io(mut self) -> Self {
-        self.io = CheckSwitch::Enabled;
-        self
-    }
-
-    /// The driver was asked, and said that these nodes are doing I/O.
-    pub(super) fn busy(mut self, nodes: &[&str]) -> Self {
-        self.busy = Some(nodes.iter().map(|node| (*node).to_owned()).collect());
-        self
-    }
-
-    pub(super) fn minimum(self, minimum: Proof) -> Self {
-        Self { minimum, ..self }
-    }
-
-    /// What was answered is on record.
-    pub(super) fn answered(self, row: FenceResult) -> Self {
-        Self { row: Some(row), ..self }
-    }
-
-    /// The next round is asked for; nothing that was read or answered before is at hand.
-    pub(super) fn asked_again(self, round: i32) -> Self {
-        Self { round, busy: None, ..self }
-    }
-
-    /// The driver cannot list.
-    pub(super) fn unreadable(mut self) -> Self {
-        let failure = Failure { code: "Unimplemented", class: FailureClass::Stop, message: "because".into() };
-        self.reading = Some(Reading { began: self.now.mono, ended: self.now.wall, published: Err(failure) });
-        self
-    }
-
-    /// What a pass sees that has read these volumes with their nodes.
-    pub(super) fn lists(&self, listed: &[(&str, &[&str])]) -> Seen {
-        let nodes = |nodes: &[&str]| Ok(nodes.iter().map(|node| (*node).to_owned()).collect());
-        let published = listed.iter().map(|(handle, them)| ((*handle).to_owned(), nodes(them))).collect();
-        let reading = Reading { began: self.now.mono, ended: self.now.wall, published: Ok(published) };
-        Seen { reading: Some(reading), ..self.seen() }
-    }
-
-    /// The one row that is answered.
-    pub(super) fn answer(&self) -> FenceResult {
-        let decision = self.decide();
-        match decision.effects.as_slice() {
-            [Effect::Answer(rows)] if rows.len() == 1 => rows[0].clone(),
-            other => panic!("no single answer but {other:?}, read: {:?}", decision.read),
-        }
-    }
-
-    fn ago(&self, seconds: u64) -> Instant {
-        self.now.mono - Duration::from_secs(seconds)
-    }
-
-    /// A read that began so many seconds ago and lists the volume with these nodes.
-    pub(super) fn read(mut self, seconds_ago: u64, nodes: &[&str]) -> Self {
-        let nodes: BTreeSet<_> = nodes.iter().map(|node| (*node).to_owned()).collect();
-        let published = BTreeMap::from([(HANDLE.to_owned(), Ok(nodes))]);
-        self.reading = Some(Reading { began: self.ago(seconds_ago), ended: self.now.wall, published: Ok(published) });
-        self
-    }
-
-    pub(super) fn begun(mut self, round: i32) -> Self {
-        let mut row = row(FenceOutcome::Started, round);
-        row.published_before_at = Some(self.now.wall);
-        self.row = Some(row);
-        self.call = Some(Call::Recorded);
-        self
-    }
-
-    fn acknowledged(mut self, seconds_ago: u64, round: i32) -> Self {
-        self.call = Some(Call::Acknowledged { at: self.ago(seconds_ago), round });
-        self
-    }
-
-    fn failed(mut self, code: &'static str, class: FailureClass, seconds_ago: u64) -> Self {
-        let failure = Failure { code, class, message: "because".into() };
-        self.call = Some(Call::Failed { failure, attempts: 1, at: self.ago(seconds_ago), round: self.round });
-        self
-    }
-}
-
-fn row(result: FenceOutcome, round: i32) -> FenceResult {
-    FenceResult {
-        episode: 1,
-        name: VOLUME.into(),
-        round,
-        result,
-        proof: Proof::None,
-        method: None,
-        started_at: DateTime::from_timestamp(1_600_000_000, 0),
-        published_before_at: None,
-        read_back_at: None,
-        reason: None,
-        message: None,
-    }
-}
+pub(super) use self::case::{Case, HANDLE, NODE};
+use self::case::{VOLUME, row};
 
 pub(super) fn sends(decision: &Decision) -> bool {
     decision.effects.iter().any(|effect| matches!(effect, Effect::Unpublish(_)))

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use crate::api::fence_request::{FenceOutcome, FenceResult, FencerMethodType, RequestedVolume};
-use crate::api::fencing::Proof;
 
-use super::decide::{Call, Decision, Effect, Failure, GATHER, Seen, known, row, told};
+use super::decide::{Call, Decision, Effect, Failure, GATHER, Seen, known, told};
 
 /// csi-addons is not installed.
 pub const CSI_ADDONS_MISSING: &str = "CsiAddonsMissing";
@@ -36,7 +35,7 @@ pub fn unfence(seen: &Seen) -> Decision {
         .into_iter()
         .map(|volume| {
             let begun = known(&seen.request, volume).and_then(|row| row.started_at);
-            FenceResult { started_at: begun, ..row(volume, FenceOutcome::Unfenced, Proof::None) }
+            FenceResult { started_at: begun, ..FenceResult::of(volume, FenceOutcome::Unfenced) }
         })
         .collect();
     let effects = if rows.is_empty() { Vec::new() } else { vec![Effect::Answer(rows)] };

@@ -16,7 +16,8 @@ use crate::api::node_volume_report::{
 use super::memory::{BETWEEN_PASSES, Memory};
 use super::mounts::inventory::{Elsewhere, Inventory, Place, Remains, Unknown};
 use super::mounts::layout::Wanted;
-use super::remnants::{self, holders_of, remnant, told, unknown_of};
+use super::remnants::{self, remnant};
+use super::verdict::{Verdict, verdict};
 use super::volumes::report::NodeHealth;
 
 /// How soon waiting is looked after again: at first, and when it takes long.
@@ -26,10 +27,6 @@ const LATER: Duration = Duration::from_secs(5);
 const LONG: Duration = Duration::from_secs(60);
 /// A pod that is the kubelet's may take this long to end; a container that stops in peace has minutes.
 pub const ENDING: Duration = Duration::from_secs(120);
-
-/// A container that the kubelet ends has its grace period, of 30 s where nobody chose: nothing to warn of before, and so
-/// many times the patience of 3 s.
-const GRACE: u32 = 10;
 
 /// Which clean-up: what is known of another proves nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +93,8 @@ impl Looked {
     }
 }
 
-fn pods_of(remains: &Remains) -> impl Iterator<Item = &str> {
+/// The pods in whose folders something of a volume is left.
+pub(super) fn pods_of(remains: &Remains) -> impl Iterator<Item = &str> {
     let targets = remains.targets.iter().filter_map(|place| place.pod.as_deref());
     targets.chain(remains.elsewhere.iter().filter_map(|elsewhere| elsewhere.pod.as_deref()))
 }
@@ -213,7 +211,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    fn is_of_something_that_hangs(&self) -> bool {
+    pub(super) fn is_of_something_that_hangs(&self) -> bool {
         self.reason == "UnmountHangs" || self.reason.ends_with("DeadlineExceeded")
     }
 }
@@ -259,15 +257,6 @@ pub struct Stand {
     pub passes: i32,
     /// What is left and cannot be removed.
     pub remaining: Vec<Remnant>,
-}
-
-/// What is decided about one volume.
-enum Verdict {
-    /// It is the kubelet's turn, or work is under way.
-    Wait,
-    /// It cannot be removed, for these reasons.
-    Blocked(Vec<Remnant>),
-    Clean(Box<Work>),
 }
 
 /// Decides.
@@ -332,65 +321,6 @@ fn was_clean(seen: &Seen, key: &Key) -> bool {
             && cleanup.digest == key.digest
             && cleanup.boot_id == key.boot_id
     })
-}
-
-fn verdict(seen: &Seen, memory: &Memory, volume: &Wanted, remains: &Remains, now: Instant) -> Verdict {
-    let since = memory.left.get(&volume.name).copied().unwrap_or(now);
-    let patience = if seen.kubelet_is_up { seen.patience } else { Duration::ZERO };
-    let (live, dead): (Vec<_>, Vec<_>) = pods_of(remains).partition(|pod| seen.is_live(pod));
-    let waits = |blocked: bool, why: Vec<Remnant>| if blocked { Verdict::Blocked(why) } else { Verdict::Wait };
-    let failure = memory.failure(&volume.name);
-    // What was seen while it was worked on, or before, says nothing of now.
-    let began = seen.looked.as_ref().map(|looked| looked.began);
-    if memory.work.get(&volume.name).is_some_and(|work| work.is_newer_than(began)) {
-        return waits(failure.is_some(), failure.map(|(failure, _)| remnant(volume, failure)).into_iter().collect());
-    }
-    if !remains.unknown.is_empty() {
-        return waits(now >= since + seen.patience, unknown_of(volume, remains));
-    }
-    // A user of the volume: it is the kubelet's to end, and nobody's to be robbed of its volume half way.
-    if remains.holders.iter().any(|holder| !holder.of_the_host) {
-        return waits(now >= since + seen.patience * GRACE, holders_of(volume, remains));
-    }
-    if let Some((failure, until)) = failure
-        && now < until
-    {
-        return Verdict::Blocked(vec![remnant(volume, failure)]);
-    }
-    if !live.is_empty() && dead.is_empty() {
-        return waits(now >= since + ENDING, told(volume, remains, "PodNotGone"));
-    }
-    let gone = dead.iter().filter_map(|pod| memory.gone.get(*pod)).max().copied().unwrap_or(since);
-    if now < gone + patience {
-        return Verdict::Wait;
-    }
-    if nothing_to_do(remains) {
-        return waits(now >= since + seen.patience * GRACE, holders_of(volume, remains));
-    }
-    let Some(fence) = &seen.fence else { return Verdict::Wait };
-    let hung = failure.is_some_and(|(failure, _)| failure.is_of_something_that_hangs());
-    let force = hung && volume.proved;
-    Verdict::Clean(Box::new(work_for(seen, fence, volume, remains, live.is_empty(), force)))
-}
-
-/// Whether nothing is left but processes.
-fn nothing_to_do(remains: &Remains) -> bool {
-    let without = Remains { holders: Vec::new(), ..remains.clone() };
-    without.is_nothing()
-}
-
-fn work_for(seen: &Seen, fence: &Incident, volume: &Wanted, remains: &Remains, all: bool, force: bool) -> Work {
-    let dead = |pod: &Option<String>| pod.as_deref().is_some_and(|pod| !seen.is_live(pod));
-    let (of_pods, others): (Vec<Elsewhere>, _) =
-        remains.elsewhere.iter().cloned().partition(|elsewhere| elsewhere.pod.is_some());
-    Work {
-        key: fence.key.clone(),
-        volume: volume.clone(),
-        targets: remains.targets.iter().filter(|place| dead(&place.pod)).cloned().collect(),
-        elsewhere: of_pods.into_iter().filter(|elsewhere| dead(&elsewhere.pod)).collect(),
-        rest: all.then(|| Remains { targets: Vec::new(), elsewhere: others, ..remains.clone() }),
-        force,
-    }
 }
 
 fn look_again(seen: &Seen, memory: &Memory, state: CleanupState, now: Instant) -> Duration {

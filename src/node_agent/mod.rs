@@ -21,10 +21,13 @@ pub mod observe;
 pub mod probes;
 mod reads;
 pub mod remnants;
+#[cfg(test)]
+mod report_tests;
 pub mod self_fence;
 pub mod status;
 #[cfg(test)]
 mod tests;
+mod verdict;
 pub mod volumes;
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The agent's decisions, as tables: whose turn it is, what is cleaned, what is told, and when a node is clean.
+//! The agent's decisions, as tables: whose turn it is, what is cleaned, and when a node is clean.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use chrono::DateTime;
 
-use crate::api::node_volume_report::{
-    CleanupState, NodeVolumeReport, NodeVolumeReportSpec, NodeVolumeReportStatus, Remnant, RemnantKind,
-};
+use crate::api::node_volume_report::{CleanupState, NodeVolumeReport, NodeVolumeReportSpec, RemnantKind};
 use crate::api::time::Now;
 
 use super::decide::{Decision, Failure, Incident, Key, Looked, Seen, decide};
@@ -21,8 +19,8 @@ use super::status;
 const POD: &str = "u-1";
 
 /// One volume, and everything the agent knows.
-struct Case {
-    seen: Seen,
+pub(super) struct Case {
+    pub(super) seen: Seen,
     memory: Memory,
     start: Instant,
     now: Instant,
@@ -50,12 +48,12 @@ fn target() -> Place {
     Place { path: "t".into(), pod: Some(POD.into()), mounts: vec![mount], ..Place::default() }
 }
 
-fn zombie() -> Remains {
+pub(super) fn zombie() -> Remains {
     Remains { targets: vec![target()], staging: vec![Place { pod: None, ..target() }], ..Remains::default() }
 }
 
 impl Case {
-    fn new(remains: Remains) -> Self {
+    pub(super) fn new(remains: Remains) -> Self {
         let start = Instant::now() + Duration::from_secs(3600);
         let incident = Incident { key: key(), wanted: vec![volume("pvc-1")], unusable: Vec::new() };
         let seen = Seen {
@@ -84,13 +82,13 @@ impl Case {
     }
 
     /// What the next looks find.
-    fn finds(&mut self, remains: Remains) {
+    pub(super) fn finds(&mut self, remains: Remains) {
         let found = Inventory { volumes: vec![remains], ..Inventory::default() };
         self.seen.looked = Some(Looked { began: self.now, ended: self.now, found: Ok(Arc::new(found)) });
     }
 
     /// A pass that many seconds after the start, with a look of its own; its report is taken.
-    fn at(&mut self, seconds: u64) -> Decision {
+    pub(super) fn at(&mut self, seconds: u64) -> Decision {
         self.now = self.start + Duration::from_secs(seconds);
         if let Some(looked) = &mut self.seen.looked {
             (looked.began, looked.ended) = (self.now, self.now);
@@ -356,86 +354,4 @@ fn without_an_incident_nothing_is_looked_at() {
     case.seen.fence = None;
     let decision = case.at(0);
     assert!(decision.cleanup.is_none() && decision.work.is_empty());
-}
-
-#[test]
-fn the_report_is_the_same_while_nothing_changes() {
-    let mut case = Case::new(Remains { unknown: vec![Unknown::new("a\nb", "RecordUnreadable")], ..zombie() });
-    case.at(0);
-    case.at(5);
-    let told = case.seen.report.status.clone().unwrap();
-    assert_eq!(told.cleanup.as_ref().unwrap().remaining[0].id, "a?b");
-    assert_eq!(told.volumes[0].mounts.len(), 2);
-    for seconds in 6..30 {
-        case.at(seconds);
-        assert_eq!(case.seen.report.status.as_ref(), Some(&told), "after {seconds} s");
-    }
-}
-
-#[test]
-fn processes_that_come_and_go_are_told_once_per_name() {
-    let holder = |pid, name: &str| Holder { pid, name: name.into(), of_the_host: false };
-    let of = |holders: Vec<Holder>| Remains { holders, ..zombie() };
-    let mut case = Case::new(of(vec![holder(9, "postgres"), holder(7, "postgres"), holder(8, "sh")]));
-    case.at(0);
-    case.at(30);
-    let told = case.seen.report.status.clone().unwrap();
-    let ids = |status: &NodeVolumeReportStatus| {
-        let remaining = status.cleanup.clone().unwrap().remaining;
-        remaining.into_iter().map(|left| left.id).collect::<Vec<_>>()
-    };
-    assert_eq!(ids(&told), ["pid 7 (postgres)", "pid 8 (sh)"]);
-    case.finds(of(vec![holder(107, "postgres"), holder(108, "sh"), holder(109, "sh")]));
-    case.at(31);
-    assert_eq!(case.seen.report.status.as_ref(), Some(&told), "others of the same names");
-    case.finds(of(vec![holder(107, "postgres")]));
-    case.at(32);
-    assert_eq!(ids(case.seen.report.status.as_ref().unwrap()), ["pid 107 (postgres)"]);
-}
-
-#[test]
-fn what_is_left_of_the_same_kind_is_written_once_a_minute() {
-    let mut case = Case::new(Remains { unknown: vec![Unknown::new("/x", "RecordUnreadable")], ..zombie() });
-    case.at(0);
-    case.at(5);
-    let before = case.seen.report.status.clone().unwrap();
-    let after = |change: &dyn Fn(&mut NodeVolumeReportStatus), seconds: i64| {
-        let mut wanted = before.clone();
-        change(&mut wanted);
-        let wall = DateTime::from_timestamp(1_700_000_000 + seconds, 0).unwrap();
-        status::is_news(Some(&before), &wanted, Now { wall, mono: Instant::now() })
-    };
-    let remnant = |status: &mut NodeVolumeReportStatus, change: &dyn Fn(&mut Remnant)| {
-        change(&mut status.cleanup.as_mut().unwrap().remaining[0]);
-    };
-    let id = |status: &mut NodeVolumeReportStatus| remnant(status, &|left| left.id = "/y".into());
-    let one_more = |status: &mut NodeVolumeReportStatus| {
-        let remaining = &mut status.cleanup.as_mut().unwrap().remaining;
-        let left = remaining[0].clone();
-        remaining.push(Remnant { id: "/z".into(), ..left });
-    };
-    assert!(!after(&|_| {}, 600), "nothing new");
-    assert!(!after(&id, 59) && !after(&one_more, 59));
-    assert!(after(&id, 60) && after(&one_more, 60));
-    assert!(after(&|status| remnant(status, &|left| left.reason = "MountBusy".into()), 1));
-    assert!(after(&|status| remnant(status, &|left| left.kind = RemnantKind::Mount), 1));
-    assert!(after(&|status| remnant(status, &|left| left.volume = Some("pvc-2".into())), 1));
-    assert!(after(&|status| status.cleanup.as_mut().unwrap().state = CleanupState::Cleaning, 1));
-    assert!(after(&|status| status.volumes.clear(), 1));
-    assert!(status::is_news(None, &before, Now { wall: DateTime::UNIX_EPOCH, mono: Instant::now() }));
-}
-
-#[test]
-fn a_boot_id_that_is_not_the_kubelets_is_told() {
-    let ready = |node_boot_id: &str| {
-        let mut case = Case::new(zombie());
-        case.seen.node_boot_id = node_boot_id.into();
-        case.at(0);
-        let ready = case.seen.report.status.clone().unwrap().conditions.remove(0);
-        (ready.status, ready.reason, ready.message.contains("--boot-id-file"))
-    };
-    assert_eq!(ready("boot-0"), ("False".into(), "BootIdMismatch".into(), true));
-    for fine in ["boot-1", ""] {
-        assert_eq!(ready(fine), ("True".into(), "Reporting".into(), false));
-    }
 }

@@ -4,6 +4,7 @@ pub mod client;
 pub mod error;
 pub mod metrics;
 pub mod providers;
+mod reported;
 pub mod session;
 mod transport;
 pub mod wire;

@@ -1,6 +1,7 @@
 //! A whole cluster in one value: control plane, test array with its attacher, simulated nodes, and the operator as it is
 //! shipped (its real programs, under its real identities, with its real RBAC and admission policies).
 
+mod error;
 pub mod real;
 mod tapped;
 pub mod tutorial;
@@ -19,16 +20,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt};
 use tempfile::TempDir;
 
+pub use self::error::ClusterError;
 pub use self::tapped::Tapped;
 pub use self::workload::{Workload, merge};
 
-use crate::array::{Array, ArrayOptions, ClaimError};
-use crate::ganesha::GaneshaError;
-use crate::images::ImagesError;
-use crate::mount_s3::MountS3Error;
-use crate::nodes::{KwokHeartbeat, NodeError, NodeOptions, SimulatedNode, SimulatedNodes};
-use crate::process::{Launch, Process, ProcessError};
-use crate::real_nodes::RealNodeError;
+use crate::array::{Array, ArrayOptions};
+use crate::nodes::{KwokHeartbeat, NodeOptions, SimulatedNode, SimulatedNodes};
+use crate::process::{Launch, Process};
 use crate::{AttacherOptions, Identity, KwokOptions, Testbed, TestbedError, TestbedOptions, oracle};
 
 /// How a cluster is set up. The defaults notice a dead node after 8 s instead of 50.
@@ -71,65 +69,6 @@ impl Default for ClusterOptions {
             controller_args: Vec::new(),
         }
     }
-}
-
-/// Why a cluster could not be set up or did not get where it should.
-#[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
-    /// The control plane.
-    #[error(transparent)]
-    Testbed(#[from] TestbedError),
-    /// A program.
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    /// A node.
-    #[error(transparent)]
-    Node(#[from] NodeError),
-    /// A volume.
-    #[error(transparent)]
-    Claim(#[from] ClaimError),
-    /// The API.
-    #[error("the API server refused a request: {0}")]
-    Api(#[from] kube::Error),
-    /// An object of ours.
-    #[error("an object is malformed: {0}")]
-    Malformed(#[from] serde_json::Error),
-    /// The machine.
-    #[error("array: {0}")]
-    Array(std::io::Error),
-    /// The machine.
-    #[error("proxy before one of our programs: {0}")]
-    Proxy(std::io::Error),
-    /// A real node.
-    #[error(transparent)]
-    RealNode(#[from] RealNodeError),
-    /// An image.
-    #[error(transparent)]
-    Images(#[from] ImagesError),
-    /// The program that serves buckets.
-    #[error(transparent)]
-    MountS3(#[from] MountS3Error),
-    /// The program that serves NFS.
-    #[error(transparent)]
-    Ganesha(#[from] GaneshaError),
-    /// A file of this machine.
-    #[error("cannot use {path}: {source}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// Waiting ended.
-    #[error("{what}: not within {limit:?}; last seen: {last}")]
-    Timeout {
-        /// What was waited for.
-        what: String,
-        /// How long.
-        limit: Duration,
-        /// What was there instead.
-        last: String,
-    },
 }
 
 fn no_node(name: &str) -> ClusterError {

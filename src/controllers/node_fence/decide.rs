@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use k8s_openapi::api::core::v1::Taint;
 
 use crate::api::conditions;
@@ -14,7 +14,7 @@ use crate::api::fence_request::{Desired, FenceRequest};
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
 use crate::api::node_volume_report::NodeVolumeReport;
-use crate::api::resiliency_policy::{DetachMode, ResiliencyPolicy};
+use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{Node, VolumeAttachment};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
@@ -22,7 +22,7 @@ use crate::api::volume_health::VolumeHealth;
 use crate::mutants::{self, Mutant};
 
 use super::rows::{Change, Rows};
-use super::{clean, fencers, guard, held, pods, requests, shut_out, status, storage};
+use super::{detach, guard, held, recovery, requests, shut_out, status};
 
 /// A row of the plan: episode and volume name.
 pub type RowKey = (i64, String);
@@ -43,16 +43,8 @@ pub struct Asked {
 
 /// How long after the asking a proof counts.
 pub const PROOF_LIFETIME: Duration = Duration::from_secs(10);
-/// The step that turns requests round.
-const UNDOING: &str = "Undoing";
-/// How long a Recovered NodeFence is kept.
-const RECORD_LIFETIME: TimeDelta = TimeDelta::days(7);
 /// How long progress may go unrecorded while there is something to do.
 const RECORD_AT_LAST: Duration = Duration::from_secs(5);
-/// How soon is looked again whether a node that is back reaches its storage, though nothing changed.
-const LOOK_AT_STORAGE: Duration = Duration::from_secs(30);
-/// How long released volumes wait for the last proofs, so that one taint can detach all of them.
-const DETACH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a pass sees.
 #[derive(Clone)]
@@ -228,7 +220,7 @@ impl Step {
 
 /// Decides the next step.
 pub fn decide(seen: &Seen, now: Now) -> Decision {
-    if let Some(step) = after_recovery(seen, now) {
+    if let Some(step) = recovery::after_recovery(seen, now) {
         return finish(seen, step);
     }
     let rows = Rows::advance(seen, now);
@@ -247,7 +239,7 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     let change = rows.change_from(&recorded);
     // That a kubelet was back is remembered, for it may have started pods; but the fencer is stopped first.
     let returned = |status: &NodeFenceStatus| status.timeline.as_ref().and_then(|timeline| timeline.returned_at);
-    let stops = step.as_ref().is_some_and(|step| step.reason == UNDOING);
+    let stops = step.as_ref().is_some_and(|step| step.reason == recovery::UNDOING);
     if !stops && (change == Change::Intent || returned(&wanted) != returned(&recorded)) {
         // What is asked for rests on no record, and the fencer works on it while this one is written.
         let asks = step.filter(|step| step.effects.iter().all(is_ask)).map(|step| step.effects).unwrap_or_default();
@@ -309,9 +301,9 @@ fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
 }
 
 fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    let taken_back = undo(seen, rows)
+    let taken_back = recovery::undo(seen, rows)
         .or_else(|| shut_out::again(seen, rows, now))
-        .or_else(|| give_back(seen, rows))
+        .or_else(|| recovery::give_back(seen, rows))
         .or_else(|| hold_for_outage(seen, rows))
         .or_else(|| held::take_back(seen, rows));
     if taken_back.is_some() || rows.is_held() {
@@ -321,8 +313,8 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
         .or_else(|| taint(seen, rows, now))
         .or_else(|| requests::ask(seen, rows, now))
         .or_else(|| requests::detach_as_fence(seen, rows))
-        .or_else(|| release(seen, rows, now))
-        .or_else(|| detach(seen, rows, now))
+        .or_else(|| detach::release(seen, rows, now))
+        .or_else(|| detach::detach(seen, rows, now))
         .or_else(|| requests::give_power_back(seen, rows, now))
 }
 
@@ -333,73 +325,6 @@ fn hold_for_outage(seen: &Seen, rows: &Rows) -> Option<Step> {
     // for ever.
     let effects = requests::turn_round(seen, |request| !requests::has_begun(request));
     if effects.is_empty() { None } else { Step::new("Holding", effects) }
-}
-
-/// A recovered incident only waits to be forgotten. `kubectl delete` takes effect here, not earlier.
-fn after_recovery(seen: &Seen, now: Now) -> Option<Step> {
-    let status = seen.fence.status.as_ref()?;
-    let begun = seen.fence.spec.plan.decided_at;
-    let current = status.timeline.as_ref().and_then(|timeline| timeline.decided_at) == Some(begun);
-    if status.phase != Some(Phase::Recovered) || !current || clean::is_back_uncleaned(seen) {
-        return None;
-    }
-    // A request whose creation arrived long after its sender gave it up is taken back, and nothing else is done.
-    if let Some(step) = requests::withdraw(seen) {
-        return Some(step);
-    }
-    // So is a taint that arrived as late: nobody else would take it off.
-    if let (Some(node), Some(taint)) = (&seen.node, seen.our_taint()) {
-        return Step::new("Untainting", vec![Effect::RemoveTaint { taint: taint.clone(), node: node.clone() }]);
-    }
-    let guarded = seen.fence.metadata.finalizers.iter().flatten().any(|f| f == names::NODE_CLEAN_FINALIZER);
-    if seen.fence.metadata.deletion_timestamp.is_some() {
-        return Step::new("Forgetting", if guarded { vec![Effect::Unguard] } else { Vec::new() });
-    }
-    let recovered = status.timeline.as_ref().and_then(|timeline| timeline.recovered_at).unwrap_or(now.wall);
-    let left = RECORD_LIFETIME - now.wall.signed_duration_since(recovered);
-    match left.to_std() {
-        Ok(left) if !left.is_zero() => Step::wait("Recovered", left),
-        _ => Step::new("Forgetting", vec![Effect::Forget]),
-    }
-}
-
-/// The node came back, or is gone with its pods, before any fence call could have been sent: nothing happened, so
-/// nothing may remain.
-fn undo(seen: &Seen, rows: &Rows) -> Option<Step> {
-    let unwanted = match rows.node {
-        NodeState::Back => true,
-        NodeState::Gone => rows.pods.iter().all(|row| is_settled(row.state)),
-        NodeState::Away => false,
-    };
-    if !unwanted {
-        return None;
-    }
-    // What was begun of a node that is gone is brought to its end. Turned round, it would be asked for again, and so on
-    // for ever.
-    let is_needed = |request: &FenceRequest| {
-        rows.volumes.iter().any(|row| row.needed && fencers::all(row).contains(&request.spec.fencer_name.as_str()))
-    };
-    let effects = requests::turn_round(seen, |request| rows.node == NodeState::Back || !is_needed(request));
-    if effects.is_empty() { None } else { Step::live(UNDOING, effects) }
-}
-
-/// All rows are clean or undone: take requests, taint and label back, in the reverse of the order they came.
-fn give_back(seen: &Seen, rows: &Rows) -> Option<Step> {
-    if !rows.is_over() {
-        return None;
-    }
-    if let Some(step) = requests::withdraw(seen) {
-        return Some(step);
-    }
-    // No pod is to land where it would not reach its data.
-    if storage::is_lost(seen) && rows.node == NodeState::Back && !storage::is_by_path(seen) {
-        return Step::wait("AwaitingStorage", LOOK_AT_STORAGE);
-    }
-    if let (Some(node), Some(taint)) = (&seen.node, seen.our_taint()) {
-        let effect = Effect::RemoveTaint { taint: taint.clone(), node: node.clone() };
-        return Step::new("Untainting", vec![effect]);
-    }
-    if seen.is_active() { Step::new("Deactivating", vec![Effect::SetActive(false)]) } else { None }
 }
 
 fn mark_active(seen: &Seen, rows: &Rows) -> Option<Step> {
@@ -418,56 +343,6 @@ fn taint(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let time_added = Some(time::to_k8s(now.wall));
     let taint = Taint { key: names::FENCED_TAINT.into(), value, effect: "NoSchedule".into(), time_added };
     Step::new("Tainting", vec![Effect::AddTaint { taint, node: node.clone() }])
-}
-
-/// Pods that are proved go. Where all that the node holds is proved, the out-of-service taint comes with the first
-/// deletion: attach/detach then detaches beside the deletions, not after the last.
-fn release(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    let mut step = pods::release(seen, rows, now)?;
-    step.effects.splice(0..0, add_out_of_service(seen, rows, now));
-    Some(step)
-}
-
-/// The out-of-service taint, unless something forbids it.
-fn add_out_of_service(seen: &Seen, rows: &Rows, now: Now) -> Option<Effect> {
-    let node = seen.node.as_ref().filter(|_| may_use_out_of_service(seen, rows))?;
-    guard::may_add_out_of_service(seen, rows).ok()?;
-    Some(Effect::AddTaint { taint: guard::out_of_service(seen, now), node: node.clone() })
-}
-
-/// Whether the policies and this episode leave the out-of-service taint open at all.
-fn may_use_out_of_service(seen: &Seen, rows: &Rows) -> bool {
-    let automatic = seen.policies.iter().all(|policy| policy.spec.release.detach == DetachMode::Automatic);
-    automatic && !seen.out_of_service_spent && rows.node == NodeState::Away && !seen.attachments.is_empty()
-}
-
-/// Detach what was fenced and released: by the out-of-service taint when everything on the node is proved, else one
-/// attachment at a time.
-fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    let mut left = rows.attachments_to_remove(seen);
-    left.retain(|attachment| attachment.metadata.deletion_timestamp.is_none());
-    // A kubelet that is back unmounts first; then attach/detach detaches. Ours would cut off what it still flushes.
-    if rows.node == NodeState::Back || left.is_empty() {
-        return None;
-    }
-    if seen.our_out_of_service().is_some() {
-        // Nor does it detach what a pod wants that its owner has put back on the node.
-        if left.len() <= seen.settings.detach_by_taint_only {
-            left.retain(|attachment| pods::is_wanted(seen, attachment.volume()));
-        }
-        return if left.is_empty() { None } else { delete_attachments(left) };
-    }
-    if let Some(taint) = add_out_of_service(seen, rows, now) {
-        return Step::live("Detaching", vec![taint]);
-    }
-    if may_use_out_of_service(seen, rows) && rows.proofs_are_near(seen, now, DETACH_PATIENCE) {
-        return Step::wait("Detaching", Duration::from_millis(200));
-    }
-    delete_attachments(left)
-}
-
-fn delete_attachments(attachments: Vec<Arc<VolumeAttachment>>) -> Option<Step> {
-    Step::live("Detaching", attachments.into_iter().map(Effect::DeleteAttachment).collect())
 }
 
 impl Seen {

@@ -18,7 +18,8 @@ use crate::api::usage::PodView;
 use crate::mutants::{self, Mutant};
 
 use super::brakes;
-use super::decide::{self, Cause, Decision, Effect, Seen};
+use super::candidates::Cause;
+use super::decide::{self, Decision, Effect, Seen};
 use super::policy_brakes::PolicyBrakes;
 use super::select::Effective;
 use super::volumes::{self, Unmoved};

@@ -8,18 +8,17 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Taint;
 
 use crate::api::driver_report::DriverReport;
-use crate::api::names;
 use crate::api::node_fence::{NodeFence, Phase};
 use crate::api::proof::Fencers;
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::Node;
-use crate::api::text::printable;
 use crate::api::time::Now;
 use crate::api::usage::PodView;
 use crate::api::volume_health::VolumeHealth;
 use crate::mutants::{self, Mutant};
 
 use super::brakes::{self, Cluster};
+use super::candidates::{Candidate, Cause, Storage, candidates};
 use super::crash_loops::{self, CrashLoops};
 use super::evidence::{self, Silence};
 use super::plan::{self, LiveNode, NamespaceLabels};
@@ -27,7 +26,7 @@ use super::policy_brakes::PolicyBrakes;
 use super::scope::{Counts, Scope};
 use super::select::Effective;
 use super::storage::{self, Paths};
-use super::volumes::{self, Mover, Troubles, Unmoved};
+use super::volumes::{self, Troubles, Unmoved};
 use super::{episodes, heartbeat, modes, plugins, policies, volumeless};
 
 /// What a pass sees.
@@ -258,90 +257,6 @@ pub fn effective<'a>(seen: &'a Seen, pod: &PodView) -> Option<Effective<'a>> {
 /// Policies that may still act: not those that are being deleted.
 pub fn live_policies(seen: &Seen) -> impl Iterator<Item = &ResiliencyPolicy> + Clone {
     seen.policies.iter().map(Arc::as_ref).filter(|policy| policy.metadata.deletion_timestamp.is_none())
-}
-
-/// Why pods of a node are to be released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Cause {
-    /// It has failed.
-    NodeFailure,
-    /// It has lost the path to the backend of their volumes.
-    StoragePathLoss,
-    /// It is well, and their volumes are tainted there.
-    VolumeTaint,
-}
-
-/// What is known of storage in a pass.
-#[derive(Clone, Copy)]
-struct Storage<'a> {
-    troubles: &'a Troubles<'a>,
-    paths: &'a Paths<'a>,
-}
-
-/// A node, with the pods that are to be released.
-struct Candidate<'a> {
-    node: &'a str,
-    /// For which a person has paused the node.
-    paused: Option<String>,
-    cause: Cause,
-    pods: Vec<(&'a PodView, Effective<'a>)>,
-}
-
-/// Nodes that the stores show failed for a protected pod, then those that lost the path to its storage, and then those where
-/// volumes of protected pods are tainted; of each the one with the highest pod priority first.
-fn candidates<'a>(seen: &'a Seen, storage: Storage<'a>, decision: &mut Decision, now: Now) -> Vec<Candidate<'a>> {
-    let mut found = Vec::new();
-    let pathless = storage::nodes(seen);
-    for (node, silence) in &seen.nodes {
-        let Some(name) = node.metadata.name.as_deref() else { continue };
-        let pods = volumeless::pods_of(seen, name);
-        let paused = names::paused(&node.metadata).map(printable);
-        let failing = pods.iter().filter(|pod| may_be_released(pod)).filter_map(|pod| {
-            let policies = effective(seen, pod).filter(|it| it.releases_on_node_failure() && it.releases(pod))?;
-            let lost = pathless.contains(name);
-            let path = lost.then(|| storage.paths.evidence(node, &seen.reports, pod, &policies)).flatten();
-            evidence::declares(node, *silence, &pod.pod, &policies, path, now).map(|_| (pod, policies))
-        });
-        let mut failing: Vec<_> = failing.collect();
-        modes::leave_the_earnest(&mut failing);
-        if !failing.is_empty() {
-            found.push(Candidate { node: name, paused, cause: Cause::NodeFailure, pods: failing });
-            continue;
-        }
-        if pathless.contains(name) {
-            let (lost, restraining) = storage.paths.on_node(node, pods, &seen.reports);
-            let held = restraining.into_iter().collect::<BTreeSet<_>>().into_iter();
-            decision.restrained.extend(held.map(|policy| Restrained {
-                node: name.into(),
-                policy,
-                brake: "ArrayOutage",
-                about: None,
-            }));
-            decision.unmoved.extend(lost.unmoved);
-            let movers = movers(lost.movers);
-            if !movers.is_empty() {
-                found.push(Candidate { node: name, paused, cause: Cause::StoragePathLoss, pods: movers });
-                continue;
-            }
-        }
-        let running = volumes::running(fence_of(seen, name));
-        let troubled = storage.troubles.on_node(node, pods, running, now);
-        decision.unmoved.extend(troubled.unmoved);
-        let movers = movers(troubled.movers);
-        if !movers.is_empty() {
-            found.push(Candidate { node: name, paused, cause: Cause::VolumeTaint, pods: movers });
-        }
-    }
-    let priority = |it: &Candidate| it.pods.iter().filter_map(|(pod, _)| pod.pod.spec.priority).max().unwrap_or(0);
-    found.sort_by_cached_key(|it| (it.cause, std::cmp::Reverse(priority(it)), it.node));
-    found
-}
-
-/// The pods to move, with what protects them; those of policies in earnest, where there are such.
-fn movers<'a>(movers: Vec<Mover<'a>>) -> Vec<(&'a PodView, Effective<'a>)> {
-    let mut movers = movers.into_iter().map(|mover| (mover.pod, mover.policies)).collect();
-    modes::leave_the_earnest(&mut movers);
-    movers
 }
 
 /// The NodeFence of a node.

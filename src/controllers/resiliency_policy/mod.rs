@@ -3,6 +3,7 @@
 
 pub mod act;
 pub mod brakes;
+mod candidates;
 pub mod conflict;
 pub mod crash_loops;
 pub mod cron;

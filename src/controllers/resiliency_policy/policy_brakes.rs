@@ -7,7 +7,8 @@ use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint};
 use crate::api::time::Now;
 use crate::mutants::{self, Mutant};
 
-use super::decide::{Cause, Seen};
+use super::candidates::Cause;
+use super::decide::Seen;
 use super::topology::Budgets;
 use super::{brakes, pauses, status, storage};
 

@@ -1,3 +1,4 @@
+mod agent;
 mod monitor;
 mod network;
 mod peers;

@@ -6,21 +6,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-
-use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 
 use super::inventory::{Facts, Holder, Identity, Remains, Unknown};
 use super::layout::{self, Wanted};
 use super::mountinfo::{self, Device, Mount, is_within};
 use super::process;
 use super::read::is_gone;
+use super::reader::{File, Reader};
 
-/// How long one file of `/proc` may take. Some wait for a lock that a process holds which itself waits for a dead disk.
-const PATIENCE: Duration = Duration::from_millis(500);
 /// How long a process that can no longer be read is asked whether it is gone.
 const ENDING: Duration = Duration::from_millis(50);
 /// First words of a child of ours that unmounts: one that outlived its agent holds what it could not unmount.
@@ -356,80 +352,6 @@ fn block_device(facts: &Facts, identity: &Identity) -> Option<Device> {
     }
     let name = identity.root.trim_start_matches('/').replace('/', "!");
     fs::read_to_string(Path::new("/sys/class/block").join(name).join("dev")).ok()?.parse().ok()
-}
-
-/// What the kernel has in memory of a file.
-struct File {
-    mount: Option<u64>,
-    device: Device,
-    node: Option<Device>,
-}
-
-fn look(path: &str) -> io::Result<File> {
-    // Asked for nothing and told not to ask any server, a file system has nothing to wait for; device and mount (since
-    // Linux 5.8) are the kernel's own to tell.
-    let stat = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, StatxFlags::empty())?;
-    let is_node = FileType::from_raw_mode(u32::from(stat.stx_mode)) == FileType::BlockDevice;
-    Ok(File {
-        mount: (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id),
-        device: Device { major: stat.stx_dev_major, minor: stat.stx_dev_minor },
-        node: is_node.then_some(Device { major: stat.stx_rdev_major, minor: stat.stx_rdev_minor }),
-    })
-}
-
-/// Reads in a thread, and starts another when that one does not come back.
-struct Reader {
-    jobs: mpsc::Sender<Job>,
-}
-
-enum Job {
-    Text(String, mpsc::Sender<io::Result<String>>),
-    File(String, mpsc::Sender<io::Result<File>>),
-}
-
-impl Reader {
-    fn start() -> Self {
-        let (jobs, todo) = mpsc::channel::<Job>();
-        std::thread::spawn(move || {
-            for job in todo {
-                // Whoever gave up waiting does not listen any more.
-                let _ = match job {
-                    Job::Text(path, answer) => {
-                        let text = fs::read(path).map(|text| String::from_utf8_lossy(&text).into_owned());
-                        answer.send(text).is_ok()
-                    }
-                    Job::File(path, answer) => answer.send(look(&path)).is_ok(),
-                };
-            }
-        });
-        Self { jobs }
-    }
-
-    fn text(&mut self, path: String) -> io::Result<String> {
-        let (answer, answered) = mpsc::channel();
-        self.wait(Job::Text(path, answer), &answered)
-    }
-
-    /// None for a link that leads nowhere, as that of a kernel thread to its program.
-    fn file(&mut self, path: String) -> io::Result<Option<File>> {
-        let (answer, answered) = mpsc::channel();
-        match self.wait(Job::File(path, answer), &answered) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if is_gone(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn wait<T>(&mut self, job: Job, answered: &mpsc::Receiver<io::Result<T>>) -> io::Result<T> {
-        if self.jobs.send(job).is_err() {
-            *self = Self::start();
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        answered.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-            *self = Self::start();
-            Err(io::ErrorKind::TimedOut.into())
-        })
-    }
 }
 
 #[cfg(test)]

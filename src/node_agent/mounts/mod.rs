@@ -7,4 +7,5 @@ pub mod layout;
 pub mod mountinfo;
 pub mod process;
 pub mod read;
+mod reader;
 pub mod vol_data;

@@ -55,7 +55,7 @@ impl SelfFence {
             return;
         }
         self.stopped_at = Some(now);
-        let pods = decide::uids(&stopped.pods);
+        let pods = self.record.stopped_uids();
         self.cx.metrics.self_fenced_pods(pods.len());
         let all = pods.union(&stopped.gone).cloned().collect();
         let stop = Stop { kubelet_root: self.cx.settings.kubelet_root.clone(), pods: all };

@@ -48,7 +48,7 @@ impl SelfFence {
             }
         };
         self.finding = None;
-        let stopped = self.record.stopped.as_ref().map(|stopped| decide::uids(&stopped.pods)).unwrap_or_default();
+        let stopped = self.record.stopped_uids();
         let found = decide::unrecorded(&covered, &stopped);
         if found.is_empty() {
             return;
@@ -63,7 +63,7 @@ impl SelfFence {
     /// read-only from one that was so before.
     pub(super) async fn cover(&mut self, open: BTreeMap<String, Vec<String>>) {
         self.covers.left.retain(|pod, _| open.contains_key(pod));
-        let wanted = self.record.stopped.as_ref().map(|stopped| decide::uids(&stopped.pods)).unwrap_or_default();
+        let wanted = self.record.stopped_uids();
         let is_due = |pod: &String| wanted.contains(pod) && !self.is_being_covered(pod);
         let mut due: Vec<_> = open.into_iter().filter(|(pod, _)| is_due(pod)).collect();
         // Those that failed come after all others.

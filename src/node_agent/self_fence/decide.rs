@@ -152,11 +152,6 @@ pub fn unrecorded(covered: &BTreeSet<String>, stopped: &BTreeSet<String>) -> Vec
     covered.difference(stopped).map(known_by).collect()
 }
 
-/// Stopped pods, by their uids.
-pub fn uids(pods: &[Protected]) -> BTreeSet<String> {
-    pods.iter().map(|pod| pod.uid.clone()).collect()
-}
-
 #[cfg(test)]
 #[path = "decide_tests.rs"]
 mod tests;

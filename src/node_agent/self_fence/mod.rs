@@ -157,8 +157,7 @@ impl SelfFence {
         self.look_outside().await;
         // Nothing is waited for between what was heard and what follows from it.
         let alone = lock(&self.isolation).alone_for(monotonic());
-        let stopped = self.record.stopped.iter().flat_map(|stopped| &stopped.pods);
-        let stopped: Vec<_> = stopped.map(|pod| pod.uid.clone()).collect();
+        let stopped = self.record.stopped_uids();
         let due = decide::due(&self.record.protected, alone);
         let new: Vec<_> = due.into_iter().filter(|pod| !stopped.contains(&pod.uid)).collect();
         if !new.is_empty() {
@@ -176,8 +175,7 @@ impl SelfFence {
     fn has_changed(&mut self, change: &Change<Pod>) {
         self.looks.changed(monotonic());
         let is_stopped = |pod: &Pod| {
-            let mut stopped = self.record.stopped.iter().flat_map(|stopped| &stopped.pods);
-            stopped.any(|stopped| pod.metadata.uid.as_deref() == Some(stopped.uid.as_str()))
+            self.record.stopped_pods().any(|stopped| pod.metadata.uid.as_deref() == Some(stopped.uid.as_str()))
         };
         if change.old.iter().chain(&change.new).any(|pod| is_stopped(pod)) {
             self.asking.changed();

@@ -37,9 +37,19 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether pods wait to be given back.
+    /// Pods that wait to be given back.
+    pub fn stopped_pods(&self) -> impl Iterator<Item = &Protected> {
+        self.stopped.iter().flat_map(|stopped| &stopped.pods)
+    }
+
+    /// Whether there are such pods.
     pub fn has_stopped_pods(&self) -> bool {
-        self.stopped.as_ref().is_some_and(|stopped| !stopped.pods.is_empty())
+        self.stopped_pods().next().is_some()
+    }
+
+    /// Their uids.
+    pub fn stopped_uids(&self) -> BTreeSet<String> {
+        self.stopped_pods().map(|pod| pod.uid.clone()).collect()
     }
 }
 

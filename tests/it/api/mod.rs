@@ -15,6 +15,7 @@ mod samples;
 mod shared_volume_rights;
 mod shared_volume_rules;
 mod skew;
+mod volume_rights;
 mod volumes;
 pub mod world;
 
@@ -94,8 +95,8 @@ pub fn trials() -> Vec<Trial> {
         ),
         trial(&shared, "a_new_pod_of_a_tainted_volume_waits", volumes::a_new_pod_of_a_tainted_volume_waits),
         trial(&shared, "a_pod_that_may_tolerate_the_taints_passes", volumes::a_pod_that_may_tolerate_the_taints_passes),
-        trial(&shared, "only_the_controller_projects", volumes::only_the_controller_projects),
-        trial(&shared, "only_the_controller_lets_a_pod_go", volumes::only_the_controller_lets_a_pod_go),
+        trial(&shared, "only_the_controller_projects", volume_rights::only_the_controller_projects),
+        trial(&shared, "only_the_controller_lets_a_pod_go", volume_rights::only_the_controller_lets_a_pod_go),
         trial(&shared, "s3_manifests_and_samples_are_taken", s3_manifests::manifests_and_samples_are_taken),
         trial(
             &shared,

@@ -54,17 +54,12 @@ impl Played {
             let begun = known.iter().find(|row| row.name == asked.name).and_then(|row| row.started_at);
             let fenced = outcome == FenceOutcome::Fenced;
             status.volumes.push(FenceResult {
-                episode: asked.episode,
-                name: asked.name.clone(),
-                round: asked.round,
-                result: outcome,
                 proof,
                 method: fenced.then_some(FencerMethodType::External),
                 started_at: begun.or_else(|| (outcome == FenceOutcome::Started).then_some(now)),
-                published_before_at: None,
                 read_back_at: fenced.then_some(now),
                 reason: fenced.then(|| "PoweredOff".into()),
-                message: None,
+                ..FenceResult::of(asked, outcome)
             });
         }
         let name = next.metadata.name.clone().unwrap_or_default();

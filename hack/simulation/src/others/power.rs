@@ -148,7 +148,7 @@ impl World {
         let fails = chance.one_in(c, self.others.power.mood.fails);
         match job {
             Job::Begin(seen) if fails && chance.one_in(c, 2) => {
-                self.say(&seen, |asked, row| (!is_answered(asked, row)).then(|| failed(row, "BmcUnavailable")));
+                self.say(&seen, |asked, row| (!is_answered(asked, row)).then(|| failed(asked, row, "BmcUnavailable")));
                 None
             }
             Job::Begin(seen) => {
@@ -172,7 +172,8 @@ impl World {
             }
             Job::TakeBack(seen) => {
                 let is_held = |row: Option<&FenceResult>| row.is_some_and(|row| row.result == FenceOutcome::Fenced);
-                let is_written = self.say(&seen, |_, row| is_held(row).then(|| failed(row, "PowerRestored")));
+                let is_written =
+                    self.say(&seen, |asked, row| is_held(row).then(|| failed(asked, row, "PowerRestored")));
                 self.counts.power_restored += u64::from(is_written);
                 None
             }
@@ -187,7 +188,7 @@ impl World {
                     (!is_unfenced(asked, row)).then(|| row.cloned().map(given))
                 };
                 self.say(&seen, |asked, row| {
-                    open(asked, row).map(|it| it.unwrap_or_else(|| fresh(FenceOutcome::Unfenced)))
+                    open(asked, row).map(|it| it.unwrap_or_else(|| FenceResult::of(asked, FenceOutcome::Unfenced)))
                 });
                 None
             }
@@ -199,7 +200,8 @@ impl World {
         let is_written = self.say(seen, |asked, row| {
             let begun = row.filter(|row| row.result != FenceOutcome::Unfenced).and_then(|row| row.started_at);
             let started_at = begun.or(Some(at));
-            (!is_answered(asked, row)).then(|| FenceResult { started_at, ..fresh(FenceOutcome::Started) })
+            (!is_answered(asked, row))
+                .then(|| FenceResult { started_at, ..FenceResult::of(asked, FenceOutcome::Started) })
         });
         if is_written {
             self.judge_power_off(seen);
@@ -221,7 +223,7 @@ impl World {
                     reason: Some("PoweredOff".into()),
                     ..begun.clone()
                 },
-                false => failed(Some(begun), "DeadlineExceeded"),
+                false => failed(asked, Some(begun), "DeadlineExceeded"),
             })
         });
     }
@@ -290,24 +292,7 @@ fn is_unfenced(asked: &RequestedVolume, row: Option<&FenceResult>) -> bool {
     row.is_some_and(|row| row.round == asked.round && row.result == FenceOutcome::Unfenced)
 }
 
-/// A row of which nothing is known; whoever says it fills in which.
-fn fresh(result: FenceOutcome) -> FenceResult {
-    FenceResult {
-        episode: 1,
-        name: String::new(),
-        round: 1,
-        result,
-        proof: Proof::None,
-        method: None,
-        started_at: None,
-        published_before_at: None,
-        read_back_at: None,
-        reason: None,
-        message: None,
-    }
-}
-
-fn failed(row: Option<&FenceResult>, reason: &str) -> FenceResult {
-    let row = row.cloned().unwrap_or_else(|| fresh(FenceOutcome::Failed));
+fn failed(asked: &RequestedVolume, row: Option<&FenceResult>, reason: &str) -> FenceResult {
+    let row = row.cloned().unwrap_or_else(|| FenceResult::of(asked, FenceOutcome::Failed));
     FenceResult { result: FenceOutcome::Failed, proof: Proof::None, reason: Some(reason.into()), ..row }
 }

@@ -31,19 +31,7 @@ pub fn answer(
     known: Option<&FenceResult>,
     now: chrono::DateTime<chrono::Utc>,
 ) -> Option<FenceResult> {
-    let row = known.cloned().unwrap_or(FenceResult {
-        episode: asked.episode,
-        name: asked.name.clone(),
-        round: asked.round,
-        result: FenceOutcome::Unfenced,
-        proof: Proof::None,
-        method: None,
-        started_at: None,
-        published_before_at: None,
-        read_back_at: None,
-        reason: None,
-        message: None,
-    });
+    let row = known.cloned().unwrap_or_else(|| FenceResult::of(asked, FenceOutcome::Unfenced));
     let begun = known.is_some_and(|it| it.round == asked.round && it.result == FenceOutcome::Started);
     let done = known.is_some_and(|it| it.round == asked.round && it.result != FenceOutcome::Started);
     let round = asked.round;

@@ -5,3 +5,4 @@ mod failovers;
 mod names;
 mod property;
 mod world;
+mod writes;
