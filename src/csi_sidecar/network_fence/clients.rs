@@ -207,7 +207,7 @@ mod tests {
         tainted.spec.taints = serde_json::from_value(json!([{ "key": FENCED_TAINT, "effect": "NoSchedule" }])).unwrap();
         for failed in [node("n1", "u1", "Unknown"), node("n1", "u1", "False"), tainted] {
             for plugins in [vec![], vec![plugin("n1", &["192.0.2.7/32"])]] {
-                let kept = look(&record[..1], &plugins, &[failed.clone()]);
+                let kept = look(&record[..1], &plugins, std::slice::from_ref(&failed));
                 assert_eq!(rows(&kept), [("n1", "u1", vec!["192.0.2.1/32"])], "{failed:?} {plugins:?}");
             }
         }

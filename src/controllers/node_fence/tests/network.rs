@@ -155,12 +155,14 @@ fn answer(world: &World) -> (FenceOutcome, i32) {
 /// Nobody waits for a proof any more; but what ran there may run still.
 #[test]
 fn a_fence_that_somebody_lifted_is_asked_for_again_while_the_machine_may_write_on() {
-    let events: [(&str, fn(&mut World)); 2] =
-        [("back and not clean", World::node_returns), ("its Node is deleted", |world| world.seen.node = None)];
-    for (name, happens) in events {
+    for name in ["back and not clean", "its Node is deleted"] {
         let mut world = shut_out_by_network(&[("pg", "v1")]);
         world.run();
-        happens(&mut world);
+        if name == "its Node is deleted" {
+            world.seen.node = None;
+        } else {
+            world.node_returns();
+        }
         world.run();
         assert_eq!(answer(&world), (FenceOutcome::Fenced, 1), "{name}: {:#?}", world.log);
         somebody_lifts(&mut world);
