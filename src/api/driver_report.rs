@@ -1,4 +1,5 @@
-//! `DriverReport`: what one CSI driver can answer, told by its sidecar.
+//! `DriverReport`: what one CSI driver can answer, told by its sidecar; and which nodes have no power, told by an external
+//! fencer under its own name.
 
 use chrono::{DateTime, Utc};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -21,7 +22,7 @@ use super::volume::VolumeState;
     shortname = "dr",
     category = "bulkhead",
     status = "DriverReportStatus",
-    doc = "DriverReport is what one CSI driver says about itself through its sidecar. Named after the driver; it has no spec.",
+    doc = "DriverReport is what one CSI driver says about itself through its sidecar, or what an external fencer sees of nodes. Named after the driver or the fencer; it has no spec.",
     derive = "PartialEq",
     no_spec,
     printcolumn(name = "READY", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
@@ -36,7 +37,7 @@ use super::volume::VolumeState;
 )]
 pub struct DriverReportSpec {}
 
-/// What the driver says through its sidecar. Written on change only.
+/// What the driver says through its sidecar, or an external fencer. Written on change only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.abnormal) || self.abnormal.map(g, size(g.volumeHandles)).sum() <= 5000").message("at most 5000 abnormal volumes may be listed").field_path(".abnormal"))]
@@ -59,6 +60,12 @@ pub struct DriverReportStatus {
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub network_fence_classes: Vec<String>,
+    /// By what the storage behind a class knows its nodes, as the driver told csi-addons while they were well. Method NetworkFence
+    /// goes by it, and fails for a node of which it was told and is not here. Of a node that fails the row stays as it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2048))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub network_fence_clients: Vec<NetworkFenceClients>,
     /// Storage backends behind the driver: one, of the driver's name. Absent while nobody is asked about.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -70,6 +77,12 @@ pub struct DriverReportStatus {
     #[schemars(length(max = 1024))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub unreachable: Vec<UnreachablePair>,
+    /// Nodes without power, as an external fencer sees them. An absent node is not known to be off. Counts for pods whose
+    /// policies name that fencer as a method, and only while the node itself is silent too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub powered_off: Vec<PoweredOffNode>,
     /// Volumes that are not Healthy, grouped by what is wrong with them. A selected volume that is checked and not here
     /// is Healthy for the driver, if coverage is Complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -91,6 +104,28 @@ pub struct DriverReportStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub unreachable_pairs: Option<u32>,
+}
+
+/// By what the storage behind a class knows a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkFenceClients {
+    /// NetworkFenceClass.
+    #[schemars(length(min = 1, max = 253))]
+    pub class_name: String,
+    /// Node.
+    #[schemars(length(min = 1, max = 253))]
+    pub node: String,
+    /// Its uid; of another Node of that name this says nothing.
+    #[serde(rename = "nodeUID")]
+    #[schemars(length(min = 1, max = 36))]
+    pub node_uid: String,
+    /// Its addresses, as the storage sees them. Absent: the driver does not tell them any more, or not in a way that can be used;
+    /// nobody is shut out then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 2, max = 64)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub addresses: Vec<String>,
 }
 
 /// One backend.
@@ -146,6 +181,29 @@ pub enum PathState {
     Disconnected,
     /// Nobody can tell, or it is not proved yet that the path is back.
     Unknown,
+}
+
+/// A node without power. It says so of one boot: the row says nothing of a node that has booted since.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PoweredOffNode {
+    /// Node.
+    #[schemars(length(min = 1, max = 253))]
+    pub node: String,
+    /// Uid of the Node, read before its power was looked at.
+    #[schemars(length(min = 1, max = 36))]
+    #[serde(rename = "nodeUID")]
+    pub node_uid: String,
+    /// Boot id of that Node (status.nodeInfo.bootID), read before its power was looked at.
+    #[schemars(length(min = 1, max = 64))]
+    #[serde(rename = "bootID")]
+    pub boot_id: String,
+    /// When it was first seen to be off.
+    pub since: DateTime<Utc>,
+    /// CamelCase cause, or how it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
+    pub reason: Option<String>,
 }
 
 /// Volumes with which the same thing is wrong.
@@ -224,6 +282,11 @@ impl DriverReport {
     pub fn tells_io(&self) -> bool {
         let capabilities = self.status.as_ref().map(|status| status.capabilities.as_slice()).unwrap_or_default();
         self.is_ready() && capabilities.contains(&Capability::IoInProgress)
+    }
+
+    /// The nodes that are told to have no power. Of a report that is not Ready nothing is believed.
+    pub fn powered_off(&self) -> impl Iterator<Item = &PoweredOffNode> {
+        self.status.iter().filter(|_| self.is_ready()).flat_map(|status| &status.powered_off)
     }
 
     /// The pairs of a node.

@@ -45,6 +45,8 @@ pub const FAILURES_ANNOTATION: &str = "bulkhead.dev/s3-failures";
 pub const MOUNTPOINT_POD_LABEL: &str = "bulkhead.dev/mountpoint-pod";
 /// Finalizer of an s3pa: no Mountpoint Pod is left behind.
 pub const FINALIZER: &str = "bulkhead.dev/mountpoint-pods";
+/// Action of the Events that tell what the sweep of attachments and Mountpoint Pods did.
+pub const SWEEP_ACTION: &str = "Sweep";
 /// Taint of a node on which the driver does not run yet; the node service removes it.
 pub const AGENT_NOT_READY_TAINT: &str = "s3.csi.scality.com/agent-not-ready";
 

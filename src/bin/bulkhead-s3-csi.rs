@@ -100,6 +100,10 @@ async fn controller(cli: Cli) -> Result<ExitCode> {
     let settings = cli.controller.clone().settings(socket(&cli)?)?;
     let program = cli.common.serve("bulkhead-s3-csi").await?.without_lease();
     let cancel = program.cancel.clone();
+    if cli.controller.log_cleanup {
+        let (watches, telemetry, cancel) = (program.clients.watches.clone(), program.telemetry.clone(), cancel.clone());
+        tokio::spawn(async move { controller_service::cleanup::log(&watches, &telemetry, cancel).await });
+    }
     let mut failure = None;
     let ended = program.run(async { failure = controller_service::serve(settings, cancel).await.err() }).await;
     failure.map_or(Ok(ended), Err)

@@ -164,8 +164,8 @@ fn declared(facts: &Facts, now: Now) -> Vec<Evidence> {
     let paths = Paths::unrestrained(seen);
     let declares = |pod| {
         let policies = effective(seen, pod)?;
-        let storage = paths.evidence(&live.node, &live.reports, pod, &policies);
-        evidence::declares(&live.node, live.silence, &pod.pod, &policies, storage, now)
+        let outside = paths.outside(&live.node, live.silence, &live.reports, pod, &policies);
+        evidence::declares(&live.node, live.silence, &pod.pod, &policies, outside, now)
     };
     live.pods.iter().find_map(declares).unwrap_or_default()
 }
@@ -220,6 +220,14 @@ fn why(facts: &Facts, evidence: &[Evidence], now: Now) -> Vec<String> {
         why.push(format!(
             "its Lease was renewed {} ago, by the kubelet's clock; the controller watches it by its own",
             span(age)
+        ));
+    }
+    for told in facts.present.seen.off.get(facts.name).into_iter().flatten() {
+        why.push(format!(
+            "channel Power: fencer {} says that it has had no power for {}; that counts while the node itself is silent too, for \
+             pods whose policies name that fencer",
+            told.fencer,
+            ago(told.row.since, now.wall)
         ));
     }
     let is_protected = |pod| effective(&facts.present.seen, pod).is_some_and(|it| it.releases_on_node_failure());

@@ -55,7 +55,7 @@ pub(super) const ROLES: &[Role] = &[
         holder: PROVISIONER,
         switch: Switch::S3,
         about: "What the external-provisioner beside the controller service needs. The controller service itself asks S3 \
-                and nobody else.",
+                and nobody else, but for the Events of the sweep, if it is to log them.",
         file: PROVISIONER_FILE,
         rules: &[
             Rule::new(

@@ -54,22 +54,31 @@ impl Bed {
             Ok(cluster.judge()?)
         })
     }
+
+    /// Runs a test that has a cluster of its own.
+    pub fn alone(&self, test: impl Future<Output = Outcome>) -> Outcome {
+        self.runtime.as_ref().map_err(|error| error.to_string())?.block_on(test)
+    }
 }
 
-async fn start() -> Result<RealCluster, Failed> {
+/// How the clusters of these tests are set up.
+pub fn options() -> Result<RealClusterOptions, Failed> {
     let mut testbed = TestbedOptions::fast_nodes();
     // Attach/detach learns of an attachment that somebody else removed at its next sync only, each minute by default.
     testbed.extra_args.insert(Component::ControllerManager, vec!["--attach-detach-reconcile-sync-period=2s".into()]);
     let programs =
         Path::new(env!("CARGO_BIN_EXE_bulkhead-controller")).parent().ok_or("the programs are in no folder")?;
-    let cluster = RealCluster::start(RealClusterOptions {
+    Ok(RealClusterOptions {
         testbed,
         s3: true,
         nfs: true,
         controller_args: vec!["--attacher-resync-period=1s".into()],
         ..RealClusterOptions::new(programs)
     })
-    .await?;
+}
+
+async fn start() -> Result<RealCluster, Failed> {
+    let cluster = RealCluster::start(options()?).await?;
     let limits: Value = serde_json::from_str(WITHOUT_BRAKES)?;
     let policy: ResiliencyPolicy = serde_json::from_value(json!({
         "apiVersion": "bulkhead.dev/v1alpha1",

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use bulkhead::api::node_fence::NodeFence;
 use bulkhead::api::node_volume_report::{Cleanup, CleanupState, NodeVolumeReport};
 use bulkhead_testbed::cluster::real::{RealCluster, RealWorkload};
+use bulkhead_testbed::process::Signal;
 use bulkhead_testbed::real_nodes::{Fault, NodeProgram, RealNode};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -15,15 +16,14 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 use super::bed::SOON;
-use super::scenes::{is_fenced, leader};
+use super::scenes::is_fenced;
 use super::story::{Story, condition};
 use super::table::{BY_AGENT, BY_REBOOT};
 
-/// The DaemonSet and the namespace of the agent.
+/// The program of the agent, its DaemonSet and their namespace.
 const AGENT: &str = "bulkhead-node-agent";
-/// Names of processes, as the kernel cuts them.
-const AGENT_PROCESS: &str = "bulkhead-node-a";
-pub const CONTROLLER_PROCESS: &str = "bulkhead-contro";
+/// The program of the controller.
+pub const CONTROLLER: &str = "bulkhead-controller";
 
 /// What happens while the node is cleaned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,15 +70,15 @@ pub async fn struck(cluster: &RealCluster, at: At, strike: Strike) -> Outcome {
     cleanup(&story, &format!("{at:?}"), |cleanup| at.is_now(cleanup)).await?;
     match strike {
         Strike::Reboot => story.node.reboot().await?,
-        Strike::KillAgent => kill(&story.node, AGENT_PROCESS).await?,
+        Strike::KillAgent => story.node.signal(AGENT, Signal::Kill).await?,
         Strike::DeleteAgentPod => {
             let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), AGENT);
             let here = ListParams::default().fields(&format!("spec.nodeName={}", story.old.node));
             pods.delete_collection(&DeleteParams::default(), &here).await?;
         }
         Strike::KillLeader => {
-            let leader = leader(cluster).await?.spec.and_then(|spec| spec.node_name).ok_or("it is on no node")?;
-            kill(&cluster.node(&leader)?, CONTROLLER_PROCESS).await?;
+            let leader = cluster.leader().await?.and_then(|pod| pod.spec?.node_name).ok_or("nobody leads")?;
+            cluster.node(&leader)?.signal(CONTROLLER, Signal::Kill).await?;
         }
     }
     let node = story.node.clone();
@@ -87,15 +87,6 @@ pub async fn struck(cluster: &RealCluster, at: At, strike: Strike) -> Outcome {
     let mounts = String::from_utf8_lossy(&mounts.stdout).into_owned();
     assert!(!mounts.contains(&format!("/mnt/{name}")), "{mounts}");
     Ok(())
-}
-
-/// Kills the processes of this name on a node.
-pub async fn kill(node: &RealNode, name: &str) -> Outcome {
-    let kill = format!(
-        "found=1; for p in /proc/[0-9]*; do if [ \"$(cat $p/comm 2>/dev/null)\" = {name} ]; then \
-         kill -9 ${{p#/proc/}} && found=0; fi; done; exit $found"
-    );
-    shell(node, &kill).await
 }
 
 async fn shell(node: &RealNode, script: &str) -> Outcome {

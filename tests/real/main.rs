@@ -1,12 +1,14 @@
 //! The product as it is shipped on real nodes: kubelets, containers, mounts, and a zombie that really writes. One cluster for
-//! all tests, one test after the other. Needs Linux and root. A few run always, all with `BULKHEAD_WIDE=1`.
+//! all tests but one, one test after the other. Needs Linux and root. A few run always, all with `BULKHEAD_WIDE=1`.
 
 mod bed;
 mod certify;
 mod cleaning;
 mod failures;
 mod health;
+mod helm;
 mod metrics;
+mod remains;
 mod s3;
 mod s3_faults;
 mod scenes;
@@ -39,7 +41,12 @@ fn main() {
     let cells = cells.map(|cell| trial(&bed, &cell.name(), async move |cluster| failures::play(cluster, cell).await));
     let scenes = table::SCENES.iter().filter(|row| wide || row.ordinary);
     let scenes = scenes.map(|row| trial(&bed, row.name, async |cluster| play(cluster, row.scene).await));
-    let mut trials: Vec<_> = cells.chain(scenes).collect();
+    // Before the others have a cluster, which would slow it down.
+    let alone = wide.then(|| {
+        let bed = bed.clone();
+        Trial::test(table::ALONE.0, move || bed.alone(helm::upgraded_in_the_middle()))
+    });
+    let mut trials: Vec<_> = alone.into_iter().chain(cells).chain(scenes).collect();
     trials.push(trial(&bed, "metrics_are_named_well", async |cluster| metrics::are_named_well(cluster).await));
     if let Some(lacking) = here::lacking(arguments.list, || match real_nodes::check() {
         Ok(()) => Ganesha::find().map(drop).map_err(|error| error.to_string()),

@@ -71,18 +71,9 @@ fn ports(pod: &Pod) -> impl Iterator<Item = (&str, &str, i32)> {
     })
 }
 
-/// From the pod's own node, which reaches every pod of its own.
 async fn scrape(cluster: &RealCluster, pod: &Pod, port: i32) -> Result<String, libtest_mimic::Failed> {
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).ok_or("the pod is on no node")?;
-    let address = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref()).ok_or("the pod has no address")?;
-    let url = format!("http://{address}:{port}/metrics");
-    let output = cluster.node(node)?.exec(&["curl", "--silent", "--show-error", "--max-time", "10", &url]).await?;
-    let text = String::from_utf8(output.stdout)?;
-    if text.contains(OURS) {
-        return Ok(text);
-    }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{url} of {}: {}: {text}{stderr}", pod.name_any(), output.status).into())
+    let text = cluster.scrape(pod, port).await?;
+    if text.contains(OURS) { Ok(text) } else { Err(format!("port {port} of {}: {text}", pod.name_any()).into()) }
 }
 
 /// What is wrong with the names in a scrape.

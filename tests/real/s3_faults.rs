@@ -4,6 +4,7 @@ use std::path::Path;
 
 use bulkhead::api::s3::{CREDENTIALS_FOLDER, MOUNTPOINT_NAMESPACE, communication_folder};
 use bulkhead_testbed::cluster::real::{PodPlace, RealCluster, S3Volume, Shell};
+use bulkhead_testbed::process::Signal;
 use bulkhead_testbed::real_nodes::{Fault, NodeProgram};
 use bulkhead_testbed::s3_server::{KeyPair, Usable};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -15,9 +16,8 @@ use serde_json::json;
 
 use super::Outcome;
 use super::bed::SOON;
-use super::cleaning::{CONTROLLER_PROCESS, kill};
+use super::cleaning::CONTROLLER;
 use super::s3::{NODE, add, is_clean, mountpoint_pod, reads_again, run, told};
-use super::scenes::leader;
 
 /// The namespace and the label of the driver's node pods.
 const DRIVER_NAMESPACE: &str = "kube-system";
@@ -265,6 +265,6 @@ fn mountpoint_pods(cluster: &RealCluster) -> Api<Pod> {
 
 /// Kills the process that leads the operator; its container is started again.
 async fn kill_leader(cluster: &RealCluster) -> Outcome {
-    let node = leader(cluster).await?.spec.and_then(|spec| spec.node_name).ok_or("it is on no node")?;
-    kill(&cluster.node(&node)?, CONTROLLER_PROCESS).await
+    let node = cluster.leader().await?.and_then(|pod| pod.spec?.node_name).ok_or("nobody leads")?;
+    Ok(cluster.node(&node)?.signal(CONTROLLER, Signal::Kill).await?)
 }

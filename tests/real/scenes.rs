@@ -7,10 +7,9 @@ use bulkhead::api::node_fence::NodeFence;
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead_testbed::cluster::real::{RealCluster, RealWorkload};
 use bulkhead_testbed::real_nodes::{Fault, NodeProgram, RealNode};
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
@@ -21,7 +20,7 @@ use super::table::BY_AGENT;
 
 /// Who must act dies with the node that it must act on.
 pub async fn leader_on_the_failing_node(cluster: &RealCluster) -> Outcome {
-    let leader = leader(cluster).await?;
+    let leader = cluster.leader().await?.ok_or("nobody leads")?;
     let node = leader.spec.and_then(|spec| spec.node_name).ok_or("the holder is on no node")?;
     let workload = RealWorkload { node: Some(node.clone()), ..RealWorkload::new("leader") };
     let story = Story::begin(cluster, workload, &[Fault::CutControl]).await?;
@@ -182,8 +181,8 @@ async fn limit(cluster: &RealCluster, limits: Value, detection: Value) -> Outcom
 
 /// A database on each of two nodes; who must act has a replica on the third.
 async fn two<'a>(cluster: &'a RealCluster, name: &str) -> Result<[Story<'a>; 2], Failed> {
-    let operator = nodes_of(cluster, "app.kubernetes.io/name=bulkhead,app.kubernetes.io/component=controller").await?;
-    let driver = nodes_of(cluster, "app.kubernetes.io/name=csi-array,app.kubernetes.io/component=controller").await?;
+    let operator = cluster.nodes_of("app.kubernetes.io/name=bulkhead,app.kubernetes.io/component=controller").await?;
+    let driver = cluster.nodes_of("app.kubernetes.io/name=csi-array,app.kubernetes.io/component=controller").await?;
     let third = operator.intersection(&driver).next().ok_or("no node has a replica of both")?;
     let all = (1..=3).map(|number| format!("node-{number}"));
     let mut stories = Vec::new();
@@ -194,18 +193,4 @@ async fn two<'a>(cluster: &'a RealCluster, name: &str) -> Result<[Story<'a>; 2],
         stories.push(story);
     }
     Ok(<[Story<'_>; 2]>::try_from(stories).map_err(|_| "there are not three nodes")?)
-}
-
-async fn nodes_of(cluster: &RealCluster, labels: &str) -> Result<BTreeSet<String>, Failed> {
-    let pods = Api::<Pod>::all(cluster.client.clone()).list(&ListParams::default().labels(labels)).await?;
-    Ok(pods.items.into_iter().filter_map(|pod| pod.spec?.node_name).collect())
-}
-
-/// The pod that leads the operator: the holder of a Lease is named after its pod.
-pub async fn leader(cluster: &RealCluster) -> Result<Pod, Failed> {
-    let namespace = names::OPERATOR_NAMESPACE;
-    let lease = Api::<Lease>::namespaced(cluster.client.clone(), namespace).get("bulkhead-controller").await?;
-    let holder = lease.spec.and_then(|spec| spec.holder_identity).ok_or("the Lease has no holder")?;
-    let (pod, _) = holder.rsplit_once('_').ok_or("a holder is POD_SUFFIX")?;
-    Ok(Api::<Pod>::namespaced(cluster.client.clone(), namespace).get(pod).await?)
 }

@@ -12,7 +12,6 @@ use serde_json::json;
 
 use super::Outcome;
 use super::bed::SOON;
-use super::scenes::leader;
 
 /// The claim, and with it the server, the SharedVolume, the Service.
 const NAME: &str = "builds";
@@ -23,7 +22,7 @@ const WRONG: [&str; 3] = ["stale", "lost", "broken"];
 
 /// The server moves with its volume, and a client that has a file open notices nothing but the pause.
 pub async fn nfs_server_moves(cluster: &RealCluster) -> Outcome {
-    let leader = leader(cluster).await?.spec.and_then(|spec| spec.node_name).ok_or("the leader is on no node")?;
+    let leader = cluster.leader().await?.and_then(|pod| pod.spec?.node_name).ok_or("nobody leads")?;
     let others: Vec<_> = (1..=3).map(|number| format!("node-{number}")).filter(|name| *name != leader).collect();
     let [first, client] = <[String; 2]>::try_from(others).map_err(|_| "there are not three nodes")?;
     let export = NfsExport { name: NAME.to_owned(), nodes: vec![first, leader] };

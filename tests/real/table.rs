@@ -353,6 +353,14 @@ pub const SCENES: [Row; 39] = [
     ),
 ];
 
+/// What is played on a cluster of its own, with `BULKHEAD_WIDE=1` only: its name, and what is expected.
+pub const ALONE: (&str, &str) = (
+    "upgraded_in_the_middle",
+    "on a cluster of its own, by helm: installed beside a driver that runs; the fence hangs while controllers, agents, sidecars and \
+     the S3 driver are replaced; then moved, refused, cleaned by the agent, the bucket mounted throughout; uninstalled as the page \
+     says: no object of any kind names us, the same pod writes on",
+);
+
 /// Both tables as in `docs/testbed.md`.
 pub fn markdown() -> String {
     let mut text = "| failure | as long as it lasts | healed after the release |\n|---|---|---|\n".to_owned();
@@ -368,5 +376,7 @@ pub fn markdown() -> String {
     for Row { name, expected, ordinary, .. } in SCENES {
         let _ = writeln!(text, "| `{name}` | {expected} | {} |", if ordinary { "always" } else { "wide" });
     }
+    let (name, expected) = ALONE;
+    let _ = writeln!(text, "| `{name}` | {expected} | wide |");
     text
 }

@@ -141,12 +141,9 @@ impl Bed {
         let mut running = self.provisioner.lock().unwrap();
         drop(running.take());
         let programs = Binaries::ensure_all(None, &PROGRAMS).unwrap();
-        let name = "system:serviceaccount:kube-system:s3-csi-driver-controller-sa".to_owned();
-        let account = Identity::User { name, groups: vec!["system:serviceaccounts".to_owned()] };
-        let kubeconfig = self.testbed.kubeconfig(&account).unwrap();
         let args = [
             format!("--csi-address={}", self.socket().display()),
-            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--kubeconfig={}", self.kubeconfig().display()),
             "--retry-interval-start=200ms".to_owned(),
             "--retry-interval-max=1s".to_owned(),
             "--v=5".to_owned(),
@@ -159,6 +156,13 @@ impl Bed {
             log: self.provisioner_log(),
         };
         *running = Some(Process::spawn(launch).unwrap());
+    }
+
+    /// Of the ServiceAccount of the Deployment.
+    pub fn kubeconfig(&self) -> PathBuf {
+        let name = "system:serviceaccount:kube-system:s3-csi-driver-controller-sa".to_owned();
+        let account = Identity::User { name, groups: vec!["system:serviceaccounts".to_owned()] };
+        self.testbed.kubeconfig(&account).unwrap()
     }
 
     pub fn provisioner_log(&self) -> PathBuf {
@@ -188,7 +192,7 @@ impl Bed {
         self.create(&self.claims(), json!({ "metadata": { "name": name }, "spec": spec }))
     }
 
-    fn create<K>(&self, api: &Api<K>, object: Value) -> K
+    pub fn create<K>(&self, api: &Api<K>, object: Value) -> K
     where
         K: kube::Resource + Clone + Debug + DeserializeOwned + serde::Serialize,
     {

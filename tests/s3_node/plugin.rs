@@ -11,6 +11,7 @@ use bulkhead::csi::v1::node_client::NodeClient;
 use bulkhead::csi::v1::volume_capability::access_mode::Mode;
 use bulkhead::csi::v1::volume_capability::{AccessMode, AccessType, MountVolume};
 use bulkhead::csi::v1::*;
+use rustix::process::{Pid, Signal, kill_process};
 use tonic::Status;
 use tonic::transport::Channel;
 
@@ -84,6 +85,13 @@ impl Plugin {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
         plugin
+    }
+
+    /// Ends it as the kubelet does.
+    pub fn stop(&mut self) {
+        let id = Pid::from_raw(i32::try_from(self.process.id()).unwrap()).unwrap();
+        kill_process(id, Signal::TERM).unwrap();
+        assert!(self.process.wait().unwrap().success(), "the plugin did not end in order");
     }
 
     pub fn log(&self) -> String {

@@ -292,7 +292,7 @@ async fn what_the_plugin_can_do(world: World) {
     use bulkhead::csi::plugin_registration::registration_client::RegistrationClient;
     use std::os::unix::fs::PermissionsExt as _;
 
-    let plugin = Plugin::start(&world, &[("BULKHEAD_S3_MAX_VOLUMES_PER_NODE", "40")]).await;
+    let mut plugin = Plugin::start(&world, &[("BULKHEAD_S3_MAX_VOLUMES_PER_NODE", "40")]).await;
     let info = plugin.calls.clone().node_get_info(NodeGetInfoRequest {}).await.unwrap().into_inner();
     assert_eq!((info.node_id, info.max_volumes_per_node), (world.node.clone(), 40));
     let answer = plugin.calls.clone().node_get_capabilities(NodeGetCapabilitiesRequest {}).await.unwrap().into_inner();
@@ -308,6 +308,9 @@ async fn what_the_plugin_can_do(world: World) {
     let channel = bulkhead::csi::client::connect(registry.to_str().unwrap()).unwrap();
     let told = RegistrationClient::new(channel).get_info(InfoRequest {}).await.unwrap().into_inner();
     assert_eq!((told.name.as_str(), told.endpoint.as_str()), ("s3.csi.scality.com", plugin.socket.to_str().unwrap()));
+    // With it the kubelet forgets the driver.
+    plugin.stop();
+    assert!(!registry.exists());
 }
 
 async fn the_taint_goes(world: World) {

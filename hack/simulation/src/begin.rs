@@ -19,7 +19,9 @@ const REPLICAS: usize = 2;
 pub(crate) fn begin(world: &mut World) {
     let shape = world.shape.clone();
     for driver in &shape.drivers {
-        world.arrays.insert(driver.name.clone(), Array::new(driver.latency));
+        let mut array = Array::new(driver.latency);
+        array.is_by_network = shape.network.is_some();
+        world.arrays.insert(driver.name.clone(), array);
         world.others.attachers.insert(driver.name.clone(), Attacher::default());
     }
     for name in &shape.nodes {

@@ -90,6 +90,10 @@ pub enum Fault {
     MendProgram(String),
     /// What waits for a volume on a node does not end any more.
     HangVolume(String, String),
+    /// Somebody lets a node in that csi-addons shuts out, by an object of their own.
+    LiftNetwork(String),
+    /// And takes such objects away.
+    ForgetLifts,
     /// A person writes.
     Person(Person),
 }
@@ -199,6 +203,8 @@ impl World {
                 self.machines.values_mut().for_each(|machine| machine.hangs.retain(|it| it != volume));
                 self.taint_volume(volume, None);
             }
+            Fault::LiftNetwork(node) => self.lift_network(node, chance),
+            Fault::ForgetLifts => self.forget_lifts(),
             Fault::Person(person) => self.person(person),
             Fault::TellPaths(driver, nodes, state) => self.tell_paths(driver, nodes, *state),
             Fault::HangVolume(volume, node) => {

@@ -58,6 +58,14 @@ pub enum TestbedError {
         /// What it printed.
         message: String,
     },
+    /// helm failed.
+    #[error("helm {arguments} failed: {message}")]
+    Helm {
+        /// Its arguments.
+        arguments: String,
+        /// What it printed.
+        message: String,
+    },
     /// The request needs a component that does not run.
     #[error("{0} does not run in this testbed")]
     NotRunning(&'static str),

@@ -6,6 +6,7 @@
 mod components;
 mod error;
 mod folder;
+mod helm;
 mod lock;
 mod pod_watch;
 mod ports;

@@ -51,8 +51,8 @@ enum Action {
         of: Of,
         /// The node's name
         node: String,
-        /// cut-control, cut-storage, freeze PROGRAM, kill PROGRAM, reboot, heal FAULT, or heal for all; PROGRAM is kubelet,
-        /// containerd, kube-proxy or everything
+        /// cut-control, cut-storage, lossy-control, lossy-storage, freeze PROGRAM, kill PROGRAM, reboot, heal FAULT, or heal
+        /// for all; PROGRAM is kubelet, containerd, kube-proxy or everything
         #[arg(required = true)]
         action: Vec<String>,
     },

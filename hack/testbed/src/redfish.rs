@@ -35,6 +35,8 @@ pub struct Faults {
     pub refuse: usize,
     /// Resets are taken and not carried out.
     pub deaf: bool,
+    /// It says that the machine is off, whatever is true.
+    pub calls_off: bool,
     /// How long a machine takes to lose its power.
     pub delay: Duration,
 }
@@ -105,6 +107,17 @@ impl Redfish {
         }
     }
 
+    /// A machine loses its power without anybody's call: it is off when this returns, and its BMC says so.
+    pub async fn lose_power(&self, machine: &str) {
+        let node = lock(&self.shared.machines).get(machine).map(|machine| machine.node.clone());
+        if let Some(node) = node {
+            node.power_off().await;
+        }
+        if let Some(machine) = lock(&self.shared.machines).get_mut(machine) {
+            machine.power = "Off";
+        }
+    }
+
     /// What a machine was asked, in order.
     pub fn asked(&self, machine: &str) -> Vec<Asked> {
         lock(&self.shared.asked).iter().filter(|asked| asked.machine == machine).cloned().collect()
@@ -163,7 +176,7 @@ async fn system(State(shared): State<Shared>, Path(name): Path<String>) -> Respo
         Some(machine) => respond(&json!({
             "@odata.id": "/redfish/v1/Systems/1",
             "UUID": machine.uuid,
-            "PowerState": machine.power,
+            "PowerState": if machine.faults.calls_off { "Off" } else { machine.power },
             "Actions": { "#ComputerSystem.Reset": {
                 "target": "/redfish/v1/Systems/1/Actions/ComputerSystem.Reset",
                 "ResetType@Redfish.AllowableValues": ["On", "ForceOff"],

@@ -1,6 +1,7 @@
 //! `xtask bench`: measurements. Each prints a table and, with `--json`, writes a list of `{name, params, value, unit, n,
 //! target, ok}`. A missed target is no failure; a broken promise or an unfinished run is.
 
+mod calm;
 mod cleanup;
 mod detect;
 mod exhaustive;
@@ -8,6 +9,7 @@ mod failover;
 mod health;
 mod measured;
 mod objects;
+mod on_real_nodes;
 mod repeated;
 mod report;
 mod s3;
@@ -54,6 +56,8 @@ pub enum Benchmark {
     Scale(scale::Options),
     /// Real nodes fail one after the other: how soon heartbeats and peers tell, and how soon the pod is released
     Detect(detect::Options),
+    /// Real nodes are disturbed by what is no failure: nothing may be declared, nobody deleted
+    Calm(calm::Options),
     /// A node with what an incident left on it: how long its agent takes to clean it
     Cleanup(cleanup::Options),
     /// Many schedules of the simulated cluster, each with its faults; every invariant is judged
@@ -115,6 +119,7 @@ pub async fn run(root: &Path, benchmark: &Benchmark) -> Result<()> {
         Benchmark::SharedVolume(options) => shared_volume::run(root, options).await,
         Benchmark::Scale(options) => scale::run(root, options).await,
         Benchmark::Detect(options) => detect::run(root, options).await,
+        Benchmark::Calm(options) => calm::run(root, options).await,
         Benchmark::Cleanup(options) => {
             let (root, options) = (root.to_owned(), options.clone());
             tokio::task::spawn_blocking(move || cleanup::run(&root, &options).map_err(|error| error.to_string()))
@@ -157,8 +162,7 @@ async fn fail_over(root: &Path, options: &Options) -> Result<()> {
     let measures = measures(&runs, size);
     report::print(&measures, options.runs, profile, "clocks start at the taint unreachable:NoSchedule");
     if let Some(file) = &options.json {
-        let text = serde_json::to_string_pretty(&report::json(&measures, options.runs, &params(options, profile)))?;
-        std::fs::write(file, text + "\n").map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        report::write(file, &measures, options.runs, &params(options, profile))?;
     }
     Ok(())
 }

@@ -53,8 +53,9 @@ pub const LEASE_NOT_RENEWED: &str = "LeaseNotRenewed";
 impl Plan {
     /// Whether it was decided on before Kubernetes gave the node up: then a Node that is Ready is none that is back.
     pub fn is_ahead_of_kubernetes(&self) -> bool {
-        let says = |channel: Channel| self.evidence.iter().filter(move |it| it.channel == channel);
-        says(Channel::Agent).count() > 0 && says(Channel::Kubelet).all(|it| it.reason == LEASE_NOT_RENEWED)
+        let is_sooner = self.evidence.iter().any(|it| matches!(it.channel, Channel::Agent | Channel::Power));
+        let mut kubelet = self.evidence.iter().filter(|it| it.channel == Channel::Kubelet);
+        is_sooner && kubelet.all(|it| it.reason == LEASE_NOT_RENEWED)
     }
 
     /// Whether it moves pods for the sake of their volumes, off a node that is well. A plan that has grown by the pods of
@@ -125,6 +126,8 @@ pub enum Channel {
     Storage,
     /// Heartbeats of the node's agent, confirmed by its peers.
     Agent,
+    /// What an external fencer sees of the node's power. Evidence only, never a proof.
+    Power,
     /// VolumeHealth taints. They move pods off a node that is well, and declare no node failed.
     Volume,
 }

@@ -15,8 +15,8 @@ use super::StorageDetection;
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.decisiveChannels) || !has(self.taints) || 'Kubelet' in self.decisiveChannels || ('Taint' in self.decisiveChannels ? size(self.taints) > 0 : self.taints.exists(t, !(t.key in ['node.kubernetes.io/unreachable', 'node.kubernetes.io/not-ready'])))").message("no node could ever be declared failed: add Kubelet to decisiveChannels, or list a taint that somebody other than the node lifecycle controller sets").field_path(".decisiveChannels"))]
 pub struct Detection {
-    /// Independent evidence channels that must agree before a node is declared failed; there are four: Kubelet, Taint, Storage
-    /// and Agent.
+    /// Independent evidence channels that must agree before a node is declared failed; there are five: Kubelet, Taint, Storage,
+    /// Agent and Power (an external fencer that fencing.methods names reports the node off).
     #[serde(default = "Detection::default_required_channels")]
     #[schemars(range(min = 2, max = 3))]
     pub required_channels: i32,
@@ -40,7 +40,8 @@ pub struct Detection {
     #[schemars(transform = empty_default)]
     pub storage: StorageDetection,
     /// Channel Agent: heartbeats of the node agent over the host network, confirmed by its peers. It counts only beside the
-    /// taint unreachable or two missed renewals of the Lease, and never alone. Where agents send no heartbeats it is unknown.
+    /// taint unreachable, a lost storage path, a node without power or two missed renewals of the Lease, and never alone.
+    /// Where agents send no heartbeats it is unknown.
     #[serde(default)]
     #[schemars(transform = empty_default)]
     pub agent: AgentDetection,

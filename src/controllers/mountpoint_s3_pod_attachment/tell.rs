@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::api::mountpoint_pod::MountpointPod;
 use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
+use crate::api::s3::SWEEP_ACTION;
 use crate::api::slim::Pod;
 use crate::controllers::{BY_MOUNTPOINT_POD, BY_UID, Context, S3Stores, reference};
 use crate::error::Error;
@@ -48,7 +49,7 @@ pub fn unscheduled(cx: &Context, s3: &S3Stores, pod: &MountpointPod) {
 /// What was done.
 pub fn done(cx: &Context, seen: &Seen, effect: &Effect, decision: &Decision) {
     if let Effect::Replace { before, .. } | Effect::Remove(before) = effect {
-        cleaned(seen, before, decision);
+        cleaned(cx, seen, before, decision);
     }
     match effect {
         Effect::CreatePod { pod, workloads } => {
@@ -71,9 +72,12 @@ pub fn done(cx: &Context, seen: &Seen, effect: &Effect, decision: &Decision) {
 }
 
 /// Whoever looks for what the sweep does looks for the word `cleanup`, as in the log of upstream's controller.
-fn cleaned(seen: &Seen, before: &MountpointS3PodAttachment, decision: &Decision) {
+fn cleaned(cx: &Context, seen: &Seen, before: &MountpointS3PodAttachment, decision: &Decision) {
     if !decision.stale.is_empty() {
         tracing::info!(mount = %seen.mount, workloads = ?decision.stale, "stale attachment cleanup");
+        let uids: Vec<_> = decision.stale.iter().take(WORKLOADS).map(String::as_str).collect();
+        let note = format!("no pod has these uids any more, their attachments are removed: {}", uids.join(", "));
+        cx.events.publish(reference(before), EventType::Normal, "StaleAttachmentsRemoved", SWEEP_ACTION, note);
     }
     let entries = &before.spec.mountpoint_s3_pod_attachments;
     if entries.is_empty() || entries.values().any(Vec::is_empty) {
@@ -86,7 +90,7 @@ fn cleaned(seen: &Seen, before: &MountpointS3PodAttachment, decision: &Decision)
 pub fn forgotten(cx: &Context, pod: &MountpointPod) {
     tracing::warn!(mountpoint_pod = pod.name(), "forgotten Mountpoint Pod cleanup");
     let note = format!("no attachment names Mountpoint Pod {}: it is unmounted and deleted", pod.name());
-    cx.events.publish(reference(pod), EventType::Warning, "OrphanRemoved", "Sweep", note);
+    cx.events.publish(reference(pod), EventType::Warning, "OrphanRemoved", SWEEP_ACTION, note);
 }
 
 /// Workloads that another Mountpoint Pod serves now.

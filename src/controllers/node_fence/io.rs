@@ -28,7 +28,8 @@ pub fn check(seen: &Seen, driver: &str, now: Now) -> CheckSwitch {
 /// an incident waits: it spares a needless move, and no proof rests on it.
 fn is_wanted(seen: &Seen, now: Now) -> bool {
     let evidence = &seen.fence.spec.plan.evidence;
-    let rests_on_it = evidence.iter().any(|it| matches!(it.channel, Channel::Storage | Channel::Agent));
+    let rests_on_it =
+        evidence.iter().any(|it| matches!(it.channel, Channel::Storage | Channel::Agent | Channel::Power));
     seen.policies.iter().any(|policy| {
         let storage = &policy.spec.detection.storage;
         storage.io_in_progress_check == CheckSwitch::Enabled

@@ -10,10 +10,11 @@ use crate::api::time::Now;
 use crate::api::usage::PodView;
 
 use super::decide::{Decision, Restrained, Seen, effective, fence_of, may_be_released};
+use super::evidence::{self, Outside};
 use super::select::Effective;
 use super::storage::{self, Paths};
 use super::volumes::{self, Mover, Troubles};
-use super::{evidence, modes, volumeless};
+use super::{modes, volumeless};
 
 /// Why pods of a node are to be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,11 +62,14 @@ pub(super) fn candidates<'a>(
         let Some(name) = node.metadata.name.as_deref() else { continue };
         let pods = volumeless::pods_of(seen, name);
         let paused = names::paused(&node.metadata).map(printable);
+        let is_talked_of = pathless.contains(name) || seen.off.contains_key(name);
         let failing = pods.iter().filter(|pod| may_be_released(pod)).filter_map(|pod| {
             let policies = effective(seen, pod).filter(|it| it.releases_on_node_failure() && it.releases(pod))?;
-            let lost = pathless.contains(name);
-            let path = lost.then(|| storage.paths.evidence(node, &seen.reports, pod, &policies)).flatten();
-            evidence::declares(node, *silence, &pod.pod, &policies, path, now).map(|_| (pod, policies))
+            let outside = match is_talked_of {
+                true => storage.paths.outside(node, *silence, &seen.reports, pod, &policies),
+                false => Outside::default(),
+            };
+            evidence::declares(node, *silence, &pod.pod, &policies, outside, now).map(|_| (pod, policies))
         });
         let mut failing: Vec<_> = failing.collect();
         modes::leave_the_earnest(&mut failing);

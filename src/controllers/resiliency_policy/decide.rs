@@ -23,6 +23,7 @@ use super::crash_loops::{self, CrashLoops};
 use super::evidence::{self, Silence};
 use super::plan::{self, LiveNode, NamespaceLabels};
 use super::policy_brakes::PolicyBrakes;
+use super::power::{self, AllTold, Contradicted};
 use super::scope::{Counts, Scope};
 use super::select::Effective;
 use super::storage::{self, Paths};
@@ -46,12 +47,14 @@ pub struct Seen {
     pub namespaces: NamespaceLabels,
     /// All NodeFences.
     pub fences: Vec<Arc<NodeFence>>,
-    /// What the drivers can answer.
+    /// What the drivers can answer, and external fencers see.
     pub reports: BTreeMap<String, Arc<DriverReport>>,
     /// Drivers whose sidecar has not been heard of lately.
     pub silent_fencers: BTreeSet<String>,
     /// External fencers that a policy names and that have no Lease.
     pub missing_fencers: BTreeSet<String>,
+    /// What external fencers say of nodes without power, by node.
+    pub off: AllTold,
     /// Nodes that were read from the API for this pass.
     pub live: BTreeMap<String, LiveNode>,
     /// Health of the volumes, by PersistentVolume name; none before all of it is known.
@@ -152,6 +155,8 @@ pub struct Decision {
     pub array_outage: BTreeSet<String>,
     /// Storage backends that are out for everyone.
     pub backend_outage: BTreeSet<String>,
+    /// Nodes that a fencer calls off and that are heard, with what is heard.
+    pub contradicted: Contradicted,
     /// Nodes that a brake holds back.
     pub restrained: Vec<Restrained>,
     /// Pods that stay though their volumes are tainted.
@@ -193,6 +198,7 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         brakes.insert(name, PolicyBrakes::new(policy, seen, (outage, array), now));
     }
     decision.backend_outage = storage::outages(seen);
+    decision.contradicted = power::contradicted(seen);
     volumeless::look_for(seen, &brakes, &mut decision);
     let storage = Storage { troubles: &troubles, paths: &Paths::new(seen, &brakes) };
     let candidates = candidates(seen, storage, &mut decision, now);

@@ -1,5 +1,5 @@
 //! What the channels say about a node. Ready condition, lifecycle taints and Lease age are one channel (kubelet to
-//! API) and never count twice; what an array says is another; `Unknown` never counts.
+//! API) and never count twice; what an array says is another, and what is seen of its power; `Unknown` never counts.
 
 use std::time::Duration;
 
@@ -42,16 +42,25 @@ pub fn is_suspected(node: &Node, silence: Silence, suspect_after: Duration) -> b
         || silence.still_for.is_some_and(|still| still >= suspect_after)
 }
 
-/// The evidence that declares the node failed for a pod under these policies; `None` while it does not. `storage` is what
-/// the array of one of its volumes says, where that is that the path is lost: alone it declares no node failed.
+/// What others than the node say of it, where that is bad. Alone none of it declares a node failed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outside {
+    /// The array of one of the pod's volumes: the path is lost.
+    pub storage: Option<Evidence>,
+    /// An external fencer: it has no power.
+    pub power: Option<Evidence>,
+}
+
+/// The evidence that declares the node failed for a pod under these policies; `None` while it does not.
 pub fn declares(
     node: &Node,
     silence: Silence,
     pod: &Pod,
     policies: &Effective,
-    storage: Option<Evidence>,
+    outside: Outside,
     now: time::Now,
 ) -> Option<Vec<Evidence>> {
+    let Outside { storage, power } = outside;
     let kubelet = node.is_unreachable();
     let taints: Vec<_> = if pod.is("Initialized") && !pod.is("Ready") {
         node.taints().iter().filter(|taint| policies.counts_taint(taint)).collect()
@@ -68,13 +77,15 @@ pub fn declares(
     let missed = silence.lease_age.is_some_and(|age| age >= heartbeat::TWO_RENEWALS);
     let missed = missed || mutants::is_on(Mutant::HeartbeatAlone);
     // Heartbeats share the way of the kubelet's word, so they count beside another sign only: the taint, what the array
-    // says, or two renewals of the Lease that are missed, which by themselves say nothing yet.
+    // says, what is seen of the power, or two renewals of the Lease that are missed, which by themselves say nothing yet.
     let lost = silence.heartbeat.is_confirmed(policies.agent_suspect_after());
     // Before the taint an agent that cuts its node off by itself is given the time for it.
     let in_time = kubelet || silence.heartbeat.has_had_time(policies.self_fencing_after());
-    let agent = lost && in_time && (kubelet || missed || storage.is_some());
-    let lease = agent && missed && !kubelet;
-    let agreeing = [kubelet || lease, independent.is_some(), agent, storage.is_some()];
+    // What is said of its power counts once the node had the time to contradict, and did not.
+    let power = power.filter(|_| in_time && (kubelet || missed || lost));
+    let agent = lost && in_time && (kubelet || missed || storage.is_some() || power.is_some());
+    let lease = !kubelet && missed && (agent || power.is_some());
+    let agreeing = [kubelet || lease, independent.is_some(), agent, storage.is_some(), power.is_some()];
     let agreeing = agreeing.into_iter().filter(|says| *says).count();
     if !decisive && agreeing < policies.required_channels() {
         return None;
@@ -100,6 +111,7 @@ pub fn declares(
         });
     }
     evidence.extend(storage);
+    evidence.extend(power);
     Some(evidence)
 }
 

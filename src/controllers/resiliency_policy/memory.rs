@@ -18,6 +18,7 @@ use crate::api::volume_health::VolumeHealth;
 
 use super::decide::{Decision, Restrained, Seen};
 use super::heartbeat::{Hearing, Heartbeat};
+use super::power::PowerTracker;
 use super::scope::{self, Counts, Scope};
 use super::silence::{FencerTracker, SilenceTracker};
 use super::volumes::Unmoved;
@@ -34,6 +35,7 @@ pub struct Memory {
     silence: SilenceTracker,
     fencers: FencerTracker,
     hearing: Hearing,
+    power: PowerTracker,
     outage_seen: BTreeMap<String, Instant>,
     array_outage_seen: BTreeMap<String, Instant>,
     backend_outage_seen: BTreeMap<String, Instant>,
@@ -45,6 +47,8 @@ pub struct Memory {
     pub unmoved: BTreeSet<Unmoved>,
     /// Pods that stayed in their crash loop in the last pass.
     pub crash_loops_held: BTreeSet<Unmoved>,
+    /// Nodes that a fencer called off in the last pass and that were heard, each with the fencer.
+    pub contradicted: BTreeSet<(String, String)>,
     looked_for_volumeless: BTreeMap<String, Instant>,
     /// NodeFences that exist but are not seen in the store yet, by generation.
     unseen: BTreeMap<String, i64>,
@@ -81,7 +85,7 @@ pub struct Found {
     pub namespaces: Vec<Arc<Namespace>>,
     /// All NodeFences.
     pub fences: Vec<Arc<NodeFence>>,
-    /// What the drivers can answer.
+    /// What the drivers can answer, and external fencers see.
     pub reports: Vec<Arc<DriverReport>>,
     /// Health of the volumes; none before all of it is known.
     pub healths: Vec<Arc<VolumeHealth>>,
@@ -143,6 +147,7 @@ impl Memory {
             fences: found.fences,
             silent_fencers,
             missing_fencers,
+            off: self.power.update(&reports, now.mono),
             reports,
             live: BTreeMap::new(),
             healths: found.healths.into_iter().map(|health| (health.name_any(), health)).collect(),
@@ -217,6 +222,7 @@ impl Memory {
         self.suspected.clone_from(&decision.suspected);
         self.unmoved = decision.unmoved.iter().cloned().collect();
         self.crash_loops_held = decision.crash_loops.held.iter().cloned().collect();
+        self.contradicted = decision.contradicted.keys().cloned().collect();
         self.restrained = decision.restrained.iter().cloned().collect();
     }
 }

@@ -42,6 +42,7 @@ pub struct Metrics {
     crash_loops_held: Gauge,
     crash_loop_deletes: Counter,
     plugins_down: Gauge,
+    contradicted: Gauge,
 }
 
 impl Metrics {
@@ -70,6 +71,11 @@ impl Metrics {
                 "Taints that keep pods off a node where the node plugin of a CSI driver is not ready",
                 Gauge::default(),
             ),
+            contradicted: telemetry.register(
+                "contradicted_power_reports",
+                "Nodes that have no power by the word of a fencer and that are heard all the same",
+                Gauge::default(),
+            ),
             fences: telemetry.register("node_fences", "NodeFences by phase", Family::default()),
         }
     }
@@ -83,6 +89,7 @@ impl Metrics {
     pub fn pass(&self, decision: &Decision, fences: &[Arc<NodeFence>]) {
         self.suspected.set(i64::try_from(decision.suspected.len()).unwrap_or(i64::MAX));
         self.unmoved.set(i64::try_from(decision.unmoved.len()).unwrap_or(i64::MAX));
+        self.contradicted.set(i64::try_from(decision.contradicted.len()).unwrap_or(i64::MAX));
         self.plugins_down.set(i64::try_from(decision.plugins_down).unwrap_or(i64::MAX));
         self.crash_loops_held.set(i64::try_from(decision.crash_loops.held.len()).unwrap_or(i64::MAX));
         for brake in ["Paused", "MaintenanceWindow", "BudgetExhausted", "CorrelatedOutage", "Cooldown", "ArrayOutage"] {

@@ -22,6 +22,7 @@ pub mod plan;
 pub mod plugins;
 pub mod policies;
 mod policy_brakes;
+pub mod power;
 pub mod scope;
 pub mod select;
 mod sharers;
@@ -247,6 +248,13 @@ impl Controller {
             let policy = self.cx.stores.policies.get(&ObjectKey::cluster(&held.policy));
             if let Some(policy) = policy.filter(|_| !matches!(held.brake, "Paused" | "MaintenanceWindow")) {
                 self.cx.events.publish(reference(policy.as_ref()), EventType::Warning, held.brake, "Brake", note);
+            }
+        }
+        for ((node, fencer), heard) in &decision.contradicted {
+            if !memory.contradicted.contains(&(node.clone(), fencer.clone())) {
+                tracing::warn!(node, fencer, heard, "a fencer calls a node off that is heard");
+                let note = format!("fencer {fencer} says that it has no power, and {heard}: that counts for nothing");
+                self.tell_node(node, EventType::Warning, "PowerContradicted", note);
             }
         }
         let unmoved: BTreeSet<_> = decision.unmoved.iter().cloned().collect();

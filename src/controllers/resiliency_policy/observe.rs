@@ -157,11 +157,14 @@ async fn migration_targets(reads: &Client, pods: &[PodView]) -> Result<BTreeSet<
     Ok(targets)
 }
 
-/// What the drivers say now by which the store shows that the node lost a path.
+/// What those say now by whom the store shows that the node lost a path, or its power.
 async fn reports_on(reads: &Client, stores: &Stores, node: &str) -> Result<Reports> {
     let api: Api<DriverReport> = Api::all(reads.clone());
     let mut reports = Reports::new();
-    for known in stores.reports.list().into_iter().filter(|report| report.paths_of(node).next().is_some()) {
+    let speaks_of_it = |report: &Arc<DriverReport>| {
+        report.paths_of(node).next().is_some() || report.powered_off().any(|row| row.node == node)
+    };
+    for known in stores.reports.list().into_iter().filter(speaks_of_it) {
         let driver = known.name_any();
         if let Some(report) = api.get_opt(&driver).await? {
             reports.insert(driver, Arc::new(report));

@@ -44,7 +44,7 @@ pub struct LiveNode {
     pub csi_node: Option<Arc<CsiNode>>,
     /// Uids of pods into which a virtual machine is being migrated.
     pub migration_targets: BTreeSet<String>,
-    /// What the drivers of its pods say.
+    /// What the drivers of its pods say, and who sees its power.
     pub reports: Reports,
     /// What its agent says.
     pub node_report: Option<Arc<NodeVolumeReport>>,
@@ -162,8 +162,8 @@ fn decide_pod(live: &LiveNode, pod: &PodView, effective: Option<&Effective>, pat
     if pod.volumes.is_empty() && !effective.releases_pods_without_volumes() {
         return PodDecision::Keep("NoVolumes");
     }
-    let storage = paths.evidence(&live.node, &live.reports, pod, effective);
-    match evidence::declares(&live.node, live.silence, &pod.pod, effective, storage, now) {
+    let outside = paths.outside(&live.node, live.silence, &live.reports, pod, effective);
+    match evidence::declares(&live.node, live.silence, &pod.pod, effective, outside, now) {
         Some(evidence) => PodDecision::Release(evidence),
         None => PodDecision::NotYet,
     }

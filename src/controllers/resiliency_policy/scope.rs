@@ -77,7 +77,8 @@ pub(super) fn nodes<'a>(found: &Found, nodes: impl Iterator<Item = (&'a Node, Si
     });
     let fenced = found.fences.iter().filter_map(|fence| fence.metadata.name.as_deref());
     let pathless = found.reports.iter().flat_map(|report| storage::disconnected(report));
-    talked_of.map(|(name, ..)| name).chain(fenced).chain(pathless).map(str::to_owned).collect()
+    let off = found.reports.iter().flat_map(|report| report.powered_off()).map(|row| row.node.as_str());
+    talked_of.map(|(name, ..)| name).chain(fenced).chain(pathless).chain(off).map(str::to_owned).collect()
 }
 
 /// What is counted of each policy: now, where all pods are looked at.

@@ -55,6 +55,11 @@ impl<'a> Effective<'a> {
         self.specs().all(|spec| spec.detection.storage.connectivity_check == CheckSwitch::Enabled)
     }
 
+    /// Whether what that external fencer says counts as evidence: where every policy has it cut nodes off.
+    pub fn names_fencer(&self, fencer: &str) -> bool {
+        self.specs().all(|spec| spec.fencing.external_fencers().any(|it| it == fencer))
+    }
+
     /// Whether a lost path to its storage releases the pod.
     pub fn releases_on_path_loss(&self) -> bool {
         self.counts_storage()

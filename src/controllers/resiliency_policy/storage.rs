@@ -17,11 +17,12 @@ use crate::api::usage::PodView;
 use crate::mutants::{self, Mutant};
 
 use super::decide::{Seen, effective};
+use super::evidence::{Outside, Silence};
 use super::plan::{Draft, Drafting, LiveNode, PodDecision};
 use super::policy_brakes::PolicyBrakes;
 use super::select::Effective;
 use super::volumes::{Mover, OnNode, holding_sharers, obstacle};
-use super::{brakes, policies};
+use super::{brakes, policies, power};
 
 /// Reports by driver.
 pub type Reports = BTreeMap<String, Arc<DriverReport>>;
@@ -162,9 +163,22 @@ impl<'a> Paths<'a> {
     }
 
     /// What the array says of a node to a pod: the first of its backends that says that the path is lost.
-    pub fn evidence(&self, node: &Node, reports: &Reports, pod: &PodView, policies: &Effective) -> Option<Evidence> {
+    fn evidence(&self, node: &Node, reports: &Reports, pod: &PodView, policies: &Effective) -> Option<Evidence> {
         let lost = self.lost(node, reports, policies);
         pod.drivers().find_map(|driver| lost.get(driver).cloned())
+    }
+
+    /// What others than the node say of it to a pod: the arrays of its volumes, and who sees its power.
+    pub fn outside(
+        &self,
+        node: &Node,
+        silence: Silence,
+        reports: &Reports,
+        pod: &PodView,
+        policies: &Effective,
+    ) -> Outside {
+        let power = power::evidence(self.seen, node, silence, reports, policies);
+        Outside { storage: self.evidence(node, reports, pod, policies), power }
     }
 
     /// What the lost paths of a node mean for these pods of it.

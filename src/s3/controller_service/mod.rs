@@ -4,6 +4,7 @@
 //! attempt that is repeated, by this process or the next, finds the bucket that the first one made. Data is never deleted
 //! here: S3 refuses to delete a bucket with objects in it, and nobody empties it.
 
+pub mod cleanup;
 mod client;
 mod decide;
 mod refusal;
@@ -42,6 +43,10 @@ pub struct Args {
     /// What becomes of a volume that is deleted while there are objects in its bucket.
     #[arg(long, env = "NON_EMPTY_BUCKET", value_enum, default_value = "keep")]
     pub non_empty_bucket: NonEmptyBucket,
+    /// Log what the controller's sweep of stale attachments does, each line with the word cleanup: where the Scality driver's
+    /// pages look for it. It comes from Events, of which a watch is kept.
+    #[arg(long, env = "BULKHEAD_S3_LOG_CLEANUP")]
+    pub log_cleanup: bool,
 }
 
 /// What the controller service works with.

@@ -1,5 +1,6 @@
 //! Mounts of version 1 of the driver: mount-s3 under the host's systemd, right at the target. They are left working until
-//! their pods end; only their credentials are written again, where version 1 kept them.
+//! their pods end; only their credentials are written again, where version 1 kept them. The keys of a volume's own Secret it
+//! kept nowhere: it gave them to mount-s3 in its environment, which nobody can change while that runs.
 
 use rustix::fs::OFlags;
 use tonic::Status;

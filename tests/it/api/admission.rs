@@ -61,7 +61,10 @@ pub async fn only_the_driver_reports(world: &World) -> Outcome {
     let other = dynamic(&changed(&report, "csi.block.example.com", &vec![])?)?;
     let dry = PostParams { dry_run: true, ..PostParams::default() };
     let sidecar = api(&world.sidecar, "DriverReport");
-    comes_to_deny("only the sidecar of csi.block.example.com may report", || sidecar.create(&dry, &other)).await?;
+    comes_to_deny("only the sidecar or the fencer of csi.block.example.com may report", || {
+        sidecar.create(&dry, &other)
+    })
+    .await?;
     // The samples test may have created it meanwhile.
     match sidecar.create(&dry, &ours).await {
         Ok(_) => {}
@@ -71,6 +74,44 @@ pub async fn only_the_driver_reports(world: &World) -> Outcome {
     let person = api(&world.person, "DriverReport").create(&dry, &other).await;
     assert!(denied(&person, "alice lacks the verb attest"), "{person:?}");
     Ok(())
+}
+
+/// With the rights of the power fencer that is shipped as an example.
+pub async fn only_the_fencer_tells_of_power(world: &World) -> Outcome {
+    const FENCER: &str = "redfish.example.com";
+    world.testbed.apply_file(&root().join("config/samples/fencers/redfish/rbac.yaml")).await?;
+    let account = "system:serviceaccount:bulkhead-redfish:redfish-fencer".to_owned();
+    let fencer = world.testbed.client(&Identity::User { name: account, groups: Vec::new() }).await?;
+    let fencer = api(&fencer, "DriverReport");
+    let report = one(&samples().join("driverreport.yaml"))?;
+    let ours = dynamic(&changed(&report, FENCER, &vec![])?)?;
+    let params = PostParams::default();
+    eventually("the fencer makes its report", async || fencer.create(&params, &ours).await.ok()).await?;
+    let row = json!({"node": "worker-3", "nodeUID": "0b6c1c4e", "bootID": "5e2d7a50", "since": "2026-11-21T02:12:35Z"});
+    let mut told = fencer.get(FENCER).await?;
+    told.data["status"] = json!({"poweredOff": [row]});
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    let sidecar = api(&world.sidecar, "DriverReport");
+    comes_to_deny("lacks the verb attest on fencers.bulkhead.dev/redfish.example.com", || {
+        sidecar.replace_status(FENCER, &dry, &told)
+    })
+    .await?;
+    let person = api(&world.person, "DriverReport").replace_status(FENCER, &dry, &told).await;
+    assert!(denied(&person, "alice lacks the verb attest"), "{person:?}");
+    let controller = api(&world.controller, "DriverReport").replace_status(FENCER, &dry, &told).await;
+    assert!(denied(&controller, "cannot update resource \"driverreports/status\""), "{controller:?}");
+    let written = fencer.replace_status(FENCER, &params, &told).await?;
+    assert_eq!(written.data["status"], told.data["status"]);
+    // Nor does it speak for a driver, nor of a machine whatever boot that is in.
+    let driver = dynamic(&changed(&report, "csi.block.example.com", &vec![])?)?;
+    let driver = fencer.create(&dry, &driver).await;
+    assert!(denied(&driver, "only the sidecar or the fencer of csi.block.example.com may report"), "{driver:?}");
+    let mut vague = written;
+    vague.data["status"]["poweredOff"][0]["bootID"] = Value::Null;
+    match fencer.replace_status(FENCER, &dry, &vague).await {
+        Err(kube::Error::Api(status)) if status.code == 422 && status.message.contains("bootID") => Ok(()),
+        other => Err(format!("a row without its boot: {other:?}").into()),
+    }
 }
 
 pub async fn people_change_no_plan(world: &World) -> Outcome {

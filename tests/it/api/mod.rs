@@ -61,6 +61,7 @@ pub fn trials() -> Vec<Trial> {
         trial(&shared, "an_incident_may_grow_and_recur", rules::an_incident_may_grow_and_recur),
         trial(&shared, "only_the_fencer_attests", admission::only_the_fencer_attests),
         trial(&shared, "only_the_driver_reports", admission::only_the_driver_reports),
+        trial(&shared, "only_the_fencer_tells_of_power", admission::only_the_fencer_tells_of_power),
         trial(&shared, "only_the_agent_of_a_node_reports", agent::only_the_agent_of_a_node_reports),
         trial(
             &shared,

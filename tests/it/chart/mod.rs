@@ -16,6 +16,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("chart::every_set_of_values_renders", values::every_set_renders),
         Trial::test("chart::enforcement_is_one_value", values::enforcement_is_one_value),
         Trial::test("chart::images_are_named_by_values", values::images_are_named_by_values),
+        Trial::test("chart::cleanup_is_logged_where_upstream_looks", values::cleanup_is_logged_where_upstream_looks),
         Trial::test("chart::has_the_versions_that_are_built", values::has_the_versions_that_are_built),
         Trial::test("chart::its_readme_names_every_value", values::the_readme_names_every_value),
         Trial::test("chart::what_cannot_work_is_refused", refused::what_cannot_work_is_refused),

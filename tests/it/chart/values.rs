@@ -123,6 +123,28 @@ pub fn enforcement_is_one_value() -> Result<(), Failed> {
     Ok(())
 }
 
+/// `kubectl logs -n kube-system deploy/s3-csi-controller -c s3-csi-controller`, of the Scality driver's pages.
+pub fn cleanup_is_logged_where_upstream_looks() -> Result<(), Failed> {
+    let logs = |values: &[&str]| -> Result<bool, Failed> {
+        let objects = template(&[&["--set", S3][..], values].concat())?;
+        let of = |object: &Value, pointer: &str, name: &str| object.pointer(pointer).is_some_and(|it| it == name);
+        let is_it = |object: &&Value| {
+            of(object, "/kind", "Deployment")
+                && of(object, "/metadata/namespace", "kube-system")
+                && of(object, "/metadata/name", "s3-csi-controller")
+        };
+        let list =
+            |of: &Value, pointer: &str| of.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
+        let deployment = objects.iter().find(is_it).ok_or("no Deployment kube-system/s3-csi-controller")?;
+        let containers = list(deployment, "/spec/template/spec/containers");
+        let container = containers.iter().find(|it| of(it, "/name", "s3-csi-controller")).ok_or("no such container")?;
+        Ok(list(container, "/env").iter().any(|it| of(it, "/name", "BULKHEAD_S3_LOG_CLEANUP")))
+    };
+    assert!(!logs(&[])?);
+    assert!(logs(&["--set", "s3.controller.logCleanup=true"])?);
+    Ok(())
+}
+
 pub fn images_are_named_by_values() -> Result<(), Failed> {
     let digest = format!("nodeAgent.image.digest={DIGEST}");
     let common = "image.registry=registry.example.com/bulkhead,image.tag=v9,image.pullPolicy=Always";

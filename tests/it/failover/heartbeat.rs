@@ -93,7 +93,7 @@ pub async fn comes_to(cluster: &Cluster, name: &str, holds: impl Fn(u64) -> bool
 pub const HEARD: &str = "bulkhead_heartbeat_nodes_heard";
 const SILENT: &str = "bulkhead_heartbeat_nodes_silent";
 const REACHABLE: &str = "bulkhead_heartbeat_verdicts_total{verdict=\"Reachable\"}";
-const UNREACHABLE: &str = "bulkhead_heartbeat_verdicts_total{verdict=\"Unreachable\"}";
+pub const UNREACHABLE: &str = "bulkhead_heartbeat_verdicts_total{verdict=\"Unreachable\"}";
 
 fn refused(result: &str) -> String {
     format!("bulkhead_heartbeat_datagrams_total{{result=\"{result}\"}}")

@@ -25,6 +25,7 @@ mod people;
 mod plugins;
 mod policies;
 mod power;
+mod power_evidence;
 mod released;
 mod replacements;
 mod restarts;
@@ -68,6 +69,7 @@ pub fn trials() -> Vec<Trial> {
         alone("without_csi_addons_the_pods_wait", network_fences::without_csi_addons_the_pods_wait),
         heartbeat::trial(),
         heartbeat_storage::trial(),
+        power_evidence::trial(),
         alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
         alone(
             "a_storm_of_taints_moves_nobody_and_a_killed_controller_is_replaced",
@@ -162,6 +164,7 @@ pub fn trials() -> Vec<Trial> {
         network_fences::a_sidecar_that_died_goes_on_where_it_was,
         network_fences::a_fence_that_somebody_deleted_is_lifted,
         network_fences::a_deleted_node_stays_shut_out,
+        network_fences::a_fence_that_somebody_lifts_too_early_is_made_again,
         network_fences::two_drivers_of_a_node_let_it_in_again,
         moves::a_pod_moves_from_a_dead_node,
     ]);

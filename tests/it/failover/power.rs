@@ -25,13 +25,13 @@ const SHIPPED: &str = "redfish.example.com";
 const NAMESPACE: &str = "bulkhead-redfish";
 
 /// The example with its rights as shipped, for another name, so that tests run side by side.
-struct Shipped {
+pub struct Shipped {
     _program: Process,
     _folder: TempDir,
 }
 
 impl Shipped {
-    async fn start(cluster: &Cluster, name: &str) -> Result<Self, Failed> {
+    pub async fn start(cluster: &Cluster, name: &str) -> Result<Self, Failed> {
         let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples/fencers/redfish");
         let lease = bulkhead::api::names::fencer_lease;
         let text = std::fs::read_to_string(example.join("rbac.yaml"))?;
@@ -55,6 +55,7 @@ impl Shipped {
             ("FENCER_IDENTITY", format!("{name}-0")),
             ("SECRET_NAMESPACE", NAMESPACE.to_owned()),
             ("POWER_ON", "true".to_owned()),
+            ("WATCH_SECONDS", "1".to_owned()),
             ("KUBERNETES_SERVER", server("server")),
             ("CA_FILE", server("certificate-authority")),
             ("TOKEN_FILE", token_file.to_string_lossy().into_owned()),
@@ -71,18 +72,18 @@ impl Shipped {
 }
 
 /// What the example knows of a node's BMC.
-async fn tell_bmc(lane: &Lane<'_>, url: &str) -> Result<(), Failed> {
-    let name = format!("bmc-{}", lane.victim()?.name());
+pub async fn tell_bmc(cluster: &Cluster, node: &str, url: &str) -> Result<(), Failed> {
+    let name = format!("bmc-{node}");
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name },
         "stringData": { "url": url, "username": USER, "password": PASSWORD },
     });
-    let secrets: Api<Secret> = Api::namespaced(lane.client(), NAMESPACE);
+    let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     secrets.patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(&secret)).await?;
     Ok(())
 }
 
-fn by(fencer: &str, timeout: &str) -> Value {
+pub fn by(fencer: &str, timeout: &str) -> Value {
     let method = json!({ "type": "External", "external": { "fencerName": fencer } });
     json!({ "fencing": { "minimumProof": "PowerOff", "methods": [method], "callTimeout": timeout } })
 }
@@ -97,7 +98,7 @@ pub async fn a_machine_is_switched_off_and_on_again_by_its_bmc(cluster: &Cluster
     let victim = lane.victim()?;
     let bmcs = Redfish::start().await?;
     // The machine of a simulated node calls itself by the node's name.
-    tell_bmc(&lane, &bmcs.add(victim.clone(), victim.name())).await?;
+    tell_bmc(cluster, victim.name(), &bmcs.add(victim.clone(), victim.name())).await?;
     bmcs.set_faults(victim.name(), Faults { delay: Duration::from_millis(1500), ..Faults::default() });
     let boot_id = victim.boot_id();
     victim.kill().await;
@@ -134,7 +135,7 @@ pub async fn a_bmc_that_is_broken_holds_the_pods(cluster: &Cluster) -> Result<()
     let request = answered("NotConfigured").await?;
     assert_eq!(answer(&request, &volume).and_then(|row| row.started_at), None, "nothing was sent");
     let bmcs = Redfish::start().await?;
-    tell_bmc(&lane, &bmcs.add(victim.clone(), "another-machine")).await?;
+    tell_bmc(cluster, victim.name(), &bmcs.add(victim.clone(), "another-machine")).await?;
     let request = answered("WrongMachine").await?;
     assert_eq!(answer(&request, &volume).and_then(|row| row.started_at), None, "nothing was sent");
     assert!(bmcs.resets(victim.name()).is_empty(), "another machine was switched off");

@@ -1,9 +1,12 @@
 //! What no event tells: workloads that went while nobody looked, and Mountpoint Pods that nothing names.
 
+use std::collections::BTreeSet;
+
 use bulkhead::api::s3;
 use chrono::{SecondsFormat, Utc};
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::json;
 
@@ -92,6 +95,21 @@ pub async fn finds_what_was_missed() -> Result<(), Failed> {
     for words in ["stale attachment cleanup", "empty attachment cleanup", "forgotten Mountpoint Pod cleanup"] {
         assert!(said.contains(words), "the log does not tell of the {words}");
     }
+    told(&world).await?;
     drop(again);
     Ok(())
+}
+
+/// Events tell of it too, as the S3 controller service asks for them.
+async fn told(world: &World) -> Result<(), Failed> {
+    let events: Api<Event> = Api::all(world.cluster.client.clone());
+    let of_controller = ListParams::default().fields("reportingComponent=bulkhead-controller");
+    let look = async || {
+        let found = events.list(&of_controller).await?;
+        let of_sweep = found.iter().filter(|event| event.action.as_deref() == Some(s3::SWEEP_ACTION));
+        let reasons: BTreeSet<_> = of_sweep.filter_map(|event| event.reason.as_deref()).collect();
+        let wanted = BTreeSet::from(["OrphanRemoved", "StaleAttachmentsRemoved"]);
+        Ok(if reasons == wanted { Ok(()) } else { Err(format!("{reasons:?}")) })
+    };
+    Ok(world.cluster.wait("Events tell of the sweep", SOON, look).await?)
 }

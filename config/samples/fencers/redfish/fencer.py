@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""An external fencer for machines with a Redfish BMC: switches a node off when a FenceRequest asks for it.
+"""An external fencer for machines with a Redfish BMC: switches a node off when a FenceRequest asks for it, and reports which
+nodes have no power before anybody does.
 
 It uses nothing but Python's standard library and the Kubernetes API, so it is an example of the protocol as well: see
 docs/fencers.md. One thread per FenceRequest, so that a BMC that hangs delays no other node.
 """
 
 import base64
+import concurrent.futures
 import datetime
 import hashlib
 import http.client
@@ -23,11 +25,15 @@ import urllib.request
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 REQUESTS = "/apis/bulkhead.dev/v1alpha1/fencerequests"
+REPORTS = "/apis/bulkhead.dev/v1alpha1/driverreports"
 LEASE_SECONDS, RENEW_SECONDS, GIVE_UP_SECONDS = 15, 5, 10
 BMC_SECONDS = 10
 POLL_SECONDS = 1
 # How often a node that is held off is looked at.
 HOLD_SECONDS = 10
+# So many BMCs are looked at side by side, and so many nodes have room in a report.
+BMCS_AT_ONCE = 32
+REPORTED_MAX = 1024
 
 log = logging.getLogger("redfish-fencer")
 
@@ -41,6 +47,8 @@ class Settings:
         self.operator_namespace = env.get("OPERATOR_NAMESPACE", "bulkhead-system")
         self.secret_namespace = env.get("SECRET_NAMESPACE", "bulkhead-redfish")
         self.power_on = env.get("POWER_ON", "false") == "true"
+        # How often every BMC is looked at, for the report of nodes without power; 0: never.
+        self.watch_seconds = float(env.get("WATCH_SECONDS", "5"))
         host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
         self.server = env.get("KUBERNETES_SERVER", f"https://{host}:{port}")
         self.token_file = env.get("TOKEN_FILE", f"{ACCOUNT}/token")
@@ -183,6 +191,20 @@ class Machine:
         self.call("POST", action["target"], {"ResetType": kind})
 
 
+def identify(secret, node_name, system_uuid):
+    """The BMC of a node by its Secret, and its system, if that has the UUID that the Secret or else the node's kernel knows: what
+    is seen of another machine, or done to it, would be the worst of all."""
+    try:
+        machine = Machine(secret)
+    except (KeyError, ValueError, ssl.SSLError) as error:
+        raise Refused(0, f"Secret bmc-{node_name}: {error!r}", "NotConfigured") from error
+    wanted = system_uuid() if machine.uuid is None else machine.uuid
+    system = machine.system()
+    if str(system.get("UUID", "")).lower() != wanted.lower():
+        raise Refused(0, f"the BMC is that of machine {system.get('UUID')}, the node is {wanted}", "WrongMachine")
+    return machine, system
+
+
 def timestamp(precision="microseconds"):
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec=precision).replace("+00:00", "Z")
 
@@ -319,27 +341,20 @@ class Fencer:
             time.sleep(POLL_SECONDS)
 
     def machine(self, request):
-        """The BMC of the node that is meant: of this uid, and with the UUID that the node's kernel knew. To switch off another
-        machine and to answer for this one would be the worst of all."""
+        """The BMC of the node that is meant: of this uid, and with the UUID that the node's kernel knew."""
         spec = request["spec"]
         path = f"/api/v1/namespaces/{self.settings.secret_namespace}/secrets/bmc-{spec['nodeName']}"
         secret = self.kubernetes.get(path)
         if secret is None:
             raise Refused(404, f"no Secret bmc-{spec['nodeName']}", "NotConfigured")
-        try:
-            machine = Machine(secret)
-        except (KeyError, ValueError, ssl.SSLError) as error:
-            raise Refused(0, f"Secret bmc-{spec['nodeName']}: {error!r}", "NotConfigured") from error
-        wanted = machine.uuid
-        if wanted is None:
+
+        def system_uuid():
             node = self.kubernetes.get(f"/api/v1/nodes/{spec['nodeName']}")
             if node is None or node["metadata"]["uid"] != spec["node"]["uid"]:
                 raise Refused(0, "the Node is another one or gone, and the Secret has no uuid", "WrongMachine")
-            wanted = node["status"]["nodeInfo"]["systemUUID"]
-        system = machine.system()
-        if str(system.get("UUID", "")).lower() != wanted.lower():
-            raise Refused(0, f"the BMC is that of machine {system.get('UUID')}, the node is {wanted}", "WrongMachine")
-        return machine, system
+            return node["status"]["nodeInfo"]["systemUUID"]
+
+        return identify(secret, spec["nodeName"], system_uuid)
 
     @staticmethod
     def row(volume, rows, result, reason=None, error=None):
@@ -401,6 +416,106 @@ def summarize(request):
     status["weakestProof"] = min(proofs, key=classes.index)
 
 
+class PowerWatch:
+    """Tells which nodes have no power before anybody asks for a fence, in the DriverReport of the fencer's name. It is evidence,
+    which counts while the node itself is silent too, and no proof. A node that is not in the report is not known to be off."""
+
+    def __init__(self, settings, kubernetes, leadership):
+        self.settings, self.kubernetes, self.leadership = settings, kubernetes, leadership
+        self.pool = concurrent.futures.ThreadPoolExecutor(max_workers=BMCS_AT_ONCE)
+        self.forget()
+
+    def forget(self):
+        # Looks under way; nodes that were not looked at yet; nodes that are off; what was told last.
+        self.looks, self.unseen, self.off, self.told = {}, None, {}, None
+
+    def run(self, stop):
+        due = 0.0
+        while not stop.is_set():
+            try:
+                if not self.leadership.holds():
+                    self.forget()
+                else:
+                    self.collect()
+                    if time.monotonic() >= due:
+                        due = time.monotonic() + self.settings.watch_seconds
+                        self.look()
+                    self.tell()
+            except Refused as refused:
+                log.warning("which nodes are off is not told: %s", refused)
+            except Exception:  # What cannot be read today must not end the watch.
+                log.exception("which nodes are off is not told")
+            stop.wait(POLL_SECONDS)
+
+    def look(self):
+        secrets = self.kubernetes.call("GET", f"/api/v1/namespaces/{self.settings.secret_namespace}/secrets")["items"]
+        secrets = {secret["metadata"]["name"]: secret for secret in secrets}
+        # Each Node is read before its power is looked at, so that one that boots meanwhile is not called off in its new boot.
+        nodes = self.kubernetes.call("GET", "/api/v1/nodes?resourceVersion=0")["items"]
+        nodes = {node["metadata"]["name"]: node for node in nodes if f"bmc-{node['metadata']['name']}" in secrets}
+        if self.unseen is None:
+            self.unseen = set(nodes)
+        self.unseen &= set(nodes)
+        self.off = {name: row for name, row in self.off.items() if name in nodes}
+        for name, node in nodes.items():
+            if name not in self.looks:
+                self.looks[name] = self.pool.submit(self.row_of, node, secrets[f"bmc-{name}"])
+
+    @staticmethod
+    def row_of(node, secret):
+        """The row of a node whose machine is off; None for one that is on, or of which that cannot be said."""
+        name, about = node["metadata"]["name"], node["status"]["nodeInfo"]
+        try:
+            _, system = identify(secret, name, lambda: about["systemUUID"])
+        except Refused as refused:
+            log.debug("%s: cannot look whether it is off: %s", name, refused)
+            return None
+        if system.get("PowerState") != "Off" or not about.get("bootID"):
+            return None
+        uid = node["metadata"]["uid"]
+        return {"node": name, "nodeUID": uid, "bootID": about["bootID"], "reason": "PowerStateOff"}
+
+    def collect(self):
+        """Takes in the looks that are done. One that went wrong says nothing."""
+        for name, look in [(name, look) for name, look in self.looks.items() if look.done()]:
+            del self.looks[name]
+            self.unseen.discard(name)
+            self.off.pop(name, None)
+            if look.exception():
+                log.warning("%s: %r", name, look.exception())
+            elif look.result():
+                self.off[name] = look.result()
+
+    def tell(self):
+        """Writes on change only, and not before every node was looked at once: until then the report of the leader before stays."""
+        rows = [self.off[name] for name in sorted(self.off)][:REPORTED_MAX]
+        if self.unseen is None or self.unseen or rows == self.told:
+            return
+        path = f"{REPORTS}/{self.settings.fencer}"
+        report = self.kubernetes.get(path)
+        self.leadership.require()
+        if report is None:
+            report = {"apiVersion": "bulkhead.dev/v1alpha1", "kind": "DriverReport"}
+            report = self.kubernetes.call("POST", REPORTS, {**report, "metadata": {"name": self.settings.fencer}})
+        status = report.setdefault("status", {})
+        known = {row["node"]: row for row in status.get("poweredOff", [])}
+
+        def since(row):
+            before = known.get(row["node"], {})
+            is_same = all(before.get(field) == row[field] for field in ("nodeUID", "bootID"))
+            return before["since"] if is_same else timestamp()
+
+        wanted = [{**row, "since": since(row)} for row in rows]
+        if wanted != status.get("poweredOff", []) or not status.get("conditions"):
+            ready = {"type": "Ready", "status": "True", "reason": "Reporting", "message": ""}
+            status.setdefault("conditions", [{**ready, "lastTransitionTime": timestamp("seconds")}])
+            status["poweredOff"] = wanted
+            self.leadership.require()
+            self.kubernetes.call("PUT", f"{path}/status", report)
+            log.info("nodes without power: %s", ", ".join(row["node"] for row in wanted) or "none")
+        self.told = rows
+
+
 class Workers:
     """One thread per request that there is something to do about."""
 
@@ -440,6 +555,9 @@ def serve(settings, stop):
     kubernetes = Kubernetes(settings)
     leadership = Leadership(settings, kubernetes)
     threading.Thread(target=leadership.run, args=(stop,), daemon=True).start()
+    if settings.watch_seconds > 0:
+        watch = PowerWatch(settings, kubernetes, leadership)
+        threading.Thread(target=watch.run, args=(stop,), daemon=True).start()
     workers = Workers(Fencer(settings, kubernetes, leadership))
     field = urllib.parse.quote(f"spec.fencerName={settings.fencer}")
     versions = {}

@@ -2,7 +2,9 @@
 //! its CSI driver, and from our manifests the operator, the node agent and the sidecar, all in pods.
 
 mod breakage;
+mod install;
 mod nfs;
+mod operator;
 mod s3;
 mod workload;
 
@@ -16,9 +18,8 @@ use bulkhead::api::driver_report::DriverReport;
 use bulkhead::api::node_fence::NodeFence;
 use futures::future::try_join_all;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
-use kube::api::{DynamicObject, ListParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tempfile::TempDir;
@@ -28,15 +29,17 @@ pub use self::nfs::{NfsExport, Said};
 pub use self::s3::{S3, S3Volume, Shell};
 pub use self::workload::{Kind, PodPlace, RealWorkload, last_written, records_found};
 
-use super::{ClusterError, root, wait};
+use super::{ClusterError, wait};
 use crate::array::{Array, ArrayOptions};
 use crate::csi_driver::manifests;
 use crate::images;
 use crate::real_nodes::{NodeNetwork, RealNode, RealNodeOptions, RealNodes};
-use crate::{Identity, Testbed, TestbedError, TestbedOptions, apply, oracle};
+use crate::{Identity, Testbed, TestbedOptions, oracle};
 
 /// How long everything that we ship may take to run. A loaded machine needs more than the usual half minute.
 const ROLLOUT: Duration = Duration::from_secs(240);
+/// The label of a node's zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// How a cluster is set up. The defaults notice a dead node after 8 s instead of 50.
 #[derive(Clone, Debug)]
@@ -47,13 +50,15 @@ pub struct RealClusterOptions {
     pub nodes: usize,
     /// Their settings.
     pub node: RealNodeOptions,
+    /// So many zones the nodes are in, in turn; none: their zones are not known.
+    pub zones: usize,
     /// The array.
     pub array: ArrayOptions,
     /// The folder with our programs, static ones.
     pub programs: PathBuf,
     /// Whether what we ship is installed. Without it there is the driver alone, as on a plain Kubernetes.
     pub operator: bool,
-    /// Whether the S3 driver is installed too, with an S3 server on the storage network.
+    /// Whether there is an S3 server on the storage network, and the S3 driver is installed too.
     pub s3: bool,
     /// Whether nodes have the image of an NFS server and its clients, which the machine must have installed.
     pub nfs: bool,
@@ -68,6 +73,7 @@ impl RealClusterOptions {
             testbed: TestbedOptions::fast_nodes(),
             nodes: 3,
             node: RealNodeOptions::fast(),
+            zones: 0,
             array: ArrayOptions::default(),
             programs: programs.to_owned(),
             operator: true,
@@ -92,6 +98,7 @@ pub struct RealCluster {
     /// The control plane.
     pub testbed: Testbed,
     options: RealClusterOptions,
+    driver: manifests::Deployment,
     _array_folder: TempDir,
 }
 
@@ -114,6 +121,10 @@ impl RealCluster {
             array.serve_management(any_port(network.host_control_address())).map_err(ClusterError::Array)?;
         let io = array.serve_io(any_port(network.host_storage_address())).map_err(ClusterError::Array)?;
         let s3 = options.s3.then(|| S3::start(any_port(network.host_storage_address())));
+        let driver = manifests::Deployment {
+            driver_name: array.driver_name().to_owned(),
+            ..manifests::Deployment::new(management, io)
+        };
         let cluster = Self {
             nodes: RealNodes::start(&testbed, network, options.node.clone()).await?,
             array,
@@ -121,56 +132,41 @@ impl RealCluster {
             client: testbed.client(&Identity::Admin).await?,
             testbed,
             options,
+            driver,
             _array_folder: folder,
         };
-        let names: Vec<_> = (1..=cluster.options.nodes).map(|number| format!("node-{number}")).collect();
-        try_join_all(names.iter().map(|name| cluster.add_node(name, &archives))).await?;
+        try_join_all((1..=cluster.options.nodes).map(|number| cluster.add_node(number, &archives))).await?;
         if cluster.options.operator {
             cluster.install_operator().await?;
         }
-        cluster.install_driver(management, io).await?;
+        cluster.apply_driver(cluster.options.operator).await?;
         cluster.settled().await?;
         Ok(cluster)
     }
 
-    async fn add_node(&self, name: &str, archives: &[PathBuf]) -> Result<(), ClusterError> {
+    async fn add_node(&self, number: usize, archives: &[PathBuf]) -> Result<(), ClusterError> {
+        let name = format!("node-{number}");
         // The driver's pods say the node's name for its CSI node id.
-        self.array.add_node(name);
-        let node = self.nodes.add(&self.testbed, name).await?;
+        self.array.add_node(&name);
+        let node = self.nodes.add(&self.testbed, &name).await?;
+        if let Some(zone) = number.checked_rem(self.options.zones) {
+            let patch = Patch::Merge(json!({"metadata": {"labels": {ZONE: format!("zone-{zone}")}}}));
+            Api::<Node>::all(self.client.clone()).patch(&name, &PatchParams::default(), &patch).await?;
+        }
         for archive in archives {
             node.import_image(archive).await?;
         }
         Ok(())
     }
 
-    /// Applies `config/default`, or `config/with-s3`.
-    async fn install_operator(&self) -> Result<(), ClusterError> {
-        let folder = root().join(if self.s3.is_some() { "config/with-s3" } else { "config/default" });
-        let text = self.testbed.kubectl(&["kustomize", &folder.to_string_lossy()]).await?;
-        let mut objects = apply::parse(&folder, &text).map_err(TestbedError::from)?;
-        if let Some(s3) = &self.s3 {
-            s3.complete(&mut objects)?;
-        }
-        for object in objects.iter_mut().filter(|object| object.name_any() == "bulkhead-controller") {
-            add_args(object, &self.options.controller_args);
-        }
-        Ok(self.testbed.apply(objects).await?)
-    }
-
-    /// Applies the manifests of the array's driver, with our sidecar in them.
-    async fn install_driver(&self, management: SocketAddr, io: SocketAddr) -> Result<(), ClusterError> {
-        let folder = manifests::Deployment::folder();
-        let text = self.testbed.kubectl(&["kustomize", &folder.to_string_lossy()]).await?;
-        let deployment = manifests::Deployment {
-            driver_name: self.array.driver_name().to_owned(),
-            ..manifests::Deployment::new(management, io)
-        };
-        let mut objects = apply::parse(folder, &deployment.render(&text)).map_err(TestbedError::from)?;
-        if !self.options.operator {
-            objects.retain(|object| object.namespace().as_deref() != Some(bulkhead::api::names::OPERATOR_NAMESPACE));
-            objects.iter_mut().for_each(without_sidecar);
-        }
-        Ok(self.testbed.apply(objects).await?)
+    /// The nodes of the zone with this number; they are counted round and round. Without zones all nodes are one.
+    ///
+    /// # Errors
+    /// When a node was removed.
+    pub fn zone(&self, number: usize) -> Result<Vec<RealNode>, ClusterError> {
+        let zones = self.options.zones.max(1);
+        let numbers = (1..=self.options.nodes).filter(|node| node % zones == number % zones);
+        numbers.map(|node| self.node(&format!("node-{node}"))).collect()
     }
 
     /// Waits until all that runs in the cluster is available, and the driver is reported.
@@ -205,14 +201,20 @@ impl RealCluster {
                 missing.push(format!("DaemonSet {}", set.name_any()));
             }
         }
-        if self.options.operator {
-            let report = Api::<DriverReport>::all(self.client.clone()).get_opt(self.array.driver_name()).await?;
-            let conditions = report.and_then(|report| report.status).map(|status| status.conditions);
-            if !conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True") {
-                missing.push(format!("DriverReport {}", self.array.driver_name()));
-            }
+        if self.options.operator && !self.is_reported().await? {
+            missing.push(format!("DriverReport {}", self.array.driver_name()));
         }
         Ok(missing)
+    }
+
+    /// Whether the sidecar of the array's driver reports that it works.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn is_reported(&self) -> Result<bool, ClusterError> {
+        let report = Api::<DriverReport>::all(self.client.clone()).get_opt(self.array.driver_name()).await?;
+        let conditions = report.and_then(|report| report.status).map(|status| status.conditions);
+        Ok(conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True"))
     }
 
     /// What the pods wait for that are not Ready.
@@ -229,6 +231,11 @@ impl RealCluster {
             .collect())
     }
 
+    /// The names of all nodes.
+    pub fn node_names(&self) -> impl Iterator<Item = String> + use<> {
+        (1..=self.options.nodes).map(|number| format!("node-{number}"))
+    }
+
     /// The node of this name.
     ///
     /// # Errors
@@ -237,31 +244,13 @@ impl RealCluster {
         self.nodes.node(name).ok_or_else(|| super::no_node(name))
     }
 
-    /// A node that no leader of ours is on: their fail-over is another story, and takes as long as their Leases last.
-    ///
-    /// # Errors
-    /// When every node has one.
-    pub async fn node_without_leader(&self) -> Result<String, ClusterError> {
-        let leases = Api::<Lease>::namespaced(self.client.clone(), bulkhead::api::names::OPERATOR_NAMESPACE);
-        let holders = leases.list(&ListParams::default()).await?.into_iter();
-        let holders: Vec<_> = holders.filter_map(|lease| lease.spec?.holder_identity).collect();
-        // A holder is POD_SUFFIX.
-        let leads =
-            |pod: &Pod| holders.iter().any(|it| it.rsplit_once('_').is_some_and(|(it, _)| it == pod.name_any()));
-        let pods = Api::<Pod>::all(self.client.clone()).list(&ListParams::default()).await?;
-        let taken: Vec<_> =
-            pods.iter().filter(|pod| leads(pod)).filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref()).collect();
-        let mut names = (1..=self.options.nodes).map(|number| format!("node-{number}"));
-        names.find(|name| !taken.contains(&name.as_str())).ok_or_else(|| super::no_node("without a leader"))
-    }
-
     /// Mends all that is broken on any node.
     ///
     /// # Errors
     /// When a node does not come back.
     pub async fn heal_all(&self) -> Result<(), ClusterError> {
-        for number in 1..=self.options.nodes {
-            self.node(&format!("node-{number}"))?.heal_all().await?;
+        for name in self.node_names() {
+            self.node(&name)?.heal_all().await?;
         }
         Ok(())
     }
@@ -350,24 +339,6 @@ fn state_of(status: &ContainerStatus) -> String {
         (None, None) => "runs, not ready".to_owned(),
     };
     format!("{} ({why}, {} restarts)", status.name, status.restart_count)
-}
-
-/// Adds arguments to the first container of a Deployment; of another object nothing.
-fn add_args(object: &mut DynamicObject, args: &[String]) {
-    let Some(container) = object.data.pointer_mut("/spec/template/spec/containers/0") else { return };
-    let present = container.get("args").and_then(|args| args.as_array()).cloned().unwrap_or_default();
-    let all: Vec<_> = present.into_iter().chain(args.iter().map(|arg| json!(arg))).collect();
-    if let Some(container) = container.as_object_mut() {
-        container.insert("args".to_owned(), json!(all));
-    }
-}
-
-/// Takes our sidecar out of a Deployment; of another object nothing.
-fn without_sidecar(object: &mut DynamicObject) {
-    let containers = object.data.pointer_mut("/spec/template/spec/containers").and_then(|list| list.as_array_mut());
-    if let Some(containers) = containers {
-        containers.retain(|container| container.get("name") != Some(&json!("bulkhead-csi-sidecar")));
-    }
 }
 
 /// The labels of what every workload protects.

@@ -56,6 +56,14 @@ pub enum RealNodeError {
     /// The node is off.
     #[error("node {0} is off: heal it first")]
     Off(String),
+    /// Nobody is there to be signalled.
+    #[error("on node {node} runs no {program}")]
+    NotRunning {
+        /// The node.
+        node: String,
+        /// The program.
+        program: String,
+    },
     /// A step of the start took too long.
     #[error("node {node}: {what}: not within {limit:?}; last output:\n{tail}")]
     Timeout {
@@ -70,8 +78,8 @@ pub enum RealNodeError {
     },
     /// The text names no fault.
     #[error(
-        "{0:?} is nothing that can happen to a node: cut-control, cut-storage, freeze or kill (these two followed by \
-         kubelet, containerd, kube-proxy or everything), reboot, heal"
+        "{0:?} is nothing that can happen to a node: cut-control, cut-storage, lossy-control, lossy-storage, freeze or kill \
+         (these two followed by kubelet, containerd, kube-proxy or everything), reboot, heal"
     )]
     UnknownFault(String),
     /// The line is no step of a script.

@@ -37,6 +37,10 @@ pub enum Fault {
     CutControl,
     /// The storage link's cable is pulled: no array.
     CutStorage,
+    /// A hundredth of the packets of the control link is lost, either way.
+    LossyControl,
+    /// The same of the storage link.
+    LossyStorage,
     /// A program is stopped (SIGSTOP); it goes on when healed.
     Freeze(NodeProgram),
     /// A program is killed and stays away; it is started when healed.
@@ -52,6 +56,8 @@ impl fmt::Display for Fault {
         match self {
             Self::CutControl => write!(f, "cut-control"),
             Self::CutStorage => write!(f, "cut-storage"),
+            Self::LossyControl => write!(f, "lossy-control"),
+            Self::LossyStorage => write!(f, "lossy-storage"),
             Self::Freeze(program) => write!(f, "freeze {}", program.name()),
             Self::Kill(program) => write!(f, "kill {}", program.name()),
             Self::FreezeEverything => write!(f, "freeze everything"),
@@ -66,8 +72,10 @@ impl FromStr for Fault {
     fn from_str(text: &str) -> Result<Self, RealNodeError> {
         let programs = NodeProgram::ALL.into_iter().flat_map(|program| [Self::Freeze(program), Self::Kill(program)]);
         let words: Vec<&str> = text.split_whitespace().collect();
-        [Self::CutControl, Self::CutStorage, Self::FreezeEverything, Self::KillEverything]
+        let links = [Self::CutControl, Self::CutStorage, Self::LossyControl, Self::LossyStorage];
+        links
             .into_iter()
+            .chain([Self::FreezeEverything, Self::KillEverything])
             .chain(programs)
             .find(|fault| fault.to_string() == words.join(" "))
             .ok_or_else(|| RealNodeError::UnknownFault(text.to_owned()))
@@ -80,7 +88,7 @@ mod tests {
 
     #[test]
     fn faults_are_read_as_they_are_written() {
-        for text in ["cut-control", "cut-storage", "freeze kubelet", "kill containerd", "kill everything"] {
+        for text in ["cut-control", "lossy-storage", "freeze kubelet", "kill containerd", "kill everything"] {
             assert_eq!(text.parse::<Fault>().unwrap().to_string(), text);
         }
         assert_eq!("kill   kube-proxy".parse::<Fault>().unwrap(), Fault::Kill(NodeProgram::KubeProxy));

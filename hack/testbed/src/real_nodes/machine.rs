@@ -20,6 +20,8 @@ const REMAINS: &str = concat!(include_str!("remains.sh"), "\nloops_of \"$1\"\nab
 const NAMESPACES: [&str; 5] = ["--mount", "--net", "--pid", "--uts", "--ipc"];
 const BOOT_DEADLINE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
+/// So much of a program's name the kernel keeps.
+const NAME_MAX: usize = 15;
 
 /// What a machine is made from.
 pub(super) struct Hardware<'a> {
@@ -119,6 +121,15 @@ impl Machine {
         members(&self.group)
     }
 
+    /// Sends a signal to every process of this program, and tells how many there are.
+    pub(super) fn signal_program(&self, program: &str, sent: Signal) -> usize {
+        let name = program.get(..NAME_MAX).unwrap_or(program);
+        let comm = |process: &i32| fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        let found: Vec<_> = self.processes().into_iter().filter(|process| comm(process).trim_end() == name).collect();
+        found.iter().for_each(|process| signal(*process, unix(sent)));
+        found.len()
+    }
+
     /// Ends all its processes, and with them its namespaces, its mounts and its loop devices.
     pub(super) async fn power_off(mut self) {
         let loops = run(&HOST, "sh", ["-c", REMAINS, "loops", &self.group], "").await.unwrap_or_default();
@@ -166,6 +177,15 @@ fn launch(node: &str, program: &str, group: &str, logs: &Path, words: Vec<String
 /// The program that was started inside a node: the child of the nsenter that is the process's own program.
 pub(super) fn inner_program(process: &Process) -> Option<i32> {
     program_of(process).and_then(first_child)
+}
+
+fn unix(signal: Signal) -> Unix {
+    match signal {
+        Signal::Stop => Unix::STOP,
+        Signal::Continue => Unix::CONT,
+        Signal::Terminate => Unix::TERM,
+        Signal::Kill => Unix::KILL,
+    }
 }
 
 /// Sends a signal; that there is no such process any more is no error.

@@ -15,6 +15,8 @@ const FIRST_SUBNET: u8 = 100;
 const SUBNETS: u8 = 64;
 /// How many real nodes fit into a testbed. Each knows the way to the pods of all others from its start.
 pub(super) const MAX_NODES: u8 = 32;
+/// The share of its packets that a lossy link loses.
+const LOSS: &str = "0.01";
 
 /// One of the two links of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -165,6 +167,25 @@ impl NodeNetwork {
     pub(super) async fn set_link(&self, link: Link, node: u8, up: bool) -> Result<(), RealNodeError> {
         let state = if up { "up" } else { "down" };
         batch(&self.switch(), &format!("link set {} {state}\n", port(link, node))).await
+    }
+
+    /// Lets a link of the node whose first process is `init` lose packets, or none any more. By iptables: many kernels have no
+    /// netem.
+    pub(super) async fn set_lossy(&self, link: Link, init: i32, is_lossy: bool) -> Result<(), RealNodeError> {
+        let (node, interface, host) = (InNamespaces::node(init), link.interface(), self.address(link, 1).to_string());
+        // What comes is lost here, so what goes to another node is lost there. The host loses nothing: what goes to it is lost
+        // here, as far as its sender is not told of that, as that of a datagram would be.
+        let coming = ["PREROUTING", "-i", interface];
+        let going = ["POSTROUTING", "-o", interface, "-d", &host, "-p", "tcp"];
+        let loss = ["-m", "statistic", "--mode", "random", "--probability", LOSS, "-j", "DROP"];
+        for packets in [&coming[..], &going[..]] {
+            let rule = |action| ["-w", "-t", "mangle", action].into_iter().chain(packets.iter().copied()).chain(loss);
+            let is_there = run(&node, "iptables", rule("-C"), "").await.is_ok();
+            if is_there != is_lossy {
+                run(&node, "iptables", rule(if is_lossy { "-A" } else { "-D" }), "").await?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -18,7 +18,7 @@ use super::faults::{Fault, NodeProgram};
 use super::machine::{Hardware, Machine, inner_program, signal};
 use super::network::{Link, NodeNetwork};
 use super::settings::CONTAINERD_SOCKET;
-use crate::process::{Process, log_tail};
+use crate::process::{Process, Signal, log_tail};
 
 const POLL: Duration = Duration::from_millis(50);
 /// A loaded machine needs more than the usual second.
@@ -128,6 +128,18 @@ impl RealNode {
         command.output().await.map_err(failed)
     }
 
+    /// Sends a signal to every process of this program, those in containers too. Frozen so, it is no [`Fault`]: who stops it
+    /// lets it go on.
+    ///
+    /// # Errors
+    /// When the node is off, or no such program runs there.
+    pub async fn signal(&self, program: &str, signal: Signal) -> Result<(), RealNodeError> {
+        match self.machine(&*self.state.lock().await)?.signal_program(program, signal) {
+            0 => Err(RealNodeError::NotRunning { node: self.built.name.clone(), program: program.to_owned() }),
+            _ => Ok(()),
+        }
+    }
+
     /// Puts an image archive (see [`crate::image`]) into the node's containerd.
     ///
     /// # Errors
@@ -148,6 +160,7 @@ impl RealNode {
         }
         match fault {
             Fault::CutControl | Fault::CutStorage => self.settle_links(&state).await,
+            Fault::LossyControl | Fault::LossyStorage => self.settle_losses(&state).await,
             Fault::Freeze(_) | Fault::FreezeEverything => {
                 settle_frozen(&state).await;
                 Ok(())
@@ -174,6 +187,7 @@ impl RealNode {
         }
         match fault {
             Fault::CutControl | Fault::CutStorage => self.settle_links(&state).await,
+            Fault::LossyControl | Fault::LossyStorage => self.settle_losses(&state).await,
             Fault::Freeze(_) | Fault::FreezeEverything => {
                 settle_frozen(&state).await;
                 Ok(())
@@ -304,6 +318,14 @@ impl RealNode {
         let links = [(Link::Control, Fault::CutControl), (Link::Storage, Fault::CutStorage)];
         for (link, cut) in links {
             self.built.network.set_link(link, self.built.number, !state.faults.contains(&cut)).await?;
+        }
+        Ok(())
+    }
+
+    async fn settle_losses(&self, state: &State) -> Result<(), RealNodeError> {
+        let Some(machine) = &state.machine else { return Ok(()) };
+        for (link, lossy) in [(Link::Control, Fault::LossyControl), (Link::Storage, Fault::LossyStorage)] {
+            self.built.network.set_lossy(link, machine.init(), state.faults.contains(&lossy)).await?;
         }
         Ok(())
     }

@@ -54,6 +54,7 @@ async fn real_nodes_run_pods_and_break_as_they_are_told() {
     pods_have_an_identity_and_find_services(&world).await;
     a_cut_control_link_leaves_a_zombie(&world).await;
     links_are_cut_one_by_one(&world).await;
+    a_link_loses_packets_until_it_is_healed(&world).await;
     a_frozen_kubelet_runs_no_pods(&world).await;
     a_killed_containerd_leaves_its_containers(&world).await;
     everything_is_frozen_and_goes_on(&world).await;
@@ -128,6 +129,16 @@ async fn links_are_cut_one_by_one(world: &World) {
     assert!(!world.shell("first", &from_pod).await.contains("refused"));
     world.one.heal(Fault::CutStorage).await.unwrap();
     eventually("the storage link is back", || async { pings(&world.one, array).await }).await;
+}
+
+async fn a_link_loses_packets_until_it_is_healed(world: &World) {
+    let rules = async || printed(world.two.exec(&["iptables", "-w", "-t", "mangle", "-S"]).await.unwrap());
+    world.two.fault(Fault::LossyStorage).await.unwrap();
+    let lossy = rules().await;
+    assert!(lossy.contains("-i eth1") && lossy.contains("-o eth1") && !lossy.contains("eth0"), "{lossy}");
+    world.two.heal(Fault::LossyStorage).await.unwrap();
+    let healed = rules().await;
+    assert!(!healed.contains("statistic"), "{healed}");
 }
 
 async fn a_frozen_kubelet_runs_no_pods(world: &World) {

@@ -53,8 +53,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     report::print(&measures, options.runs, Profile::Dev, &about);
     if let Some(file) = &options.json {
         let params = json!({ "volumes": options.volumes, "build": Profile::Dev.name(), "machine": report::machine() });
-        let text = serde_json::to_string_pretty(&report::json(&measures, options.runs, &params))?;
-        std::fs::write(file, text + "\n").map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        report::write(file, &measures, options.runs, &params)?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! What was read in a run, and what it should have been.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::report::Measure;
@@ -7,7 +8,7 @@ use super::report::Measure;
 /// One number.
 #[derive(Clone, Debug)]
 struct Reading {
-    name: &'static str,
+    name: Cow<'static, str>,
     unit: &'static str,
     value: f64,
     target: Option<f64>,
@@ -19,24 +20,27 @@ pub struct Measured(Vec<Reading>);
 
 impl Measured {
     /// Notes a number.
-    pub fn note(&mut self, name: &'static str, unit: &'static str, value: f64) {
-        self.0.push(Reading { name, unit, value, target: None });
+    pub fn note(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, value: f64) {
+        self.0.push(Reading { name: name.into(), unit, value, target: None });
     }
 
     /// Notes a number that should not be larger than `target`.
-    pub fn hold(&mut self, name: &'static str, unit: &'static str, value: f64, target: f64) {
-        self.0.push(Reading { name, unit, value, target: Some(target) });
+    pub fn hold(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, value: f64, target: f64) {
+        self.0.push(Reading { name: name.into(), unit, value, target: Some(target) });
     }
 }
 
 /// The numbers of all runs.
 pub fn measures(runs: &[Measured]) -> Vec<Measure> {
     let first = runs.iter().take(1).flat_map(|run| &run.0);
-    let of_all = |name: &'static str| {
+    let of_all = |name: &str| {
         let named = runs.iter().flat_map(|run| run.0.iter().filter(move |reading| reading.name == name));
         named.map(|reading| reading.value).collect::<Vec<_>>()
     };
-    first.map(|reading| Measure::new(reading.name, reading.unit, of_all(reading.name)).target(reading.target)).collect()
+    let measure = |reading: &Reading| {
+        Measure::new(reading.name.clone(), reading.unit, of_all(&reading.name)).target(reading.target)
+    };
+    first.map(measure).collect()
 }
 
 /// Times of many events.

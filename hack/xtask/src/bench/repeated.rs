@@ -63,8 +63,7 @@ impl Repeated {
                 params.insert("build".to_owned(), json!(self.profile().name()));
                 params.insert("machine".to_owned(), json!(report::machine()));
             }
-            let text = serde_json::to_string_pretty(&report::json(&measures, self.runs, &params))?;
-            std::fs::write(file, text + "\n").map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+            report::write(file, &measures, self.runs, &params)?;
         }
         Ok(())
     }

@@ -1,13 +1,17 @@
 //! The results of a benchmark: as a table for people, as JSON for programs.
 
+use std::borrow::Cow;
+use std::path::Path;
+
 use serde_json::{Value, json};
 
+use crate::Result;
 use crate::programs::Profile;
 
 /// One thing that was measured in every run.
 #[derive(Clone, Debug)]
 pub struct Measure {
-    name: &'static str,
+    name: Cow<'static, str>,
     unit: &'static str,
     /// A value per run, in ascending order.
     values: Vec<f64>,
@@ -17,9 +21,9 @@ pub struct Measure {
 
 impl Measure {
     /// A measure with a value per run.
-    pub fn new(name: &'static str, unit: &'static str, mut values: Vec<f64>) -> Self {
+    pub fn new(name: impl Into<Cow<'static, str>>, unit: &'static str, mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
-        Self { name, unit, values, target: None }
+        Self { name: name.into(), unit, values, target: None }
     }
 
     /// With what the largest value may be.
@@ -54,8 +58,15 @@ pub fn print(measures: &[Measure], runs: usize, profile: Profile, about: &str) {
     }
 }
 
-/// The list for `--json`: median and largest value of each measure; the target is for the largest.
-pub fn json(measures: &[Measure], runs: usize, params: &Value) -> Value {
+/// Writes the list for `--json`.
+pub fn write(file: &Path, measures: &[Measure], runs: usize, params: &Value) -> Result<()> {
+    let text = serde_json::to_string_pretty(&json(measures, runs, params))?;
+    std::fs::write(file, text + "\n").map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    Ok(())
+}
+
+/// The list: median and largest value of each measure; the target is for the largest.
+fn json(measures: &[Measure], runs: usize, params: &Value) -> Value {
     let entry = |measure: &Measure, which: &str, value: f64, target: Option<f64>, ok: Option<bool>| {
         json!({
             "name": format!("{}/{which}", measure.name), "params": params, "value": value, "unit": measure.unit,

@@ -34,6 +34,17 @@ fn it_is_not_back_because_kubernetes_calls_it_ready() {
     assert_ne!(world.seen.phase(), Some(Phase::Recovered));
 }
 
+/// By a fencer's word and its Lease, where no agent was ever heard.
+#[test]
+fn nor_is_one_that_has_no_power_by_the_word_of_a_fencer() {
+    let mut world = world();
+    world.plan().evidence[1].channel = Channel::Power;
+    assert!(world.seen.fence.spec.plan.is_ahead_of_kubernetes());
+    world.run();
+    world.assert_order(&["Started v1", "delete pg grace 0"]);
+    assert_ne!(world.seen.phase(), Some(Phase::Recovered));
+}
+
 #[test]
 fn it_is_back_when_its_lease_moves() {
     let mut world = world();

@@ -68,7 +68,7 @@ fn who_is_asked_to_look_for_io() {
     let undecided = json!({ "detection": { "decisiveChannels": [] } });
     let fast: &[Channel] = &[Channel::Kubelet, Channel::Agent];
     type Case<'a> = (&'a str, &'a Value, &'a [Channel], CheckSwitch);
-    let cases: [Case; 10] = [
+    let cases: [Case; 11] = [
         ("a node that Kubernetes gave up", &default, &[Channel::Kubelet], Disabled),
         ("the same, though heartbeats said so too", &default, fast, Disabled),
         ("the same, though its array said so too", &default, &[Channel::Kubelet, Channel::Storage], Disabled),
@@ -76,6 +76,7 @@ fn who_is_asked_to_look_for_io() {
         ("where nobody wants to know", &off, fast, Disabled),
         ("heartbeats, and the kubelet is not decisive yet", &patient, fast, Enabled),
         ("storage, and the kubelet is not decisive yet", &patient, &[Channel::Kubelet, Channel::Storage], Enabled),
+        ("power, and the kubelet is not decisive yet", &patient, &[Channel::Kubelet, Channel::Power], Enabled),
         ("heartbeats, and no channel is decisive", &undecided, fast, Enabled),
         ("a taint that somebody set", &patient, &[Channel::Taint], Disabled),
         ("a volume", &patient, &[Channel::Volume], Disabled),

@@ -10,7 +10,7 @@ use crate::api::slim::Node;
 use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
-use super::super::evidence::{Silence, declares, is_suspected};
+use super::super::evidence::{Outside, Silence, declares, is_suspected};
 use super::super::select::Effective;
 use super::silence;
 
@@ -33,7 +33,7 @@ fn with_conditions(initialized: &str, ready: &str) -> PodView {
 fn channels(node: &Node, silence: Silence, pod: &PodView, spec: &Value) -> Vec<Channel> {
     let policy = policy("db", spec);
     let effective = Effective::of(pod, &Default::default(), [&policy]).unwrap();
-    let found = declares(node, silence, &pod.pod, &effective, None, now());
+    let found = declares(node, silence, &pod.pod, &effective, Outside::default(), now());
     found.into_iter().flatten().map(|evidence| evidence.channel).collect()
 }
 
@@ -145,7 +145,7 @@ fn the_evidence_names_the_taint_that_counted() {
     let policy = policy("db", &spec);
     let pod = down();
     let effective = Effective::of(&pod, &Default::default(), [&policy]).unwrap();
-    let found = declares(&node, silence(&node), &pod.pod, &effective, None, now()).unwrap();
+    let found = declares(&node, silence(&node), &pod.pod, &effective, Outside::default(), now()).unwrap();
     let message = found.iter().find(|it| it.channel == Channel::Taint).unwrap().message.clone().unwrap();
     assert!(message.contains("example.com/broken"), "{message}");
 }

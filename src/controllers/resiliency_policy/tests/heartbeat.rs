@@ -11,7 +11,7 @@ use crate::api::slim::Node;
 use crate::api::time;
 use crate::controllers::testing::*;
 
-use super::super::evidence::{Silence, declares};
+use super::super::evidence::{Outside, Silence, declares};
 use super::super::heartbeat::{Hearing, Heartbeat, suspect_after};
 use super::super::select::Effective;
 use super::silence;
@@ -37,7 +37,8 @@ fn evidence(node: &Node, silence: Silence, spec: &Value) -> Vec<Evidence> {
 fn evidence_beside(node: &Node, silence: Silence, spec: &Value, storage: Option<Evidence>) -> Vec<Evidence> {
     let (policy, pod) = (policy("db", spec), pod("p", "n1", &[csi("v")]));
     let effective = Effective::of(&pod, &Default::default(), [&policy]).unwrap();
-    declares(node, silence, &pod.pod, &effective, storage, now()).unwrap_or_default()
+    let outside = Outside { storage, ..Outside::default() };
+    declares(node, silence, &pod.pod, &effective, outside, now()).unwrap_or_default()
 }
 
 /// What is seen, age of the Lease in seconds, heartbeat, policy, and the channels that declare.

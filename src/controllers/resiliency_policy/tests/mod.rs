@@ -11,6 +11,7 @@ mod modes;
 mod people;
 mod plan;
 mod plugins;
+mod power;
 mod release;
 mod scope;
 mod select;

@@ -1,4 +1,5 @@
-//! Volumes that break on real nodes: folders of a node's disk as local volumes, and FUSE servers that die.
+//! What breaks on real nodes besides the nodes: volumes (folders of a node's disk as local volumes, FUSE servers that die), and
+//! the network of pods.
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
@@ -11,6 +12,9 @@ use crate::real_nodes::RealNodeError;
 
 /// Where the disks of local volumes are on a node.
 const DISKS: &str = "/var/lib/volumes";
+
+/// The settings of the plugin that gives pods their network.
+const POD_NETWORK: &str = "/etc/cni/net.d/10-pods.conflist";
 
 /// Ends the connection of the FUSE server of `$1`: its requests fail from then on as if the server had died, and so the server
 /// sees it too. The control file system shows the connections of the whole machine, by the number of their device.
@@ -89,6 +93,25 @@ impl RealCluster {
     /// When the node is off, or the volume is not mounted there.
     pub async fn end_file_server(&self, node: &str, handle: &str) -> Result<(), ClusterError> {
         self.on_node(node, &["sh", "-c", END_FILE_SERVER, "sh", handle]).await
+    }
+
+    /// Takes away the settings of the network of a node's pods, as a CNI plugin does that is replaced: the node turns NotReady.
+    /// Pods that run keep their network.
+    ///
+    /// # Errors
+    /// When the node is off, or they are away.
+    pub async fn hide_pod_network(&self, node: &str) -> Result<(), ClusterError> {
+        self.on_node(node, &["mv", POD_NETWORK, &format!("{POD_NETWORK}.away")]).await
+    }
+
+    /// Undoes [`RealCluster::hide_pod_network`].
+    ///
+    /// # Errors
+    /// When the node is off, or they are not away.
+    pub async fn show_pod_network(&self, node: &str) -> Result<(), ClusterError> {
+        // containerd reads the folder anew when a file was written or removed there, and not when one appeared.
+        let script = "cp \"$1.away\" \"$1\" && rm \"$1.away\"";
+        self.on_node(node, &["sh", "-c", script, "sh", POD_NETWORK]).await
     }
 
     pub(super) async fn on_node(&self, node: &str, argv: &[&str]) -> Result<(), ClusterError> {

@@ -1,0 +1,261 @@
+//! Channel Power: what it takes, whom nobody believes, and what a node that is heard makes of it.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::api::driver_report::{DriverReport, PoweredOffNode};
+use crate::api::node_fence::{Channel, EvidenceState};
+use crate::api::slim::Node;
+use crate::controllers::testing::*;
+
+use super::super::decide::{decide, effective};
+use super::super::evidence::{Silence, declares};
+use super::super::heartbeat::Heartbeat;
+use super::super::plan::LiveNode;
+use super::super::power::{PowerTracker, Told};
+use super::super::storage::Paths;
+use super::World;
+
+const POWER: &str = "power.example.com";
+const NOTHING: &[Channel] = &[];
+const FAST: &[Channel] = &[Channel::Agent, Channel::Power];
+const SLOW: &[Channel] = &[Channel::Kubelet, Channel::Power];
+const ALL: &[Channel] = &[Channel::Kubelet, Channel::Agent, Channel::Power];
+
+fn row(node: &str) -> PoweredOffNode {
+    let node_uid = format!("uid-{node}");
+    PoweredOffNode { node: node.into(), node_uid, boot_id: "boot-1".into(), since: at(99_990), reason: None }
+}
+
+/// What a fencer reports.
+fn off(rows: Vec<PoweredOffNode>) -> DriverReport {
+    let mut report = report(POWER, &[]);
+    report.status.as_mut().unwrap().powered_off = rows;
+    report
+}
+
+fn named(more: &Value) -> Value {
+    let methods = json!([{ "type": "Unpublish" }, { "type": "External", "external": { "fencerName": POWER } }]);
+    let mut spec = json!({ "fencing": { "methods": methods } });
+    json_patch::merge(&mut spec, more);
+    spec
+}
+
+/// Three nodes with a pod each, of which the fencer says that the first is off: known for so many seconds.
+fn world(known_for: u64, spec: &Value) -> World {
+    let mut world = World::with_failed(3, 0, spec);
+    world.seen.reports = reports([able(DRIVER), off(vec![row("n0")])]);
+    let told = Told { fencer: POWER.into(), row: row("n0"), known_for: Duration::from_secs(known_for) };
+    world.seen.off = [("n0".to_owned(), vec![told])].into();
+    world
+}
+
+/// Agent and kubelet were heard so many seconds ago; an agent of which nothing is known was never heard. The peers of one that is
+/// silent do not reach it.
+fn heard(agent: Option<u64>, lease: u64) -> Silence {
+    let (agent, lease) = (agent.map(Duration::from_secs), Some(Duration::from_secs(lease)));
+    let against = agent.filter(|silent| *silent >= Duration::from_secs(3)).map(|_| (4, 5));
+    let heartbeat = Heartbeat { silent_for: agent, against, out_of_reach_for: agent };
+    Silence { lease_age: lease, still_for: lease, heartbeat, ..Silence::default() }
+}
+
+/// The channels that declare the first node.
+fn declared(world: &World) -> Vec<Channel> {
+    let ((node, silence), pod) = (&world.seen.nodes[0], &world.seen.pods["n0"][0]);
+    let Some(policies) = effective(&world.seen, pod) else { return Vec::new() };
+    let outside = Paths::unrestrained(&world.seen).outside(node, *silence, &world.seen.reports, pod, &policies);
+    let found = declares(node, *silence, &pod.pod, &policies, outside, world.now);
+    found.into_iter().flatten().map(|evidence| evidence.channel).collect()
+}
+
+#[test]
+fn a_node_without_power_must_be_silent_too() {
+    let unconfirmed = |mut silence: Silence| {
+        silence.heartbeat.against = None;
+        silence
+    };
+    let reached = |mut silence: Silence, ago| {
+        silence.heartbeat.out_of_reach_for = Some(Duration::from_secs(ago));
+        silence
+    };
+    let unproved = Silence { lease_age: None, ..heard(None, 30) };
+    let (defaults, three) = (json!({}), json!({ "detection": { "requiredChannels": 3, "decisiveChannels": [] } }));
+    let fences_itself = json!({ "selfFencing": { "mode": "Enabled", "after": "15s" } });
+    let cases: Vec<(&str, Silence, u64, &Value, &[Channel])> = vec![
+        ("its word alone", heard(None, 4), 2, &defaults, NOTHING),
+        ("heartbeat and peers beside it", heard(Some(4), 9), 2, &defaults, FAST),
+        ("the peers do not say so", unconfirmed(heard(Some(4), 9)), 2, &defaults, NOTHING),
+        ("a peer was answered", reached(heard(Some(9), 9), 1), 2, &defaults, NOTHING),
+        ("one renewal that is missed", heard(None, 20), 2, &defaults, NOTHING),
+        ("two that are", heard(None, 21), 2, &defaults, SLOW),
+        ("a Lease whose age is not proved", unproved, 2, &defaults, NOTHING),
+        ("all three", heard(Some(22), 25), 2, &defaults, ALL),
+        ("the agent is heard", heard(Some(1), 30), 2, &defaults, NOTHING),
+        ("the Lease has moved since it was said", heard(Some(4), 9), 60, &defaults, NOTHING),
+        ("it was renewed just before", heard(Some(4), 9), 9, &defaults, FAST),
+        ("the kubelet outlives the agent", heard(Some(60), 5), 2, &defaults, NOTHING),
+        ("and then it does not", heard(Some(60), 21), 2, &defaults, ALL),
+        ("two where three must agree", heard(Some(4), 9), 2, &three, NOTHING),
+        ("three that do", heard(Some(22), 25), 2, &three, ALL),
+        ("an agent that has time left to stop its pods", heard(Some(9), 9), 2, &fences_itself, NOTHING),
+        ("one that has had it", heard(Some(20), 20), 2, &fences_itself, FAST),
+        ("nobody knows whether it has had it", heard(None, 30), 2, &fences_itself, NOTHING),
+    ];
+    for (name, silence, known_for, more, wanted) in cases {
+        let mut world = world(known_for, &named(more));
+        world.seen.nodes[0].1 = silence;
+        assert_eq!(declared(&world), wanted, "{name}");
+    }
+}
+
+/// Where the policy calls no channel decisive the fencer is the second that agrees with Kubernetes.
+#[test]
+fn it_agrees_with_what_kubernetes_says() {
+    let broken = json!([{ "key": "example.com/broken" }]);
+    let spec = named(&json!({ "detection": { "decisiveChannels": [], "taints": broken } }));
+    let mut world = world(30, &spec);
+    world.node_becomes(unreachable("n0"));
+    world.seen.nodes[0].1 = Silence { unreachable_for: Some(Duration::ZERO), ..heard(None, 50) };
+    assert_eq!(declared(&world), SLOW);
+    world.seen.off.clear();
+    assert_eq!(declared(&world), NOTHING);
+}
+
+#[test]
+fn whoever_cannot_be_believed_says_nothing() {
+    type Case = (&'static str, fn(&mut World), &'static [Channel]);
+    let cases: [Case; 9] = [
+        ("as it is", |_| {}, FAST),
+        ("a fencer that is not heard of", |world| _ = world.seen.silent_fencers.insert(POWER.into()), NOTHING),
+        ("one that has no Lease", |world| _ = world.seen.missing_fencers.insert(POWER.into()), NOTHING),
+        ("no report", |world| _ = world.seen.reports.remove(POWER), NOTHING),
+        ("the node is not in it any more", |world| world.seen.reports.extend(reports([off(vec![])])), NOTHING),
+        ("one that is not Ready", |world| world.seen.reports.extend(reports([unready()])), NOTHING),
+        (
+            "another Node of that name",
+            |world| world.seen.nodes[0].0 = but_node(|node| node.metadata.uid = None),
+            NOTHING,
+        ),
+        ("another boot", other_boot, NOTHING),
+        (
+            "another policy of the pod does not name it",
+            |world| {
+                world.seen.policies.push(policy("z", &json!({})).into());
+            },
+            NOTHING,
+        ),
+    ];
+    for (name, change, wanted) in cases {
+        let mut world = world(2, &named(&json!({})));
+        world.seen.nodes[0].1 = heard(Some(4), 9);
+        change(&mut world);
+        assert_eq!(declared(&world), wanted, "{name}");
+    }
+}
+
+fn other_boot(world: &mut World) {
+    world.seen.nodes[0].0 = but_node(|node| node.status.node_info.boot_id = "2".into());
+}
+
+fn but_node(change: impl FnOnce(&mut Node)) -> std::sync::Arc<Node> {
+    let mut node = node("n0");
+    change(&mut node);
+    node.into()
+}
+
+fn unready() -> DriverReport {
+    let mut report = off(vec![row("n0")]);
+    report.status.as_mut().unwrap().conditions[0].status = "False".into();
+    report
+}
+
+#[test]
+fn a_plan_is_made_before_kubernetes_notices() {
+    let mut world = world(2, &named(&json!({})));
+    world.seen.nodes[0].1 = heard(Some(4), 9);
+    world.rest();
+    let plan = &world.fence("n0").expect("declared").spec.plan;
+    let power = plan.evidence.iter().find(|it| it.channel == Channel::Power).expect("it is told");
+    assert_eq!((power.state, power.since), (EvidenceState::Failed, at(99_990)));
+    assert!(power.message.as_ref().is_some_and(|it| it.contains(POWER)), "{power:?}");
+    assert!(plan.is_of_node() && plan.is_ahead_of_kubernetes(), "{plan:?}");
+    assert_eq!(world.opened(), 1);
+}
+
+#[test]
+fn what_the_api_says_now_decides() {
+    type Case = (&'static str, fn(&mut LiveNode));
+    let cases: [Case; 3] = [
+        ("the Lease has moved", |live| live.lease_is_still = false),
+        ("the fencer has taken it back", |live| live.reports = reports([able(DRIVER), off(vec![])])),
+        ("it has booted", |live| live.node = but_node(|node| node.status.node_info.boot_id = "2".into())),
+    ];
+    for (name, change) in cases {
+        let mut world = world(2, &named(&json!({})));
+        world.seen.nodes[0].1 = heard(Some(4), 9);
+        let mut live = world.look_at("n0").expect("it is there");
+        change(&mut live);
+        world.live.insert("n0".into(), live);
+        world.rest();
+        assert_eq!(world.opened(), 0, "{name}");
+    }
+}
+
+#[test]
+fn a_fencer_that_is_contradicted_is_told_and_counts_for_nothing() {
+    type Case = (&'static str, Silence, u64, fn(&mut World), Option<&'static str>);
+    let cases: [Case; 8] = [
+        ("its Lease moves", heard(None, 4), 60, |_| {}, Some("Lease")),
+        ("its agent is heard", heard(Some(1), 70), 60, |_| {}, Some("agent")),
+        ("it has booted", heard(None, 70), 60, other_boot, Some("booted")),
+        ("all silent since", heard(Some(65), 70), 60, |_| {}, None),
+        ("it was only just said", heard(Some(1), 4), 3, |_| {}, None),
+        ("of a fencer that nobody hears", heard(None, 4), 60, |w| _ = w.seen.silent_fencers.insert(POWER.into()), None),
+        (
+            "of one that no policy names",
+            heard(None, 4),
+            60,
+            |w| w.seen.policies = vec![policy("db", &json!({})).into()],
+            None,
+        ),
+        ("Kubernetes gave it up", heard(None, 4), 60, |w| w.seen.nodes[0].0 = unreachable("n0").into(), None),
+    ];
+    for (name, silence, known_for, change, wanted) in cases {
+        let mut world = world(known_for, &named(&json!({})));
+        world.seen.nodes[0].1 = silence;
+        change(&mut world);
+        let told = decide(&world.seen, world.now).contradicted;
+        let heard = told.get(&("n0".to_owned(), POWER.to_owned()));
+        match wanted {
+            Some(word) => assert!(heard.is_some_and(|it| it.contains(word)), "{name}: {told:?}"),
+            None => assert!(told.is_empty(), "{name}: {told:?}"),
+        }
+        if wanted.is_some() {
+            world.rest();
+            assert_eq!(world.opened(), 0, "{name}");
+        }
+    }
+}
+
+/// A fencer that says it, takes it back and says it again of the same boot was wrong, or is.
+#[test]
+fn a_word_is_as_old_as_when_it_was_first_said_of_a_boot() {
+    let (mut tracker, begun) = (PowerTracker::default(), Instant::now());
+    let other = PoweredOffNode { boot_id: "boot-2".into(), ..row("n0") };
+    let again = PoweredOffNode { since: at(99_999), reason: Some("PowerLost".into()), ..row("n0") };
+    for (seconds, report, wanted) in [
+        (0, Some(off(vec![row("n0")])), Some(0)),
+        (10, Some(off(vec![again.clone()])), Some(10)),
+        (20, Some(off(vec![])), None),
+        (25, Some(unready()), None),
+        (30, Some(off(vec![again])), Some(30)),
+        (40, Some(off(vec![other.clone()])), Some(0)),
+        (50, None, None),
+        (60, Some(off(vec![other])), Some(0)),
+    ] {
+        let told = tracker.update(&reports(report), begun + Duration::from_secs(seconds));
+        let known_for = told.get("n0").map(|told| told[0].known_for.as_secs());
+        assert_eq!(known_for, wanted, "after {seconds} s");
+    }
+}
