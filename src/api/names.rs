@@ -56,8 +56,6 @@ pub const TAINTED_LABEL: &str = "bulkhead.dev/tainted";
 pub const NO_ATTACH_LABEL: &str = "bulkhead.dev/no-attach-or-mount";
 /// Annotation of a PersistentVolume: its taints as JSON.
 pub const VOLUME_TAINTS_ANNOTATION: &str = "bulkhead.dev/volume-taints";
-/// Annotation of a pod that may use a volume with these taint keys, separated by commas.
-pub const TOLERATE_TAINTS_ANNOTATION: &str = "bulkhead.dev/tolerate-volume-taints";
 /// Scheduling gate of a pod that waits for a tainted volume.
 pub const VOLUME_TAINTED_GATE: &str = "bulkhead.dev/volume-tainted";
 /// Claim for which tainted volumes without a claim are reserved, in [`OPERATOR_NAMESPACE`]. There is none of that name:

@@ -9,8 +9,6 @@ pub struct ProviderVolume {
     pub id: String,
     /// Id of its namespace at the provider.
     pub namespace_id: String,
-    /// Name of that namespace.
-    pub namespace_name: String,
     /// Version that a write must name; it changes with every write.
     pub version: String,
     /// Where its NFS server is bound, as reported; see [`Endpoint`](super::endpoint::Endpoint).

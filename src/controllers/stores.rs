@@ -1,25 +1,246 @@
-//! What shared volumes and their providers rest on, besides what is there for all; and the stores of a program that looks
-//! once.
+//! The caches of the cluster: those that all controllers share, and what S3 mounts, shared volumes and storage providers
+//! rest on besides.
+
+use std::sync::Arc;
 
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::FenceRequest;
+use crate::api::mountpoint_pod::MountpointPod;
+use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
+use crate::api::names;
+use crate::api::node_fence::NodeFence;
+use crate::api::node_volume_report::NodeVolumeReport;
+use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::shared_volume::{SHARED_VOLUME_LABEL, SharedVolume};
 use crate::api::shared_volume_provider::SharedVolumeProvider;
-use crate::api::slim::VolumeAttachment;
 use crate::api::slim::network::{EndpointSlice, Endpoints, MANAGED_BY_LABEL, SELECTOR_SLICES, Service};
-use crate::error::Error;
+use crate::api::slim::{
+    AdmissionBinding, CsiDriver, CsiNode, Lease, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    VolumeAttachment, VolumeSource,
+};
+use crate::api::usage::Lookup;
+use crate::api::volume_health::VolumeHealth;
+use crate::api::volume_health_policy::VolumeHealthPolicy;
 use crate::runtime::health::Health;
-use crate::runtime::store::{IndexFn, Store};
+use crate::runtime::informer::Informer;
+use crate::runtime::store::{ObjectKey, Store};
 use crate::runtime::telemetry::Telemetry;
 
 use super::{
-    BY_CLAIM, BY_NODE, BY_PROVIDER_VOLUME, BY_SERVICE, BY_SHARED_VOLUME, BY_VOLUME, NODE_LEASES, Start, Stores,
-    Watched, indexes, uses_volumes,
+    BY_CLAIM, BY_DRIVER, BY_HANDLE, BY_HOST, BY_MOUNT, BY_MOUNTPOINT_POD, BY_NODE, BY_PLACE, BY_PROVIDER_VOLUME,
+    BY_SERVICE, BY_SHARED_VOLUME, BY_TROUBLE, BY_UID, BY_VOLUME, BY_WORKLOAD, NODE_LEASES, indexes,
 };
+
+/// One informer per kind, shared by all controllers.
+#[derive(Clone)]
+pub struct Stores {
+    /// Nodes.
+    pub nodes: Store<Node>,
+    /// Leases of the kubelets.
+    pub leases: Store<Lease>,
+    /// Leases of the sidecars, among those of the operator's namespace.
+    pub fencer_leases: Store<Lease>,
+    /// Pods that use volumes.
+    pub pods: Store<Pod>,
+    /// Claims.
+    pub claims: Store<PersistentVolumeClaim>,
+    /// Volumes.
+    pub volumes: Store<PersistentVolume>,
+    /// Attachments.
+    pub attachments: Store<VolumeAttachment>,
+    /// CSI drivers on nodes.
+    pub csi_nodes: Store<CsiNode>,
+    /// CSI drivers.
+    pub csi_drivers: Store<CsiDriver>,
+    /// Namespaces.
+    pub namespaces: Store<Namespace>,
+    /// Policies.
+    pub policies: Store<ResiliencyPolicy>,
+    /// NodeFences.
+    pub fences: Store<NodeFence>,
+    /// FenceRequests.
+    pub requests: Store<FenceRequest>,
+    /// DriverReports.
+    pub reports: Store<DriverReport>,
+    /// NodeVolumeReports.
+    pub node_reports: Store<NodeVolumeReport>,
+    /// VolumeHealthPolicies.
+    pub health_policies: Store<VolumeHealthPolicy>,
+    /// VolumeHealths. A fence waits for nothing that only moves pods off nodes that are well.
+    pub healths: Store<VolumeHealth>,
+    /// Pods that run our node agent.
+    pub agents: Store<Pod>,
+    /// Admission policies that are in force.
+    pub admission_bindings: Store<AdmissionBinding>,
+}
+
+impl Stores {
+    /// Starts all informers. `namespace` is the operator's own.
+    pub fn spawn(
+        client: &Client,
+        namespace: &str,
+        telemetry: &Telemetry,
+        health: &Health,
+        cancel: &CancellationToken,
+    ) -> Self {
+        let all = |name| Start { name, client, telemetry, health, cancel };
+        Self {
+            nodes: all("nodes").informer(|i| i.index(BY_HOST, indexes::hosts_of_node)),
+            leases: all("leases").namespaced(NODE_LEASES),
+            fencer_leases: all("fencerleases").namespaced(namespace),
+            pods: all("pods").informer(|i| {
+                i.index(BY_NODE, indexes::node_of_pod)
+                    .index(BY_CLAIM, indexes::claims_of_pod)
+                    .index(BY_PLACE, indexes::places_of_pod)
+                    .index(BY_UID, indexes::uid_of_pod)
+                    .index(BY_TROUBLE, indexes::trouble_of_pod)
+                    .keep(uses_volumes)
+                    .packed()
+            }),
+            claims: all("persistentvolumeclaims").informer(|i| i.index(BY_VOLUME, indexes::volume_of_claim).packed()),
+            volumes: all("persistentvolumes").informer(|i| {
+                i.index(BY_HOST, indexes::hosts_of_volume)
+                    .index(BY_DRIVER, indexes::driver_of_volume)
+                    .index(BY_HANDLE, indexes::handle_of_volume)
+                    .packed()
+            }),
+            attachments: all("volumeattachments").informer(|i| {
+                i.index(BY_NODE, |attachment: &VolumeAttachment| vec![attachment.spec.node_name.clone()])
+                    .index(BY_VOLUME, |attachment: &VolumeAttachment| vec![attachment.volume().to_owned()])
+                    .packed()
+            }),
+            csi_nodes: all("csinodes").informer(Informer::packed),
+            csi_drivers: all("csidrivers").informer(|i| i),
+            namespaces: all("namespaces").informer(|i| i),
+            policies: all("resiliencypolicies").informer(|i| i),
+            fences: all("nodefences").informer(|i| i),
+            requests: all("fencerequests")
+                .informer(|i| i.index(BY_NODE, |request: &FenceRequest| vec![request.spec.node_name.clone()])),
+            reports: all("driverreports").informer(|i| i),
+            node_reports: all("nodevolumereports")
+                .informer(|i| i.index(BY_VOLUME, indexes::volumes_of_report).packed()),
+            health_policies: all("volumehealthpolicies").informer(|i| i),
+            healths: all("volumehealths").informer(|i| i.index(BY_CLAIM, indexes::claims_of_health)),
+            agents: all("agents").informer(|i| {
+                i.labels(&format!("{}=true", names::NODE_AGENT_LABEL)).index(BY_NODE, indexes::node_of_pod)
+            }),
+            admission_bindings: all("admissionbindings").informer(|i| i),
+        }
+    }
+
+    /// Whether the admission policies that keep new users off a tainted volume are in force.
+    pub fn can_enforce(&self) -> bool {
+        let binding = |name: &str| self.admission_bindings.get(&ObjectKey::cluster(name));
+        names::ENFORCING_POLICIES.iter().all(|name| binding(name).is_some_and(|binding| binding.denies()))
+    }
+
+    /// Returns once every informer holds what the API server has.
+    pub async fn wait_synced(&self) {
+        tokio::join!(
+            self.nodes.wait_synced(),
+            self.leases.wait_synced(),
+            self.fencer_leases.wait_synced(),
+            self.pods.wait_synced(),
+            self.claims.wait_synced(),
+            self.volumes.wait_synced(),
+            self.attachments.wait_synced(),
+            self.csi_nodes.wait_synced(),
+            self.csi_drivers.wait_synced(),
+            self.namespaces.wait_synced(),
+            self.policies.wait_synced(),
+            self.fences.wait_synced(),
+            self.requests.wait_synced(),
+            self.reports.wait_synced(),
+        );
+    }
+
+    /// Returns once those that only the health of volumes rests on are there too. Failover waits for none of them.
+    pub async fn wait_health_synced(&self) {
+        self.wait_synced().await;
+        tokio::join!(
+            self.node_reports.wait_synced(),
+            self.health_policies.wait_synced(),
+            self.healths.wait_synced(),
+            self.agents.wait_synced(),
+            self.admission_bindings.wait_synced(),
+        );
+    }
+}
+
+impl Lookup for Stores {
+    fn claim(&self, namespace: &str, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
+        self.claims.get(&ObjectKey::namespaced(namespace, name))
+    }
+
+    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+        self.volumes.get(&ObjectKey::cluster(name))
+    }
+
+    fn driver(&self, name: &str) -> Option<Arc<CsiDriver>> {
+        self.csi_drivers.get(&ObjectKey::cluster(name))
+    }
+}
+
+/// What S3 mounts rest on besides. Failover and the health of volumes wait for none of it; who has no S3 volumes has none.
+#[derive(Clone)]
+pub struct S3Stores {
+    /// Which workloads share which Mountpoint Pods.
+    pub attachments: Store<MountpointS3PodAttachment>,
+    /// Mountpoint Pods.
+    pub mountpoint_pods: Store<MountpointPod>,
+    /// Where Mountpoint Pods live.
+    namespace: String,
+}
+
+impl S3Stores {
+    /// Starts the informers. `namespace` is that of Mountpoint Pods.
+    pub fn spawn(
+        client: &Client,
+        namespace: &str,
+        telemetry: &Telemetry,
+        health: &Health,
+        cancel: &CancellationToken,
+    ) -> Self {
+        let all = |name| Start { name, client, telemetry, health, cancel };
+        let pods = Api::namespaced(client.clone(), namespace);
+        let pods = Informer::new(pods, "mountpointpods").index(BY_MOUNT, indexes::mount_of_pod);
+        Self {
+            attachments: all("mountpoints3podattachments").informer(|i| {
+                i.index(BY_MOUNT, indexes::mount_of_attachment)
+                    .index(BY_WORKLOAD, indexes::workloads_of_attachment)
+                    .index(BY_MOUNTPOINT_POD, indexes::pods_of_attachment)
+            }),
+            mountpoint_pods: all("mountpointpods").spawn(pods.keep(MountpointPod::is_one)),
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    /// Returns once they, and the stores that they rest on, hold what the API server has.
+    pub async fn wait_synced(&self, stores: &Stores) {
+        tokio::join!(
+            self.attachments.wait_synced(),
+            self.mountpoint_pods.wait_synced(),
+            stores.nodes.wait_synced(),
+            stores.pods.wait_synced(),
+            stores.claims.wait_synced(),
+            stores.volumes.wait_synced(),
+        );
+    }
+
+    /// The Mountpoint Pod of that name.
+    pub fn mountpoint_pod(&self, name: &str) -> Option<Arc<MountpointPod>> {
+        self.mountpoint_pods.get(&ObjectKey::namespaced(&self.namespace, name))
+    }
+
+    /// Whether a pod may have S3 volumes: a Mountpoint Pod that caches on a volume is served by nobody.
+    pub fn is_workload(&self, pod: &Pod) -> bool {
+        pod.metadata.namespace.as_deref() != Some(&self.namespace)
+    }
+}
 
 /// What shared volumes rest on besides. Nobody else waits for it.
 #[derive(Clone)]
@@ -103,116 +324,52 @@ impl ProviderStores {
     }
 }
 
-/// A list that the API server did not give.
-#[derive(Debug)]
-pub struct Unread {
-    /// What was to be listed, as `resource.group`.
-    pub resource: String,
-    /// Where; everywhere if it is absent.
-    pub namespace: Option<String>,
-    /// Why not.
-    pub error: Error,
+/// Only pods that use volumes are kept; the others of a suspect node are listed live.
+pub(super) fn uses_volumes(pod: &Pod) -> bool {
+    pod.spec.volumes.iter().any(|volume| volume.source != VolumeSource::PodLocal)
 }
 
-impl Stores {
-    /// What failover rests on, listed once and never again: for a program that looks, tells and ends. `namespace` is the
-    /// operator's own.
-    pub async fn listed(reads: &Client, namespace: &str) -> Result<Self, Vec<Unread>> {
-        let list = Listing { reads };
-        let (nodes, leases, fencer_leases, pods, claims, volumes, attachments) = tokio::join!(
-            list.all(&[]),
-            list.within(NODE_LEASES),
-            list.within(namespace),
-            list.pages(Api::all(reads.clone()), None, &[(BY_NODE, indexes::node_of_pod)], uses_volumes),
-            list.all(&[(BY_VOLUME, indexes::volume_of_claim)]),
-            list.all(&[]),
-            list.all(&[(BY_NODE, |attachment: &VolumeAttachment| vec![attachment.spec.node_name.clone()])]),
-        );
-        let (csi_nodes, csi_drivers, namespaces, policies, fences, requests, reports, node_reports, healths) = tokio::join!(
-            list.all(&[]),
-            list.all(&[]),
-            list.all(&[]),
-            list.all(&[]),
-            list.all(&[]),
-            list.all(&[(BY_NODE, |request: &FenceRequest| vec![request.spec.node_name.clone()])]),
-            list.all(&[]),
-            list.all(&[]),
-            list.all(&[]),
-        );
-        let mut unread = Vec::new();
-        let stores = Self {
-            nodes: kept(nodes, &mut unread),
-            leases: kept(leases, &mut unread),
-            fencer_leases: kept(fencer_leases, &mut unread),
-            pods: kept(pods, &mut unread),
-            claims: kept(claims, &mut unread),
-            volumes: kept(volumes, &mut unread),
-            attachments: kept(attachments, &mut unread),
-            csi_nodes: kept(csi_nodes, &mut unread),
-            csi_drivers: kept(csi_drivers, &mut unread),
-            namespaces: kept(namespaces, &mut unread),
-            policies: kept(policies, &mut unread),
-            fences: kept(fences, &mut unread),
-            requests: kept(requests, &mut unread),
-            reports: kept(reports, &mut unread),
-            node_reports: kept(node_reports, &mut unread),
-            healths: kept(healths, &mut unread),
-            health_policies: Store::new_detached(Vec::new()),
-            agents: Store::new_detached(Vec::new()),
-            admission_bindings: Store::new_detached(Vec::new()),
-        };
-        if unread.is_empty() { Ok(stores) } else { Err(unread) }
+/// How an informer is started.
+#[derive(Clone, Copy)]
+struct Start<'a> {
+    name: &'static str,
+    client: &'a Client,
+    telemetry: &'a Telemetry,
+    health: &'a Health,
+    cancel: &'a CancellationToken,
+}
+
+impl Start<'_> {
+    fn informer<K: Watched>(self, configure: impl FnOnce(Informer<K>) -> Informer<K>) -> Store<K> {
+        let api = Api::all(self.client.clone());
+        self.spawn(configure(Informer::new(api, self.name)))
+    }
+
+    fn namespaced<K: Watched + Resource<Scope = NamespaceResourceScope>>(self, namespace: &str) -> Store<K> {
+        let api = Api::namespaced(self.client.clone(), namespace);
+        self.spawn(Informer::new(api, self.name))
+    }
+
+    fn spawn<K: Watched>(self, informer: Informer<K>) -> Store<K> {
+        let store = informer.spawn(self.cancel.clone(), self.telemetry);
+        let gate = self.health.gate(format!("informer {}", self.name));
+        gate.close("the first list has not arrived");
+        let synced = store.clone();
+        tokio::spawn(async move {
+            synced.wait_synced().await;
+            gate.open();
+        });
+        store
     }
 }
 
-fn kept<K>(listed: Result<Store<K>, Unread>, unread: &mut Vec<Unread>) -> Store<K> {
-    listed.unwrap_or_else(|error| {
-        unread.push(error);
-        Store::new_detached(Vec::new())
-    })
+/// What an informer needs of a kind.
+pub(super) trait Watched:
+    Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static
+{
 }
 
-/// Lists, page by page.
-struct Listing<'a> {
-    reads: &'a Client,
-}
-
-impl Listing<'_> {
-    async fn all<K: Watched>(&self, indexes: &[(&'static str, IndexFn<K>)]) -> Result<Store<K>, Unread> {
-        self.pages(Api::all(self.reads.clone()), None, indexes, |_| true).await
-    }
-
-    async fn within<K>(&self, namespace: &str) -> Result<Store<K>, Unread>
-    where
-        K: Watched + Resource<Scope = NamespaceResourceScope>,
-    {
-        self.pages(Api::namespaced(self.reads.clone(), namespace), Some(namespace), &[], |_| true).await
-    }
-
-    async fn pages<K: Watched>(
-        &self,
-        api: Api<K>,
-        namespace: Option<&str>,
-        indexes: &[(&'static str, IndexFn<K>)],
-        keep: fn(&K) -> bool,
-    ) -> Result<Store<K>, Unread> {
-        const PAGE: u32 = 500;
-        let store = Store::new_detached(indexes.to_vec());
-        store.list_begins();
-        let mut page = ListParams::default().limit(PAGE);
-        loop {
-            let listed = api.list(&page).await.map_err(|error| Unread {
-                resource: [K::plural(&()), K::group(&())].join(".").trim_end_matches('.').to_owned(),
-                namespace: namespace.map(str::to_owned),
-                error: error.into(),
-            })?;
-            listed.items.into_iter().filter(keep).for_each(|object| store.insert(object));
-            match listed.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => break,
-            }
-        }
-        store.list_done();
-        Ok(store)
-    }
+impl<K> Watched for K where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static
+{
 }

@@ -243,7 +243,7 @@ fn deed(fence: Option<&Arc<NodeFence>>) -> Option<(i64, serde_json::Value)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_was_foreseen_is_what_the_controller_does(shape in shape()) {

@@ -1,7 +1,7 @@
 //! `bulkhead-node-agent`: removes from its node what fenced pods left behind, looks after the health of its volumes, and
 //! reports both. It watches its Node, the NodeFence and the NodeVolumeReport of that name, the pods bound to it, and, to
-//! know which volumes are its own, PersistentVolumes and VolumeHealthPolicies. It writes only the status of that
-//! NodeVolumeReport; taints, access and proofs are the controller's.
+//! know which volumes are its own, PersistentVolumes and VolumeHealthPolicies; for self-fencing, ResiliencyPolicies and
+//! namespaces. It writes only the status of that NodeVolumeReport; taints, access and proofs are the controller's.
 
 mod act;
 mod addresses;

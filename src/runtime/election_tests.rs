@@ -244,7 +244,7 @@ impl World {
 const LUCKY: Luck = Luck { there: 20, back: 20, request_lost: false, answer_lost: false, pause: 0 };
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Never two leaders, whatever is lost, late or asleep, and with clocks that differ.
     #[test]

@@ -69,6 +69,13 @@ pub struct QueueConfig {
     pub deadline: Duration,
 }
 
+impl QueueConfig {
+    /// A queue whose reconciles take a minute at most.
+    pub const fn new(name: &'static str, kind: &'static str, concurrency: usize) -> Self {
+        Self { name, kind, concurrency, deadline: Duration::from_secs(60) }
+    }
+}
+
 #[cfg(test)]
 impl QueueConfig {
     /// A queue of a test.

@@ -100,7 +100,6 @@ impl Volume {
         }
         Some(ProviderVolume {
             namespace_id: namespace.id.clone(),
-            namespace_name: namespace.name.clone(),
             mount_endpoint: self.mount_endpoint().to_owned(),
             volume_name: self.label(VOLUME_LABEL).to_owned(),
             claim_name: self.label(CLAIM_LABEL).to_owned(),
@@ -141,7 +140,6 @@ mod tests {
         let expected = ProviderVolume {
             id: "v1".into(),
             namespace_id: "ns1".into(),
-            namespace_name: "web".into(),
             version: "Mg".into(),
             endpoint: Some("10.0.0.1:4711".into()),
             mount_endpoint: "10.96.0.9:2049".into(),

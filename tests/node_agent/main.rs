@@ -24,12 +24,10 @@ mod timed;
 mod volumes;
 mod world;
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
+use bulkhead_testbed::here;
 use libtest_mimic::{Failed, Trial};
-
-/// Set in the process that runs in the mount namespace of its own.
-const INSIDE: &str = "BULKHEAD_TEST_MOUNT_NAMESPACE";
 
 fn main() -> ExitCode {
     let mut arguments = libtest_mimic::Arguments::from_args();
@@ -37,10 +35,10 @@ fn main() -> ExitCode {
     if let Some(path) = std::env::var_os(probes_hung::SERVE) {
         return probes_hung::serve(path.as_ref());
     }
-    let root = rustix::process::geteuid().is_root();
-    if root && !arguments.list && std::env::var_os(INSIDE).is_none() {
-        return inside();
+    if let Some(ended) = here::in_own_namespaces(arguments.list) {
+        return ended;
     }
+    let root = here::is_root();
     let groups = [
         cleaning::trials(),
         refusing::trials(),
@@ -62,22 +60,4 @@ fn main() -> ExitCode {
         trials = trials.into_iter().map(lacks).collect();
     }
     libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-/// Runs this program again, in namespaces of its own.
-fn inside() -> ExitCode {
-    let program = std::env::current_exe().expect("our own path");
-    let status = Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
-        .arg(program)
-        .args(std::env::args().skip(1))
-        .env(INSIDE, "1")
-        .status();
-    match status {
-        Ok(status) => ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)),
-        Err(error) => {
-            eprintln!("error: unshare (util-linux): {error}");
-            ExitCode::FAILURE
-        }
-    }
 }

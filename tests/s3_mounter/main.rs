@@ -17,20 +17,18 @@ mod node;
 mod waiting;
 mod world;
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
+use bulkhead_testbed::here;
 use libtest_mimic::{Failed, Trial};
-
-/// Set in the process that runs in the mount namespace of its own.
-const INSIDE: &str = "BULKHEAD_TEST_MOUNT_NAMESPACE";
 
 fn main() -> ExitCode {
     let mut arguments = libtest_mimic::Arguments::from_args();
     arguments.test_threads = Some(1);
-    let root = rustix::process::geteuid().is_root();
-    if root && !arguments.list && std::env::var_os(INSIDE).is_none() {
-        return inside();
+    if let Some(ended) = here::in_own_namespaces(arguments.list) {
+        return ended;
     }
+    let root = here::is_root();
     let mut trials: Vec<Trial> =
         [waiting::trials(), engine::trials(), ending::trials()].into_iter().flatten().collect();
     trials.extend(mounted::trials().into_iter().map(|trial| if root { trial } else { lacking(trial) }));
@@ -42,23 +40,5 @@ fn lacking(trial: Trial) -> Trial {
     match std::env::var("CI").is_ok_and(|value| value == "true") {
         true => Trial::test(trial.name().to_owned(), || Err(Failed::from("needs root: run the tests as root"))),
         false => trial.with_kind("needs root").with_ignored_flag(true),
-    }
-}
-
-/// Runs this program again, in namespaces of its own.
-fn inside() -> ExitCode {
-    let program = std::env::current_exe().expect("our own path");
-    let status = Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
-        .arg(program)
-        .args(std::env::args().skip(1))
-        .env(INSIDE, "1")
-        .status();
-    match status {
-        Ok(status) => ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)),
-        Err(error) => {
-            eprintln!("error: unshare (util-linux): {error}");
-            ExitCode::FAILURE
-        }
     }
 }

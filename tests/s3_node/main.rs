@@ -21,16 +21,15 @@ mod unmounting;
 mod waiting;
 mod world;
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use bulkhead_testbed::binaries::Binaries;
+use bulkhead_testbed::here;
 use libtest_mimic::{Failed, Trial};
 
 use world::Shared;
 
-/// Set in the process that runs in the mount namespace of its own.
-const INSIDE: &str = "BULKHEAD_TEST_MOUNT_NAMESPACE";
 /// Tests at once: they mostly wait for programs to start.
 const THREADS: usize = 4;
 
@@ -41,10 +40,10 @@ fn main() -> ExitCode {
     }
     let mut arguments = libtest_mimic::Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(THREADS));
-    let root = rustix::process::geteuid().is_root();
-    if root && !arguments.list && std::env::var_os(INSIDE).is_none() {
-        return inside();
+    if let Some(ended) = here::in_own_namespaces(arguments.list) {
+        return ended;
     }
+    let root = here::is_root();
     let shared = Arc::new(Shared::new());
     let groups = [
         publishing::trials(&shared),
@@ -81,22 +80,4 @@ fn lacking(arguments: &libtest_mimic::Arguments, root: bool) -> Option<String> {
         return Some("needs root and /dev/fuse".to_owned());
     }
     Binaries::ensure(None).err().map(|error| error.to_string())
-}
-
-/// Runs this program again, in namespaces of its own.
-fn inside() -> ExitCode {
-    let program = std::env::current_exe().expect("our own path");
-    let status = Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
-        .arg(program)
-        .args(std::env::args().skip(1))
-        .env(INSIDE, "1")
-        .status();
-    match status {
-        Ok(status) => ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)),
-        Err(error) => {
-            eprintln!("error: unshare (util-linux): {error}");
-            ExitCode::FAILURE
-        }
-    }
 }

@@ -251,14 +251,6 @@ impl World {
         }
     }
 
-    /// Takes one thing off the agenda, out of turn, and performs it: for a model checker.
-    pub fn perform_numbered(&mut self, number: u64, chance: &mut dyn Chance) -> bool {
-        let Some(key) = self.agenda.keys().find(|key| key.1 == number).copied() else { return false };
-        let Some(task) = self.agenda.remove(&key) else { return false };
-        self.perform(task, chance);
-        self.oracle.is_clean()
-    }
-
     /// Performs a task now, with all that follows at once.
     pub fn perform(&mut self, task: Task, chance: &mut dyn Chance) {
         match task {

@@ -100,9 +100,8 @@ pub async fn run(cx: Context, s3: S3Stores, config: Config, cancel: Cancellation
         let strays = strays.clone();
         async move { strays.reconcile(&name).await }
     };
-    let config = |name, kind, concurrency| QueueConfig { name, kind, concurrency, deadline: Duration::from_secs(60) };
-    let mounts = config("mountpoint_s3_pod_attachment", "", CONCURRENCY);
-    let others = config("stray_mountpoint_pods", "Pod", strays::CONCURRENCY);
+    let mounts = QueueConfig::new("mountpoint_s3_pod_attachment", "", CONCURRENCY);
+    let others = QueueConfig::new("stray_mountpoint_pods", "Pod", strays::CONCURRENCY);
     tokio::join!(
         queue::run(mounts, receiver, &telemetry, cancel.clone(), Some(leadership.clone()), reconcile),
         queue::run(others, stray_receiver, &telemetry, cancel, Some(leadership), stray),

@@ -72,12 +72,7 @@ pub async fn run(cx: Context, settings: Settings, cancel: CancellationToken) {
     let telemetry = cx.telemetry.clone();
     let metrics = Metrics::register(&telemetry);
     let controller = Arc::new(Controller { cx, metrics, settings, incidents: std::sync::Mutex::default() });
-    let config = QueueConfig {
-        name: "node_fence",
-        kind: "NodeFence",
-        concurrency: CONCURRENCY,
-        deadline: Duration::from_secs(60),
-    };
+    let config = QueueConfig::new("node_fence", "NodeFence", CONCURRENCY);
     let reconcile = move |node: String| {
         let controller = controller.clone();
         async move { controller.reconcile(&node).await }

@@ -86,7 +86,7 @@ pub async fn run(cx: Context, heartbeats: Heartbeats, cancel: CancellationToken)
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
     let controller = Arc::new(Controller { cx, heartbeats, memory: Mutex::default(), metrics });
-    let config = QueueConfig { name: "resiliency_policy", kind: "", concurrency: 1, deadline: Duration::from_secs(60) };
+    let config = QueueConfig::new("resiliency_policy", "", 1);
     let reconcile = move |_: &'static str| {
         let controller = controller.clone();
         async move { controller.pass().await }

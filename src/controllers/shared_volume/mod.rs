@@ -114,12 +114,7 @@ pub async fn run(
     let hidden = Hidden::default();
     let observer = Observer { cx, stores, providers, server_pods, prober, hidden, config };
     let controller = Arc::new(Controller { observer, publisher, memories, asked: Asked::default(), metrics });
-    let config = QueueConfig {
-        name: "shared_volume",
-        kind: "SharedVolume",
-        concurrency: CONCURRENCY,
-        deadline: Duration::from_secs(60),
-    };
+    let config = QueueConfig::new("shared_volume", "SharedVolume", CONCURRENCY);
     let reconcile = move |key: ObjectKey| {
         let controller = controller.clone();
         async move { controller.reconcile(&key).await }

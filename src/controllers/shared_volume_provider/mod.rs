@@ -104,12 +104,7 @@ pub async fn run(
     });
     controller.clone().feed();
     // A poll outlives the pass that began it.
-    let config = QueueConfig {
-        name: "shared_volume_provider",
-        kind: "SharedVolumeProvider",
-        concurrency: CONCURRENCY,
-        deadline: Duration::from_secs(60),
-    };
+    let config = QueueConfig::new("shared_volume_provider", "SharedVolumeProvider", CONCURRENCY);
     let reconcile = {
         let controller = controller.clone();
         move |provider: String| {

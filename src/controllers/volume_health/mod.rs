@@ -64,12 +64,7 @@ async fn watch(cx: Context, cancel: CancellationToken) {
         move || observe::measure(&cx, &metrics)
     });
     let controller = Arc::new(Controller { cx, metrics, beats });
-    let config = QueueConfig {
-        name: "volume_health",
-        kind: "VolumeHealth",
-        concurrency: CONCURRENCY,
-        deadline: Duration::from_secs(60),
-    };
+    let config = QueueConfig::new("volume_health", "VolumeHealth", CONCURRENCY);
     let reconcile = move |volume: String| {
         let controller = controller.clone();
         async move { controller.reconcile(&volume).await }

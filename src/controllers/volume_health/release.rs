@@ -31,8 +31,7 @@ pub async fn run(cx: Context, cancel: CancellationToken) {
     let (queue, receiver) = queue::queue();
     feed(&cx, &queue);
     let (leadership, telemetry) = (cx.writer.leadership().clone(), cx.telemetry.clone());
-    let config =
-        QueueConfig { name: "volume_gates", kind: "Pod", concurrency: CONCURRENCY, deadline: Duration::from_secs(60) };
+    let config = QueueConfig::new("volume_gates", "Pod", CONCURRENCY);
     let reconcile = move |pod: ObjectKey| {
         let cx = cx.clone();
         async move { reconcile(&cx, &pod).await }

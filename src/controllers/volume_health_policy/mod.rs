@@ -45,8 +45,7 @@ pub async fn run(cx: Context, cancel: CancellationToken) {
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
     let controller = Arc::new(Controller { cx, counted_at: Mutex::default() });
-    let config =
-        QueueConfig { name: "volume_health_policy", kind: "", concurrency: 1, deadline: Duration::from_secs(60) };
+    let config = QueueConfig::new("volume_health_policy", "", 1);
     let reconcile = move |_: &'static str| {
         let controller = controller.clone();
         async move { controller.pass().await }

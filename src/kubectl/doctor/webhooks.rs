@@ -32,44 +32,37 @@ const WRITES: [(&str, &str, &str, &str); 8] = [
     ("CREATE", "bulkhead.dev", "fencerequests", "nothing is cut off"),
 ];
 
+/// Both kinds of webhooks have the same fields, and no type in common.
+macro_rules! failing {
+    ($kind:literal, $all:expr) => {{
+        let mut hooks = Vec::new();
+        for configuration in $all {
+            let failing = configuration.webhooks.iter().flatten();
+            for hook in failing.filter(|hook| fails(hook.failure_policy.as_deref())) {
+                hooks.push(Hook {
+                    about: format!("{} {}, {}", $kind, configuration.name_any(), hook.name),
+                    backend: backend(&hook.client_config),
+                    is_narrowed: is_narrowed(
+                        hook.namespace_selector.as_ref(),
+                        hook.object_selector.as_ref(),
+                        hook.match_conditions.is_some(),
+                    ),
+                    rules: hook.rules.clone().unwrap_or_default(),
+                });
+            }
+        }
+        hooks
+    }};
+}
+
 /// Those of ValidatingWebhookConfigurations.
 pub fn of_validating(all: &[ValidatingWebhookConfiguration]) -> Vec<Hook> {
-    let hooks = |it: &ValidatingWebhookConfiguration| {
-        let name = it.name_any();
-        let failing = it.webhooks.iter().flatten().filter(|hook| fails(hook.failure_policy.as_deref()));
-        let hook = |hook: &k8s_openapi::api::admissionregistration::v1::ValidatingWebhook| Hook {
-            about: format!("ValidatingWebhookConfiguration {name}, {}", hook.name),
-            backend: backend(&hook.client_config),
-            is_narrowed: is_narrowed(
-                hook.namespace_selector.as_ref(),
-                hook.object_selector.as_ref(),
-                hook.match_conditions.is_some(),
-            ),
-            rules: hook.rules.clone().unwrap_or_default(),
-        };
-        failing.map(hook).collect::<Vec<_>>()
-    };
-    all.iter().flat_map(hooks).collect()
+    failing!("ValidatingWebhookConfiguration", all)
 }
 
 /// Those of MutatingWebhookConfigurations.
 pub fn of_mutating(all: &[MutatingWebhookConfiguration]) -> Vec<Hook> {
-    let hooks = |it: &MutatingWebhookConfiguration| {
-        let name = it.name_any();
-        let failing = it.webhooks.iter().flatten().filter(|hook| fails(hook.failure_policy.as_deref()));
-        let hook = |hook: &k8s_openapi::api::admissionregistration::v1::MutatingWebhook| Hook {
-            about: format!("MutatingWebhookConfiguration {name}, {}", hook.name),
-            backend: backend(&hook.client_config),
-            is_narrowed: is_narrowed(
-                hook.namespace_selector.as_ref(),
-                hook.object_selector.as_ref(),
-                hook.match_conditions.is_some(),
-            ),
-            rules: hook.rules.clone().unwrap_or_default(),
-        };
-        failing.map(hook).collect::<Vec<_>>()
-    };
-    all.iter().flat_map(hooks).collect()
+    failing!("MutatingWebhookConfiguration", all)
 }
 
 fn fails(policy: Option<&str>) -> bool {

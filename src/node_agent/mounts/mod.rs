@@ -1,4 +1,4 @@
-//! What is left of volumes on a node: from the kernel and the disk, never from memory. `read` and `holders` read, in a
+//! What is left of volumes on a node: from the kernel and the disk, never from memory. `read`, `reader` and `holders` read, in a
 //! child process that can be killed; all else is pure.
 
 pub mod holders;

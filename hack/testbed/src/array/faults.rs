@@ -12,6 +12,26 @@ use super::calls::Method;
 use crate::ledger::Stamp;
 use crate::lock::lock;
 
+/// Every code but OK.
+pub const FAILURE_CODES: [Code; 16] = [
+    Code::Cancelled,
+    Code::Unknown,
+    Code::InvalidArgument,
+    Code::DeadlineExceeded,
+    Code::NotFound,
+    Code::AlreadyExists,
+    Code::PermissionDenied,
+    Code::ResourceExhausted,
+    Code::FailedPrecondition,
+    Code::Aborted,
+    Code::OutOfRange,
+    Code::Unimplemented,
+    Code::Internal,
+    Code::Unavailable,
+    Code::DataLoss,
+    Code::Unauthenticated,
+];
+
 /// What goes wrong.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {

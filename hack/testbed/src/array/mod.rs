@@ -37,7 +37,7 @@ use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
 pub use self::calls::{Call, CallLog, Method};
-pub use self::faults::{Effect, Fault, FaultId, FaultScript};
+pub use self::faults::{Effect, FAILURE_CODES, Fault, FaultId, FaultScript};
 pub(crate) use self::front::accepted;
 pub use self::health::Ailment;
 pub use self::node_service::NODE_KEY;

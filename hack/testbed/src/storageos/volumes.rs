@@ -146,13 +146,6 @@ impl Volumes {
         id
     }
 
-    /// Takes a namespace away with its volumes.
-    pub fn delete_namespace(&self, id: &str) {
-        let mut state = lock(&self.0);
-        state.namespaces.remove(id);
-        state.volumes.retain(|_, volume| volume.namespace_id != id);
-    }
-
     /// CSI `CreateVolume`: a volume like every other, whatever it will be used for. Returns its id.
     pub fn create(&self, namespace_id: &str, new: &NewVolume<'_>) -> String {
         let mut state = lock(&self.0);

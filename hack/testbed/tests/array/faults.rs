@@ -4,30 +4,11 @@ use std::time::Instant;
 
 use bulkhead::csi::podmon::ValidateVolumeHostConnectivityRequest;
 use bulkhead_testbed::array::io_protocol::IoError;
-use bulkhead_testbed::array::{Effect, Fault, Link, Method};
+use bulkhead_testbed::array::{Effect, FAILURE_CODES, Fault, Link, Method};
 use bulkhead_testbed::ledger::{Event, Reason, Stamp};
 use tokio::time::timeout;
 
 use super::*;
-
-const CODES: [Code; 16] = [
-    Code::Cancelled,
-    Code::Unknown,
-    Code::InvalidArgument,
-    Code::DeadlineExceeded,
-    Code::NotFound,
-    Code::AlreadyExists,
-    Code::PermissionDenied,
-    Code::ResourceExhausted,
-    Code::FailedPrecondition,
-    Code::Aborted,
-    Code::OutOfRange,
-    Code::Unimplemented,
-    Code::Internal,
-    Code::Unavailable,
-    Code::DataLoss,
-    Code::Unauthenticated,
-];
 
 /// An array with one volume, published to node `a`.
 async fn published() -> (Bed, String) {
@@ -44,14 +25,14 @@ fn on_unpublish(effect: Effect) -> Fault {
 #[tokio::test]
 async fn every_code_can_be_answered_and_nothing_is_done_then() {
     let (bed, volume) = published().await;
-    for wanted in CODES {
+    for wanted in FAILURE_CODES {
         bed.faults().add(on_unpublish(Effect::Fail(wanted)).times(1));
         assert_eq!(code(bed.unpublish(&volume, "a").await), wanted);
         assert_eq!(bed.published_nodes(&volume), ["a"]);
     }
     bed.unpublish(&volume, "a").await.unwrap();
     assert!(bed.published_nodes(&volume).is_empty());
-    assert_eq!(bed.calls().count(Method::ControllerUnpublishVolume), CODES.len() + 1);
+    assert_eq!(bed.calls().count(Method::ControllerUnpublishVolume), FAILURE_CODES.len() + 1);
 }
 
 #[tokio::test]

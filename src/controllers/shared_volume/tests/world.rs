@@ -76,7 +76,6 @@ pub fn of_provider(changes: &Value) -> World {
     world.volume = Some(ProviderVolume {
         id: "vol-1".into(),
         namespace_id: "ns-1".into(),
-        namespace_name: "web".into(),
         version: "v1".into(),
         endpoint: Some("10.0.0.1:20490".into()),
         health: "online".into(),

@@ -30,7 +30,6 @@ pub fn volume() -> ProviderVolume {
     ProviderVolume {
         id: "v1".into(),
         namespace_id: "ns1".into(),
-        namespace_name: "web".into(),
         version: "Mg".into(),
         endpoint: Some("10.0.0.1:4711".into()),
         mount_endpoint: String::new(),

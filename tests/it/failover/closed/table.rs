@@ -4,29 +4,9 @@
 
 use bulkhead::api::fence_request::FenceOutcome;
 use bulkhead::api::fencing::Proof;
-use bulkhead_testbed::array::{Effect, Method};
+use bulkhead_testbed::array::{Effect, FAILURE_CODES, Method};
 use bulkhead_testbed::ledger::Stamp;
 use tonic::Code;
-
-/// Every code but OK.
-pub const CODES: [Code; 16] = [
-    Code::Cancelled,
-    Code::Unknown,
-    Code::InvalidArgument,
-    Code::DeadlineExceeded,
-    Code::NotFound,
-    Code::AlreadyExists,
-    Code::PermissionDenied,
-    Code::ResourceExhausted,
-    Code::FailedPrecondition,
-    Code::Aborted,
-    Code::OutOfRange,
-    Code::Unimplemented,
-    Code::Internal,
-    Code::Unavailable,
-    Code::DataLoss,
-    Code::Unauthenticated,
-];
 
 /// Codes that the sidecar takes for an answer; after the others it tries again by itself.
 const FINAL: [Code; 9] = [
@@ -122,7 +102,7 @@ pub enum Met {
 }
 
 fn any_call() -> Vec<Trouble> {
-    let codes = CODES.into_iter().map(Trouble::Fails);
+    let codes = FAILURE_CODES.into_iter().map(Trouble::Fails);
     codes.chain([Trouble::Hangs, Trouble::Nothing, Trouble::CrashesBefore, Trouble::CrashesAfter]).collect()
 }
 
@@ -138,7 +118,7 @@ pub fn cells() -> Vec<Cell> {
     };
     let lists = [Trouble::Stale, Trouble::LacksVolume, Trouble::LacksPage, Trouble::NeverEnds];
     // A read that was done and fails is one that fails.
-    let done: Vec<_> = CODES.into_iter().map(Trouble::DoneThenFails).collect();
+    let done: Vec<_> = FAILURE_CODES.into_iter().map(Trouble::DoneThenFails).collect();
     let line = |call, stage, troubles| Line { call, stage, minimum: Proof::Verified, troubles };
     let lines = [
         line(ControllerUnpublishVolume, Stage::Fence, and(any_call(), &done)),
