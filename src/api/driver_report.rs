@@ -59,6 +59,12 @@ pub struct DriverReportStatus {
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub network_fence_classes: Vec<String>,
+    /// By what the storage behind a class knows its nodes, as the driver told csi-addons while they were well. Method NetworkFence
+    /// goes by it, and fails for a node of which it was told and is not here. Of a node that fails the row stays as it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2048))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub network_fence_clients: Vec<NetworkFenceClients>,
     /// Storage backends behind the driver: one, of the driver's name. Absent while nobody is asked about.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -91,6 +97,28 @@ pub struct DriverReportStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub unreachable_pairs: Option<u32>,
+}
+
+/// By what the storage behind a class knows a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkFenceClients {
+    /// NetworkFenceClass.
+    #[schemars(length(min = 1, max = 253))]
+    pub class_name: String,
+    /// Node.
+    #[schemars(length(min = 1, max = 253))]
+    pub node: String,
+    /// Its uid; of another Node of that name this says nothing.
+    #[serde(rename = "nodeUID")]
+    #[schemars(length(min = 1, max = 36))]
+    pub node_uid: String,
+    /// Its addresses, as the storage sees them. Absent: the driver does not tell them any more, or not in a way that can be used;
+    /// nobody is shut out then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 2, max = 64)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub addresses: Vec<String>,
 }
 
 /// One backend.

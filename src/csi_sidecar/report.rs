@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::api::conditions::{self, State};
-use crate::api::driver_report::{Capability, DriverReport, DriverReportSpec, DriverReportStatus};
+use crate::api::driver_report::{Capability, DriverReport, DriverReportSpec, DriverReportStatus, NetworkFenceClients};
 use crate::api::slim::CsiDriver;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::runtime::clock::Now;
 use crate::runtime::events::EventType;
 
@@ -20,7 +20,7 @@ use super::Context;
 use super::connectivity::status::{PathReport, news};
 use super::decide::Failure;
 use super::health::status::VolumeReport;
-use super::network_fence;
+use super::network_fence::{self, clients};
 
 /// How often the driver is asked what it can do.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -40,6 +40,8 @@ struct Asked {
     answer: Answer,
     /// By which classes csi-addons can shut addresses out for it; `None` where that cannot be told now.
     classes: Option<Vec<String>>,
+    /// By what the storage knows the nodes; `None` as above.
+    clients: Option<Vec<NetworkFenceClients>>,
 }
 
 /// What others have to report.
@@ -84,9 +86,10 @@ pub(super) async fn last(cx: &Context) -> DriverReportStatus {
 
 /// Keeps the report true for ever; writes only while this replica leads, and at most once per second.
 pub async fn run(cx: Context, mut parts: Parts) {
+    let mut memory = clients::Memory::default();
     loop {
         cx.writer.leadership().acquired().await;
-        let asked = ask(&cx).await;
+        let asked = ask(&cx, &mut memory).await;
         let mut again = Instant::now() + if asked.answer.is_ok() { PERIOD } else { RETRY };
         loop {
             let known = parts.known();
@@ -106,17 +109,26 @@ pub async fn run(cx: Context, mut parts: Parts) {
 
 /// Asks the driver and writes what changed. Returns whether the driver answered.
 pub async fn refresh(cx: &Context) -> Result<bool> {
-    let asked = ask(cx).await;
+    let asked = ask(cx, &mut clients::Memory::default()).await;
     write(cx, &asked, &Known::default()).await?;
     Ok(asked.answer.is_ok())
 }
 
 /// Asks the driver what it can do, and csi-addons what it can do for the driver.
-async fn ask(cx: &Context) -> Asked {
-    let classes = network_fence::classes(cx).await.inspect_err(|error| {
-        tracing::warn!(%error, driver = cx.name, "NetworkFenceClasses not read; what was known of them stays");
-    });
-    Asked { answer: ask_driver(cx).await, classes: classes.ok() }
+async fn ask(cx: &Context, memory: &mut clients::Memory) -> Asked {
+    let classes = network_fence::classes(cx).await.inspect_err(|error| stays(cx, "NetworkFenceClasses", error)).ok();
+    let clients = match &classes {
+        Some(classes) => clients::look(cx, classes, memory)
+            .await
+            .inspect_err(|error| stays(cx, "clients of NetworkFences", error))
+            .ok(),
+        None => None,
+    };
+    Asked { answer: ask_driver(cx).await, classes, clients }
+}
+
+fn stays(cx: &Context, what: &str, error: &Error) {
+    tracing::warn!(%error, driver = cx.name, "{what} not read; what was known of them stays");
 }
 
 async fn ask_driver(cx: &Context) -> Answer {
@@ -133,6 +145,9 @@ async fn write(cx: &Context, asked: &Asked, known: &Known) -> Result<()> {
     };
     let mut wanted = compute(report.status.clone().unwrap_or_default(), asked.answer.clone(), cx.clock.now());
     tell_network_fence(&mut wanted, asked.classes.as_deref());
+    if let Some(clients) = &asked.clients {
+        wanted.network_fence_clients.clone_from(clients);
+    }
     if let Some(volumes) = &known.volumes {
         volumes.write(&mut wanted);
     }

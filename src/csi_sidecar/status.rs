@@ -85,9 +85,10 @@ fn reason_of(row: &FenceResult) -> &'static str {
         Some("DeadlineExceeded" | "NetworkFencing") => "Timeout",
         Some("ClassNotFound" | "ClassOfAnotherDriver" | CSI_ADDONS_MISSING) => "ClassNotFound",
         Some("AddressClaimed") => "AddressClaimed",
-        Some("AddressesUnknown" | "AddressUnusable" | "ClientsUnknown" | "ClientsElsewhere" | "IdentityAmbiguous") => {
-            "AddressesUnknown"
-        }
+        Some(
+            "AddressesUnknown" | "AddressesChanged" | "AddressUnusable" | "ClientsUnknown" | "ClientsElsewhere"
+            | "IdentityAmbiguous",
+        ) => "AddressesUnknown",
         Some("NetworkFenceFailed" | "NetworkFenceLifted" | "NetworkFenceChanged" | "BeingUnfenced") => {
             "NetworkFenceFailed"
         }

@@ -59,7 +59,15 @@ pub(super) const ROLES: &[Role] = &[
             ),
             Rule::new("csiaddons.openshift.io", "networkfenceclasses", &[(&["get", "list"], "whether there is one for the driver")]),
             Rule::new("csiaddons.openshift.io", "csiaddonsnodes", &[(&["list"], "by what address the storage knows a node")]),
-            Rule::new("", "nodes", &[(&["list"], ADDRESSES)]),
+            Rule::new(
+                "",
+                "nodes",
+                &[(
+                    &["list"],
+                    "whether another node has an address now that is about to be shut out; whether a node is well, of which \
+                     csi-addons tells by what the storage knows it",
+                )],
+            ),
             Rule::new("bulkhead.dev", "nodevolumereports", &[(&["list"], ADDRESSES)]),
             Rule::new("", "pods", &[(WATCH, SELECTED)]),
             Rule::new("", "namespaces", &[(WATCH, SELECTED)]),

@@ -22,7 +22,7 @@ use crate::api::volume_health::VolumeHealth;
 use crate::mutants::{self, Mutant};
 
 use super::rows::{Change, Rows};
-use super::{detach, guard, held, recovery, requests, status};
+use super::{detach, guard, held, recovery, requests, shut_out, status};
 
 /// A row of the plan: episode and volume name.
 pub type RowKey = (i64, String);
@@ -302,6 +302,7 @@ fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
 
 fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let taken_back = recovery::undo(seen, rows)
+        .or_else(|| shut_out::again(seen, rows, now))
         .or_else(|| recovery::give_back(seen, rows))
         .or_else(|| hold_for_outage(seen, rows))
         .or_else(|| held::take_back(seen, rows));

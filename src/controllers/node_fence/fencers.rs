@@ -12,8 +12,8 @@ use crate::api::time::{self, Now};
 use crate::mutants::{self, Mutant};
 
 use super::decide::{AskKey, Asked, Seen};
-use super::io;
 use super::rows::VolumeRow;
+use super::{io, shut_out};
 
 /// What a fencer has answered for a row.
 pub struct Answer<'a> {
@@ -128,7 +128,10 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> bool {
         FenceMethodType::NetworkFence => {
             let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
             let minimum = row.minimum.max(Proof::Acknowledged);
-            is_of_node(seen) && report.is_some_and(|report| report.network_fence_proof(method.class()) >= minimum)
+            let request = row.plan.driver.as_deref().and_then(|driver| seen.request(driver));
+            let is_shut_out = request.is_some_and(|request| shut_out::is_shut_out(request, row));
+            (is_of_node(seen) || is_shut_out)
+                && report.is_some_and(|report| report.network_fence_proof(method.class()) >= minimum)
         }
         FenceMethodType::External => is_of_node(seen),
     }

@@ -18,6 +18,7 @@ pub mod recovery;
 pub mod report;
 pub mod requests;
 pub mod rows;
+pub mod shut_out;
 pub mod status;
 pub mod storage;
 mod tell;

@@ -183,7 +183,8 @@ fn is_unsettled(row: &VolumeRow) -> bool {
     row.status.reason.as_deref() == Some("AttachInFlight")
 }
 
-fn backoff(round: i32) -> Duration {
+/// How long a failure waits for the next round.
+pub fn backoff(round: i32) -> Duration {
     let exponent = u32::try_from(round).unwrap_or(0).min(6);
     Duration::from_secs(1 << exponent).min(Duration::from_secs(60))
 }

@@ -1,8 +1,11 @@
 //! Which addresses are shut out: those by which the storage knows the node that failed, and no other node now. Whatever is in
 //! doubt shuts nobody out (rook#14832 fenced the replacement of the failed node).
 
+use std::collections::BTreeSet;
+
 use super::super::decide::Failure;
 use crate::api::cidr::Cidr;
+use crate::api::driver_report::NetworkFenceClients;
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 
@@ -19,14 +22,16 @@ pub struct Around {
     pub nodes: Vec<NodeAddresses>,
     /// What all agents report.
     pub reports: Vec<ReportedAddresses>,
+    /// What the driver said of its nodes while they were well.
+    pub record: Vec<NetworkFenceClients>,
     /// What the drivers' node plugins say.
     pub clients: Vec<CsiAddonsNode>,
     /// The namespace of this driver: its node plugins are there. What is said elsewhere anybody may have written.
     pub namespace: String,
 }
 
-/// The addresses to shut out: those of an earlier fence of this episode, else what the driver says of the node, else what its
-/// agent reported before it failed.
+/// The addresses to shut out: those of an earlier fence of this episode, else what the driver said of the node, else what its
+/// agent reported, both before it failed.
 pub(super) fn to_fence(seen: &Seen, around: &Around, known: Option<Vec<Cidr>>) -> Result<Vec<Cidr>, Failure> {
     check_class(seen, around)?;
     let mut addresses = match known.filter(|known| !known.is_empty()) {
@@ -60,54 +65,107 @@ fn check_class(seen: &Seen, around: &Around) -> Result<(), Failure> {
     }
 }
 
-/// By what the storage knows the node, as the driver says: behind a NAT that is none of its addresses. `None` where the driver
-/// says it of no node.
+/// By what the storage knows the node, as the driver said while it was well: behind a NAT that is none of its addresses. `None`
+/// where the driver never said it of a node.
 fn told(seen: &Seen, around: &Around) -> Result<Option<Vec<Cidr>>, Failure> {
-    let node = &seen.request.spec.node_name;
-    let mut telling = believed(around).filter(|it| is_telling(seen, it)).peekable();
-    if telling.peek().is_none() {
-        // Whoever wrote it: there may be a NAT, and then what the agent reported shuts nobody out.
-        return match around.clients.iter().find(|it| is_telling(seen, it)) {
-            Some(elsewhere) => Err(stop(
-                "ClientsElsewhere",
-                format!(
-                    "CSIAddonsNode {} tells clients of {} in namespace {}, and only those in the sidecar's own, {}, are \
-                     believed",
-                    elsewhere.metadata.name.as_deref().unwrap_or_default(),
-                    seen.driver,
-                    elsewhere.metadata.namespace.as_deref().unwrap_or_default(),
-                    around.namespace,
-                ),
-            )),
-            None => Ok(None),
-        };
+    let (name, frozen) = (&seen.request.spec.node_name, &seen.request.spec.node);
+    let mut of_class = around.record.iter().filter(|it| it.class_name == seen.class).peekable();
+    if of_class.peek().is_none() && !believed(around).any(|it| is_telling(seen, it)) {
+        return told_elsewhere(seen, around).map_or(Ok(None), Err);
     }
-    let told: Vec<_> = telling.filter(|it| is_of_node(seen, it)).flat_map(|it| it.clients(&seen.class)).collect();
-    if told.is_empty() {
+    let own = of_class.find(|it| it.node == *name && it.node_uid == frozen.uid && !it.addresses.is_empty());
+    let Some(own) = own else {
         return Err(stop(
             "ClientsUnknown",
-            format!("no CSIAddonsNode says by what address class {} knows node {node}, and others do", seen.class),
+            format!(
+                "driver {} tells by what address class {} knows nodes, and of node {name} that is not on record from when it was well",
+                seen.driver, seen.class
+            ),
+        ));
+    };
+    check_identity(seen, around)?;
+    let own = read(own.addresses.iter().map(String::as_str))?;
+    let telling = believed(around).filter(|it| is_telling(seen, it) && is_of_node(seen, it));
+    let now = read(telling.flat_map(|it| it.clients(&seen.class)))?;
+    if !now.is_empty() && now != own {
+        return Err(stop(
+            "AddressesChanged",
+            format!(
+                "the driver says by now that class {} knows node {name} by {}, and said {} while it was well: it may be another's, or \
+                 not all. Fence by hand",
+                seen.class,
+                text(&now),
+                text(&own)
+            ),
         ));
     }
-    let frozen = &seen.request.spec.node;
-    let is_another = |it: &&NodeAddresses| {
+    // Without a NAT the node may have been known by what it was called before.
+    let before = parsed(&frozen.addresses);
+    if own.iter().all(|address| before.contains(address)) {
+        check_unchanged(seen, around, &before)?;
+        return Ok(Some(before));
+    }
+    Ok(Some(own.into_iter().collect()))
+}
+
+fn read<'a>(texts: impl Iterator<Item = &'a str>) -> Result<BTreeSet<Cidr>, Failure> {
+    let addresses = texts.map(str::parse).collect::<Result<BTreeSet<Cidr>, String>>();
+    addresses.map_err(|message| stop("AddressUnusable", message))
+}
+
+fn text(addresses: &BTreeSet<Cidr>) -> String {
+    addresses.iter().map(Cidr::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Whoever wrote it: there may be a NAT, and then what the agent reported shuts nobody out.
+fn told_elsewhere(seen: &Seen, around: &Around) -> Option<Failure> {
+    let elsewhere = around.clients.iter().find(|it| is_telling(seen, it))?;
+    Some(stop(
+        "ClientsElsewhere",
+        format!(
+            "CSIAddonsNode {} tells clients of {} in namespace {}, and only those in the sidecar's own, {}, are believed",
+            elsewhere.metadata.name.as_deref().unwrap_or_default(),
+            seen.driver,
+            elsewhere.metadata.namespace.as_deref().unwrap_or_default(),
+            around.namespace,
+        ),
+    ))
+}
+
+/// Another machine, or boot, of that name may be known to the storage by what this one was known by.
+fn check_identity(seen: &Seen, around: &Around) -> Result<(), Failure> {
+    let (name, frozen) = (&seen.request.spec.node_name, &seen.request.spec.node);
+    let is_another = |it: &NodeAddresses| {
         let boot_id = it.status.node_info.boot_id.as_str();
         it.metadata.uid.as_deref() != Some(frozen.uid.as_str())
             || frozen.boot_id.as_deref().is_some_and(|frozen| !boot_id.is_empty() && boot_id != frozen)
     };
-    let is_named = |it: &&NodeAddresses| it.metadata.name.as_ref() == Some(node);
-    if around.nodes.iter().filter(is_named).any(|it| is_another(&it)) {
+    if around.nodes.iter().any(|it| it.metadata.name.as_ref() == Some(name) && is_another(it)) {
         return Err(stop(
             "IdentityAmbiguous",
-            format!("node {node} is another machine or boot by now: what the driver says may be of that one"),
+            format!(
+                "node {name} is another machine or boot by now: what the storage knows by its name may be that one"
+            ),
         ));
     }
-    let told = told.into_iter().map(str::parse).collect::<Result<Vec<Cidr>, String>>();
-    let told = told.map_err(|message| stop("AddressUnusable", message))?;
-    // Without a NAT the node may have been known by what it was called before.
-    let before = parsed(&frozen.addresses);
-    let is_without_nat = told.iter().all(|address| before.contains(address));
-    Ok(Some(if is_without_nat { before } else { told }))
+    Ok(())
+}
+
+/// An address that the node's agent reports since it failed is one by which it may write on.
+fn check_unchanged(seen: &Seen, around: &Around, before: &[Cidr]) -> Result<(), Failure> {
+    let (name, uid) = (&seen.request.spec.node_name, &seen.request.spec.node.uid);
+    let is_own =
+        |it: &&ReportedAddresses| it.metadata.name.as_ref() == Some(name) && it.status.node_uid.as_ref() == Some(uid);
+    let mut now = around.reports.iter().filter(is_own).flat_map(|it| parsed(&it.status.addresses));
+    match now.find(|address| !before.contains(address)) {
+        Some(new) => Err(stop(
+            "AddressesChanged",
+            format!(
+                "node {name} has address {new} since it failed: a fence by those that it had would leave that one out"
+            ),
+        )),
+        None => Ok(()),
+    }
 }
 
 /// What is said in the driver's own namespace.
@@ -143,12 +201,13 @@ fn frozen(seen: &Seen, around: &Around) -> Result<Vec<Cidr>, Failure> {
     let own = around.nodes.iter().filter(|it| it.metadata.uid.as_ref() == Some(&node.uid));
     let internal = own.flat_map(|it| &it.status.addresses).filter(|it| it.type_ == "InternalIP");
     let is_missing = |address: &Cidr| !known.iter().any(|it| it.overlaps(*address));
-    match internal.filter_map(|it| it.address.parse::<Cidr>().ok()).find(is_missing) {
-        Some(missing) => unknown(format!(
+    if let Some(missing) = internal.filter_map(|it| it.address.parse::<Cidr>().ok()).find(is_missing) {
+        return unknown(format!(
             "the Node has address {missing}, which its agent did not report: a fence would leave out that one, and maybe others"
-        )),
-        None => Ok(known),
+        ));
     }
+    check_unchanged(seen, around, &known)?;
+    Ok(known)
 }
 
 /// The other node, or machine, that has this address now.
@@ -170,10 +229,14 @@ fn claimed(seen: &Seen, around: &Around, address: Cidr) -> Option<String> {
         let overlaps = |text: &&str| text.parse::<Cidr>().is_ok_and(|other| other.overlaps(address));
         client.spec.driver.name == seen.driver && !is_of_node(seen, client) && told.iter().any(overlaps)
     });
+    let of_record = around.record.iter().find(|it| {
+        it.class_name == seen.class && (it.node != *name || it.node_uid != *uid) && has(&mut it.addresses.iter())
+    });
     of_node
         .and_then(|node| node.metadata.name.clone())
         .or_else(|| of_report.and_then(|report| report.metadata.name.clone()))
         .or_else(|| of_client.map(|client| client.spec.driver.node_id.clone()))
+        .or_else(|| of_record.map(|it| it.node.clone()))
 }
 
 /// The addresses of a fence.

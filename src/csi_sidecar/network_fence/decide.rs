@@ -109,17 +109,16 @@ pub fn fence(seen: &Seen) -> Step {
     }
 }
 
-/// Looks whether what was proved holds: for each class an object of this episode says that it is fenced, and nobody lets its
-/// addresses in, or has. `before` are the fences of others that were there at the last look: one that is gone may have been
-/// lifted first. What may have been lifted is marked, or it would be believed when that other object is gone.
+/// Looks whether what was proved holds: for each class an object of the row's episode, or of a later one, says that it is fenced,
+/// and nobody lets its addresses in, or has. `before` are the fences of others that were there at the last look: one that is gone
+/// may have been lifted first. What may have been lifted is marked, or it would be believed when that other object is gone.
 pub fn holds(seen: &Seen, before: &BTreeSet<String>) -> Step {
-    let episode = seen.request.spec.episode.to_string();
     let is_there = |uid: &String| seen.fences.iter().any(|fence| fence.metadata.uid.as_ref() == Some(uid));
     let is_one_gone = !before.iter().all(is_there);
-    for class in seen.classes_that_hold() {
+    for (class, episode) in seen.classes_that_hold() {
         let holds = |fence: &&NetworkFence| {
             fence.spec.network_fence_class_name.as_deref() == Some(class)
-                && fence.labels().get(EPISODE_LABEL) == Some(&episode)
+                && episode_of(fence).is_some_and(|made| made >= episode)
                 && is_as_made(fence)
                 && fence.is_wanted()
                 && fence.is_fenced()
@@ -134,6 +133,11 @@ pub fn holds(seen: &Seen, before: &BTreeSet<String>) -> Step {
         }
     }
     Step::Done
+}
+
+/// The episode that a fence of ours was made in.
+fn episode_of(fence: &NetworkFence) -> Option<i64> {
+    fence.labels().get(EPISODE_LABEL)?.parse().ok()
 }
 
 /// The fences of others that have an address in common with one of ours, by uid.
@@ -346,15 +350,23 @@ impl Seen {
         self.requests.iter().find(|request| request.metadata.uid.as_deref() == Some(self.uid()))
     }
 
-    /// The classes of the rows that were answered Fenced by method NetworkFence.
-    fn classes_that_hold(&self) -> BTreeSet<&str> {
+    /// The classes of the rows that were answered Fenced by method NetworkFence, each with the last episode of such a row. One that
+    /// an incident carries over from an earlier one was shut out in that.
+    fn classes_that_hold(&self) -> BTreeMap<&str, i64> {
         let rows = self.request.status.iter().flat_map(|status| &status.volumes);
         let fenced =
             rows.filter(|row| row.result == FenceOutcome::Fenced && row.method == Some(FencerMethodType::NetworkFence));
         let fenced: BTreeSet<_> = fenced.map(|row| (row.episode, row.name.as_str())).collect();
-        let volumes = self.request.spec.volumes.iter();
-        let volumes = volumes.filter(|volume| fenced.contains(&(volume.episode, volume.name.as_str())));
-        volumes.flat_map(|volume| &volume.methods).filter_map(|method| method.class_name.as_deref()).collect()
+        let mut classes = BTreeMap::new();
+        for volume in &self.request.spec.volumes {
+            if fenced.contains(&(volume.episode, volume.name.as_str())) {
+                for class in volume.methods.iter().filter_map(|method| method.class_name.as_deref()) {
+                    let last = classes.entry(class).or_insert(volume.episode);
+                    *last = volume.episode.max(*last);
+                }
+            }
+        }
+        classes
     }
 
     /// Those of this request.

@@ -2,6 +2,7 @@
 //! request and class, whatever the number of volumes; a later round looks whether it still holds.
 
 pub mod addresses;
+pub mod clients;
 pub mod decide;
 #[cfg(test)]
 mod tests;
@@ -177,7 +178,7 @@ async fn observe(cx: &Context, request: &Arc<FenceRequest>, class: &str, round: 
 async fn look_around(cx: &Context, class: &str) -> ApiResult<Around> {
     let classes: Api<NetworkFenceClass> = Api::all(cx.clients.reads.clone());
     let class = async { classes.get_opt(class).await.map_err(Error::from) };
-    let (class, nodes, reports) = tokio::try_join!(class, list(cx), list(cx))?;
+    let (class, nodes, reports, record) = tokio::try_join!(class, list(cx), list(cx), clients::on_record(cx))?;
     // Not every version of csi-addons has them.
     let clients = match list::<CsiAddonsNode>(cx).await {
         Err(error) if error.is_not_found() => Vec::new(),
@@ -185,7 +186,7 @@ async fn look_around(cx: &Context, class: &str) -> ApiResult<Around> {
     };
     // We run beside the driver's controller, and its node plugins in the same namespace.
     let namespace = cx.clients.reads.default_namespace().to_owned();
-    Ok(Around { class, nodes, reports, clients, namespace })
+    Ok(Around { class, nodes, reports, record, clients, namespace })
 }
 
 /// All objects of a kind, as the API server has them now.

@@ -30,16 +30,22 @@ pub async fn write_and_call_of_the_sidecar() -> Result<(), Failed> {
     let mut track = Track::new(&cluster).await?;
     every_start(&mut track).await?;
     for (story, least) in [(Story::Failover, 8), (Story::Return, 3)] {
-        let clean = track.clean(story, one(&track, story).await?).await?;
-        let sites = sides(&clean.sidecar);
-        let deaths = |site| Deaths { sidecar: vec![site], ..Deaths::default() };
-        let left = each(&mut track, story, &clean, &sites, deaths).await?;
-        verdict(&format!("{story:?}, sidecar"), least, &clean.sidecar, &sites, &left)?;
+        every_call(&mut track, story, least).await?;
     }
     Ok(())
 }
 
-async fn every_write(track: &mut Track<'_>, story: Story, least: usize) -> Result<(), Failed> {
+/// The writes and calls of the sidecar.
+pub async fn every_call(track: &mut Track<'_>, story: Story, least: usize) -> Result<(), Failed> {
+    let clean = track.clean(story, one(track, story).await?).await?;
+    let sites = sides(&clean.sidecar);
+    let deaths = |site| Deaths { sidecar: vec![site], ..Deaths::default() };
+    let left = each(track, story, &clean, &sites, deaths).await?;
+    verdict(&format!("{story:?}, sidecar"), least, &clean.sidecar, &sites, &left)
+}
+
+/// The writes of the controller.
+pub async fn every_write(track: &mut Track<'_>, story: Story, least: usize) -> Result<(), Failed> {
     let clean = track.clean(story, one(track, story).await?).await?;
     let sites = sides(&clean.controller);
     let deaths = |site| Deaths { controller: vec![site], ..Deaths::default() };

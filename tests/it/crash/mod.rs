@@ -3,6 +3,7 @@
 
 mod every;
 mod lineage;
+mod network_fence;
 mod outcome;
 mod pair;
 mod sampled;
@@ -28,6 +29,7 @@ pub fn trials() -> Vec<Trial> {
         alone("every_write_of_an_awkward_failover", every::write_of_an_awkward_failover),
         alone("every_write_of_an_undo_and_of_a_deletion", every::write_of_an_undo_and_of_a_deletion),
         alone("every_write_and_call_of_the_sidecar", every::write_and_call_of_the_sidecar),
+        alone("every_write_of_a_network_fence", network_fence::every_write_of_a_network_fence),
         alone("frozen_at_every_write_of_the_controller", stops::at_every_write_of_the_controller),
         alone("frozen_at_every_write_and_call_of_the_sidecar", stops::at_every_write_and_call_of_the_sidecar),
     ];
@@ -43,6 +45,10 @@ pub fn trials() -> Vec<Trial> {
             stops::a_frozen_sidecar_does_nothing_wrong_when_it_goes_on,
         ),
         alone("at_ten_points_another_carries_on", sampled::at_ten_points_another_carries_on),
+        alone(
+            "a_network_fence_is_carried_through_by_others",
+            network_fence::a_network_fence_is_carried_through_by_others,
+        ),
     ]);
     trials
 }

@@ -2,12 +2,13 @@
 
 use bulkhead::api::fence_request::{Desired, FenceRequest};
 use bulkhead::api::names;
+use bulkhead::api::network_fence::NetworkFence;
 use bulkhead::api::node_fence::{NodeFence, Phase};
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead_testbed::array::{Array, Effect, Fault, Method};
 use bulkhead_testbed::cluster::{Cluster, ClusterError};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
@@ -17,6 +18,9 @@ use super::SOON;
 use super::outcome::outcome;
 use super::victim::Victim;
 use crate::failover::look::{condition, phase};
+
+/// The NetworkFenceClass of the array's driver, where csi-addons runs.
+pub const CLASS: &str = "crash-fence";
 
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +34,8 @@ pub enum Story {
     Awkward,
     /// The policy is deleted while the fence is under way; the failover is finished, then the policy goes.
     Deletion,
+    /// A failover by csi-addons, which shuts the node out by its address, and lets it in when it is clean.
+    ShutOut,
 }
 
 impl Story {
@@ -40,6 +46,7 @@ impl Story {
             Self::Return => "return",
             Self::Awkward => "awkward",
             Self::Deletion => "deletion",
+            Self::ShutOut => "shutout",
         }
     }
 
@@ -57,11 +64,15 @@ impl Story {
             Self::Return => scene.returned().await?,
             Self::Awkward => scene.awkward().await?,
             Self::Deletion => scene.deleted(counting).await?,
+            Self::ShutOut => scene.shut_out().await?,
         }
         if self != Self::Return {
             scene.victim.node.reboot().await?;
         }
         scene.recovered().await?;
+        if self == Self::ShutOut {
+            scene.let_in().await?;
+        }
         outcome(scene.cluster, scene.victim).await
     }
 }
@@ -113,6 +124,27 @@ impl Scene<'_> {
         self.cluster.pods_ready(&self.victim.set, SOON).await?;
         self.fence("Detached", |fence| phase(fence) == Some(Phase::Detached)).await?;
         Ok(())
+    }
+
+    async fn shut_out(&self) -> Result<(), Failed> {
+        self.victim.has_address(self.cluster, self.array).await?;
+        let method = json!({ "type": "NetworkFence", "networkFence": { "className": CLASS } });
+        let fencing = json!({ "minimumProof": "Acknowledged", "methods": [method], "callTimeout": "5s" });
+        self.victim.protect_by(self.cluster, &json!({ "fencing": fencing })).await?;
+        self.moved().await?;
+        assert_eq!(self.array.shut_out().len(), 1, "the node is not shut out, or not alone");
+        Ok(())
+    }
+
+    /// Nobody is shut out, and no object is left of it.
+    async fn let_in(&self) -> Result<(), Failed> {
+        assert_eq!(self.array.shut_out(), [] as [String; 0]);
+        let fences: Api<NetworkFence> = Api::all(self.cluster.client.clone());
+        let look = async || {
+            let left = fences.list(&ListParams::default()).await?.items;
+            Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) })
+        };
+        Ok(self.cluster.wait("no NetworkFence is left", SOON, look).await?)
     }
 
     async fn awkward(&self) -> Result<(), Failed> {

@@ -9,10 +9,11 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::SOON;
 use crate::failover::fleet::create_policy;
+use crate::failover::volume_taints::agent_says;
 
 /// The nodes that stay, where pods move to.
 pub const SPARE: [&str; 2] = ["node-1", "node-2"];
@@ -93,7 +94,21 @@ impl Victim {
 
     /// Begins the incident.
     pub async fn protect(&self, cluster: &Cluster) -> Result<(), Failed> {
-        create_policy(&cluster.client, self.name(), self.name(), &json!({})).await
+        self.protect_by(cluster, &json!({})).await
+    }
+
+    /// The same by a policy with this in its spec.
+    pub async fn protect_by(&self, cluster: &Cluster, spec: &Value) -> Result<(), Failed> {
+        create_policy(&cluster.client, self.name(), self.name(), spec).await
+    }
+
+    /// The array sees the node by its address, and its agent reports that one.
+    pub async fn has_address(&self, cluster: &Cluster, array: &Array) -> Result<(), Failed> {
+        let node = Api::<Node>::all(cluster.client.clone()).get(self.name()).await?;
+        let mut addresses = node.status.and_then(|status| status.addresses).unwrap_or_default().into_iter();
+        let address = addresses.find(|it| it.type_ == "InternalIP").ok_or("no address")?.address;
+        array.set_client_address(self.node.csi_node_id(), &address)?;
+        agent_says(cluster, self.name(), json!({ "addresses": [address] })).await
     }
 
     async fn unreachable(&self, cluster: &Cluster) -> Result<(), Failed> {

@@ -162,6 +162,7 @@ pub fn trials() -> Vec<Trial> {
         network_fences::a_sidecar_that_died_goes_on_where_it_was,
         network_fences::a_fence_that_somebody_deleted_is_lifted,
         network_fences::a_deleted_node_stays_shut_out,
+        network_fences::a_fence_that_somebody_lifts_too_early_is_made_again,
         network_fences::two_drivers_of_a_node_let_it_in_again,
         moves::a_pod_moves_from_a_dead_node,
     ]);

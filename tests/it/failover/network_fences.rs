@@ -6,7 +6,7 @@ use bulkhead::api::driver_report::{Capability, DriverReport};
 use bulkhead::api::fence_request::{FenceOutcome, FenceRequest};
 use bulkhead::api::fencing::{FenceMethodType, Proof};
 use bulkhead::api::names;
-use bulkhead::api::network_fence::{FenceState, NetworkFence};
+use bulkhead::api::network_fence::{CsiAddonsNode, FenceState, NetworkFence};
 use bulkhead::api::node_fence::{NodeFence, Phase};
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead_testbed::array::{Array, ArrayOptions, Method};
@@ -120,6 +120,18 @@ async fn can_fence(cluster: &Cluster, driver: &str) -> Result<(), Failed> {
     Ok(cluster.wait("a NetworkFenceClass is found", SOON, look).await?)
 }
 
+/// Waits until the sidecar has put on record by what the array knows a node.
+async fn is_on_record(cluster: &Cluster, driver: &str, node: &str, address: &str) -> Result<(), Failed> {
+    let reports: Api<DriverReport> = Api::all(cluster.client.clone());
+    let look = async || {
+        let status = reports.get_opt(driver).await?.and_then(|report| report.status).unwrap_or_default();
+        let known = status.network_fence_clients;
+        let is_known = known.iter().any(|it| it.node == node && it.addresses == [address]);
+        Ok(if is_known { Ok(()) } else { Err(format!("{known:?}")) })
+    };
+    Ok(cluster.wait("the clients of the node are on record", SOON, look).await?)
+}
+
 pub async fn a_node_is_shut_out_and_let_in_again(cluster: &Cluster) -> Result<(), Failed> {
     let scene = Scene::new(cluster, "netfence", 1).await?;
     // Cut off from the API, and still writing.
@@ -169,13 +181,20 @@ pub async fn an_address_of_another_node_is_not_shut_out(cluster: &Cluster) -> Re
     scene.lane.end().await
 }
 
-/// Behind a NAT the array knows the node by none of its own addresses.
+/// Behind a NAT the array knows the node by none of its own addresses, and csi-addons forgets the plugin of a node that fails.
 pub async fn the_address_that_the_array_sees_is_shut_out(cluster: &Cluster) -> Result<(), Failed> {
-    let scene = Scene::new(cluster, "netnat", 4).await?;
-    let (victim, driver) = (scene.lane.victim()?, scene.lane.array().driver_name().to_owned());
-    scene.lane.array().set_client_address(victim.csi_node_id(), "192.0.2.4")?;
-    tell_clients(cluster.client.clone(), &driver, victim.name(), "netnat", &["192.0.2.4/32"]).await?;
-    victim.kill().await;
+    let mut scene = Scene::new(cluster, "netnat", 4).await?;
+    let driver = scene.lane.array().driver_name().to_owned();
+    let victim = scene.lane.victim()?.name().to_owned();
+    scene.lane.array().set_client_address(scene.lane.victim()?.csi_node_id(), "192.0.2.4")?;
+    let plugin = tell_clients(cluster.client.clone(), &driver, &victim, "netnat", &["192.0.2.4/32"]).await?;
+    is_on_record(cluster, &driver, &victim, "192.0.2.4/32").await?;
+    scene.lane.victim()?.kill().await;
+    let plugins: Api<CsiAddonsNode> = Api::namespaced(cluster.client.clone(), "default");
+    plugins.delete(&plugin.name_any(), &DeleteParams::default()).await?;
+    // The record outlives who wrote it.
+    scene.lane.sidecar = None;
+    scene.lane.sidecar = Some(Kept::new(cluster.sidecar(scene.lane.array())?));
     scene.lane.moved(&scene.set).await?;
     assert_eq!(scene.lane.array().shut_out(), ["192.0.2.4/32"]);
     scene.comes_back().await?;
@@ -275,6 +294,35 @@ pub async fn a_deleted_node_stays_shut_out(cluster: &Cluster) -> Result<(), Fail
     fences.patch(&victim, &PatchParams::default(), &patch).await?;
     scene.lane.fence("over", |fence| phase(fence) == Some(Phase::Recovered)).await?;
     assert_eq!(scene.lane.array().shut_out(), [] as [String; 0]);
+    scene.lane.end().await
+}
+
+/// The node is back and not clean: nobody waits for a proof any more, and what ran there would write on.
+pub async fn a_fence_that_somebody_lifts_too_early_is_made_again(cluster: &Cluster) -> Result<(), Failed> {
+    let scene = Scene::new(cluster, "netlifted", 11).await?;
+    scene.lane.victim()?.kill().await;
+    scene.lane.moved(&scene.set).await?;
+    scene.lane.detached().await?;
+    scene.lane.victim()?.revive().await?;
+    let unclean = |fence: &NodeFence| condition(fence, "NodeClean") == Some(("False", "AgentMissing"));
+    scene.lane.fence("back, not clean", unclean).await?;
+    let round = |request: &FenceRequest| request.spec.volumes.iter().map(|volume| volume.round).max();
+    let before = round(&scene.lane.request("it is still fenced", |request| request.shuts_out()).await?);
+    let fences: Api<NetworkFence> = Api::all(scene.lane.client());
+    let theirs: NetworkFence = serde_json::from_value(json!({
+        "apiVersion": "csiaddons.openshift.io/v1alpha1", "kind": "NetworkFence", "metadata": { "name": "too-early" },
+        "spec": { "networkFenceClassName": "netlifted", "fenceState": "Unfenced", "cidrs": ["10.77.11.1/32"] },
+    }))?;
+    fences.create(&PostParams::default(), &theirs).await?;
+    scene.lane.request("asked for again", |request| round(request) > before).await?;
+    assert_eq!(clients_out(scene.lane.array()), [] as [String; 0], "shut out while somebody lets it in");
+    fences.delete("too-early", &DeleteParams::default()).await?;
+    let again = async || {
+        let out = clients_out(scene.lane.array());
+        Ok(if out == ["10.77.11.1/32"] { Ok(()) } else { Err(format!("{out:?}")) })
+    };
+    cluster.wait("the node is shut out again", SOON, again).await?;
+    scene.comes_back().await?;
     scene.lane.end().await
 }
 

@@ -80,8 +80,8 @@ fn change(method: &Method, path: &str, body: &Bytes) -> Option<Heard> {
         Some(subresource) => format!("{verb} {resource}/{subresource}"),
         None => format!("{verb} {resource}"),
     };
-    // Attachments are called after a hash: who is told by their names cannot be told by theirs.
-    Some(Heard { what, object: object.filter(|_| *resource != "volumeattachments") })
+    // These are called after a hash: who is told by their names cannot be told by theirs.
+    Some(Heard { what, object: object.filter(|_| !["volumeattachments", "networkfences"].contains(resource)) })
 }
 
 #[cfg(test)]
@@ -100,6 +100,7 @@ mod tests {
             (Method::PUT, "/apis/bulkhead.dev/v1alpha1/nodefences/c/status", "update nodefences/status", Some("c")),
             (Method::POST, "/apis/bulkhead.dev/v1alpha1/fencerequests", "create fencerequests", Some("d")),
             (Method::DELETE, "/apis/storage.k8s.io/v1/volumeattachments/e", "delete volumeattachments", None),
+            (Method::PUT, "/apis/csiaddons.openshift.io/v1alpha1/networkfences/g", "update networkfences", None),
             (Method::DELETE, "/api/v1/namespaces/f", "delete namespaces", Some("f")),
         ];
         for (method, path, what, object) in cases {

@@ -82,8 +82,8 @@ struct Plan {
 }
 
 impl Script {
-    /// Counts from the beginning: writes to objects with this in their names, attachments, and all gRPC calls. Stops at
-    /// each of these sites once.
+    /// Counts from the beginning: writes to objects with this in their names, attachments, NetworkFences, and all gRPC
+    /// calls. Stops at each of these sites once.
     pub fn begin(&self, subject: &str, sites: Vec<Site>) {
         *lock(&self.0) = Plan { subject: subject.to_owned(), sites, ..Plan::default() };
     }

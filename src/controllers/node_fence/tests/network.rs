@@ -134,12 +134,95 @@ fn a_fence_that_somebody_lifted_is_asked_for_again_though_all_has_moved() {
     let mut world = shut_out_by_network(&[("pg", "v1")]);
     world.run();
     assert_eq!(world.volume("v1").state, VolumeStatusState::Detached, "{:#?}", world.log);
-    let row = &mut Arc::make_mut(&mut world.seen.requests[0]).status.as_mut().unwrap().volumes[0];
-    (row.result, row.proof, row.reason) = (FenceOutcome::Failed, Proof::None, Some("NetworkFenceLifted".into()));
+    somebody_lifts(&mut world);
     world.wait(5.0);
     world.run();
     world.assert_order(&["v1 is Failed", "ask Fenced v1 round 2", "Started v1", "v1 is Detached"]);
     assert_eq!(world.volume("v1").proof, Proof::Acknowledged);
+}
+
+/// The sidecar has looked, and the addresses are let in.
+fn somebody_lifts(world: &mut World) {
+    let row = &mut Arc::make_mut(&mut world.seen.requests[0]).status.as_mut().unwrap().volumes[0];
+    (row.result, row.proof, row.reason) = (FenceOutcome::Failed, Proof::None, Some("NetworkFenceLifted".into()));
+}
+
+fn answer(world: &World) -> (FenceOutcome, i32) {
+    let answers = world.seen.requests.iter().flat_map(|request| &request.status).flat_map(|status| &status.volumes);
+    answers.into_iter().next().map(|row| (row.result, row.round)).unwrap()
+}
+
+/// Nobody waits for a proof any more; but what ran there may run still.
+#[test]
+fn a_fence_that_somebody_lifted_is_asked_for_again_while_the_machine_may_write_on() {
+    let events: [(&str, fn(&mut World)); 2] =
+        [("back and not clean", World::node_returns), ("its Node is deleted", |world| world.seen.node = None)];
+    for (name, happens) in events {
+        let mut world = shut_out_by_network(&[("pg", "v1")]);
+        world.run();
+        happens(&mut world);
+        world.run();
+        assert_eq!(answer(&world), (FenceOutcome::Fenced, 1), "{name}: {:#?}", world.log);
+        somebody_lifts(&mut world);
+        world.fencers.insert(DRIVER.into(), Fencer::Fails("BeingUnfenced"));
+        world.wait(5.0);
+        world.run();
+        assert_eq!(answer(&world), (FenceOutcome::Failed, 2), "{name}: {:#?}", world.log);
+        world.fencers.insert(DRIVER.into(), Fencer::Proves(Proof::Acknowledged));
+        world.run();
+        assert_eq!(answer(&world), (FenceOutcome::Failed, 2), "{name}: not at once");
+        world.wait(5.0);
+        world.run();
+        assert_eq!(answer(&world), (FenceOutcome::Fenced, 3), "{name}: {:#?}", world.log);
+        assert!(is_shut_out(&world), "{name}: {:#?}", world.log);
+    }
+}
+
+/// Once the machine is another boot nobody is shut out again.
+#[test]
+fn a_fence_that_somebody_lifted_is_not_asked_for_again_when_the_node_is_clean() {
+    let mut world = shut_out_by_network(&[("pg", "v1")]);
+    world.run();
+    somebody_lifts(&mut world);
+    world.wait(5.0);
+    world.node_reboots();
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+    assert!(!world.did("ask Fenced v1 round 2"), "{:#?}", world.log);
+}
+
+/// The node is back, not clean, and one of its volumes is in trouble: the row of the incident before is carried over, and its
+/// fence is kept, though nobody else on a node that is well is shut out.
+#[test]
+fn a_row_that_is_carried_over_into_an_incident_of_volumes_stays_shut_out() {
+    let mut world = shut_out_by_network(&[("pg", "v1")]);
+    world.run();
+    world.node_returns();
+    world.run();
+    let other = pod("other", "n1", &[csi("v2")]);
+    let mut next = super::build::fence(std::slice::from_ref(&other), &world.seen.policies[0]).spec;
+    next.episode = 2;
+    next.plan.pods.iter_mut().for_each(|row| (row.episode, row.reason) = (2, VOLUME_TAINT.into()));
+    next.plan.volumes.iter_mut().for_each(|row| row.episode = 2);
+    next.plan.evidence.iter_mut().for_each(|it| it.channel = Channel::Volume);
+    next.plan.volumes.extend(world.seen.fence.spec.plan.volumes.clone());
+    Arc::make_mut(&mut world.seen.fence).spec = next;
+    world.seen.pods.push(other);
+    world.attach("v2", "va-v2", true);
+    let health = tainted("v2", "VolumeNotUsable", &["n1"]);
+    world.seen.healths = Some(BTreeMap::from([("v2".into(), Arc::new(health))]));
+    let policy = Arc::make_mut(&mut world.seen.policies[0]);
+    policy.spec.triggers.volume_taints = vec!["VolumeNotUsable".into()];
+    world.run();
+    assert_eq!(answer(&world), (FenceOutcome::Fenced, 1), "{:#?}", world.log);
+    assert_eq!(world.volume("v2").state, VolumeStatusState::Failed, "a node that is well is not shut out");
+    somebody_lifts(&mut world);
+    world.wait(5.0);
+    world.run();
+    assert!(is_shut_out(&world), "{:#?}", world.log);
+    assert_eq!(answer(&world), (FenceOutcome::Fenced, 2), "{:#?}", world.log);
+    let first = world.seen.fence.status.iter().flat_map(|status| &status.volumes).find(|row| row.name == "v1");
+    assert!(first.is_some_and(|row| row.episode == 1 && row.proof == Proof::Acknowledged), "{first:?}");
 }
 
 /// A node that is well is not shut out for some volumes; when it fails while they are not cut off yet, it may be.

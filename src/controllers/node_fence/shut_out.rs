@@ -1,0 +1,62 @@
+//! A node that is shut out of a storage by its addresses has to stay so for as long as its machine may write on, also when all has
+//! moved: whoever lets the addresses in needs no publish. So what somebody lifted is asked for again, of a node that is back and
+//! not clean, and of one whose Node was deleted. Of a node that is away `requests` asks.
+
+use std::sync::Arc;
+
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, RequestedVolume};
+use crate::api::fencing::FenceMethodType;
+use crate::api::time::Now;
+
+use super::decide::{Effect, NodeState, Seen, Step, is_closed};
+use super::rows::{Rows, VolumeRow};
+use super::{clean, fencers, requests};
+
+/// Asks again for the fences that do not hold any more. A person's hold stops that too: it may be that person who lifts.
+pub fn again(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
+    if rows.node == NodeState::Away || rows.is_held() {
+        return None;
+    }
+    let effects: Vec<_> = seen.requests.iter().filter_map(|request| raised(seen, rows, request, now)).collect();
+    if effects.is_empty() { None } else { Step::new("Fencing", effects) }
+}
+
+/// The request with the next round for each row that does not hold; `None` where all hold, or were asked for just now.
+fn raised(seen: &Seen, rows: &Rows, request: &Arc<FenceRequest>, now: Now) -> Option<Effect> {
+    if request.spec.desired != Desired::Fenced || !request.shuts_out() {
+        return None;
+    }
+    let mut next = FenceRequest::clone(request);
+    next.status = None;
+    let due = |volume: &&mut RequestedVolume| {
+        let row = rows.volumes.iter().find(|row| row.plan.episode == volume.episode && row.plan.name == volume.name);
+        row.is_some_and(|row| is_due(seen, row, request, volume.round, now))
+    };
+    let mut is_raised = false;
+    for volume in next.spec.volumes.iter_mut().filter(due) {
+        volume.round += 1;
+        is_raised = true;
+    }
+    is_raised.then(|| Effect::AskAgain(Box::new(next)))
+}
+
+fn is_due(seen: &Seen, row: &VolumeRow, request: &FenceRequest, round: i32, now: Now) -> bool {
+    let may_write_on = !is_closed(row.status.state) || clean::may_write_on(seen);
+    let fencer = request.spec.fencer_name.as_str();
+    let answer = fencers::result(seen, row, fencer).filter(|answer| answer.round >= round);
+    let is_lifted = answer.is_some_and(|answer| answer.result == FenceOutcome::Failed);
+    let asked = fencers::asked(seen, row, fencer).filter(|asked| asked.round == round);
+    let passed = asked.map(|asked| now.mono.saturating_duration_since(asked.at));
+    may_write_on
+        && is_lifted
+        && row.status.method == Some(FenceMethodType::NetworkFence)
+        && passed.is_none_or(|passed| passed >= requests::backoff(round))
+}
+
+/// Whether a row is one for which its node is shut out already: to shut it out again takes nothing from who runs there.
+pub fn is_shut_out(request: &FenceRequest, row: &VolumeRow) -> bool {
+    request.spec.desired == Desired::Fenced
+        && request.shuts_out()
+        && row.is_committed()
+        && row.status.method == Some(FenceMethodType::NetworkFence)
+}

@@ -1,0 +1,144 @@
+//! Which addresses are shut out, and when nobody is.
+
+use super::*;
+
+#[test]
+fn what_is_in_doubt_shuts_nobody_out() {
+    let mut world = World::new("Fenced");
+    world.around().class = None;
+    assert_eq!(world.code(fence), "ClassNotFound");
+    let mut world = World::new("Fenced");
+    world.around().class.as_mut().unwrap().spec.provisioner = "another".into();
+    assert_eq!(world.code(fence), "ClassOfAnotherDriver");
+    let mut world = World::new("Fenced");
+    world.0.request = Arc::new(request("r1", "n1", "Fenced", &[]));
+    assert_eq!(world.code(fence), "AddressesUnknown");
+    for address in ["10.0.0.0/24", "127.0.0.1", "none"] {
+        world.0.request = Arc::new(request("r1", "n1", "Fenced", &["10.0.0.1", address]));
+        assert_eq!(world.code(fence), "AddressUnusable", "{address}");
+    }
+}
+
+#[test]
+fn a_list_of_addresses_that_may_lack_some_shuts_nobody_out() {
+    let mut world = World::new("Fenced");
+    world.0.request = Arc::new(request("r1", "n1", "Fenced", &["10.9.0.1"]));
+    assert_eq!(world.code(fence), "AddressesUnknown", "without what the Node has");
+    // What another Node of that name has is another matter.
+    world.around().reports.clear();
+    world.around().nodes = vec![node("n1", "uid-anew", "10.0.0.7")];
+    assert_eq!(world.made().spec.cidrs, ["10.9.0.1/32"]);
+    for (count, is_known) in [(15, true), (16, false)] {
+        let many: Vec<_> = (1..=count).map(|number| format!("10.0.0.{number}")).collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        let mut world = World::new("Fenced");
+        world.around().nodes.retain(|node| node.metadata.name.as_deref() == Some("n1"));
+        world.around().reports.clear();
+        world.0.request = Arc::new(request("r1", "n1", "Fenced", &many));
+        if is_known {
+            assert_eq!(world.made().spec.cidrs.len(), count);
+        } else {
+            assert_eq!(world.code(fence), "AddressesUnknown");
+        }
+    }
+}
+
+#[test]
+fn an_address_that_another_node_has_now_is_refused() {
+    let claims: [fn(&mut Around); 5] = [
+        |around| around.nodes.push(node("n3", "uid-n3", "10.9.0.1")),
+        |around| around.reports.push(report("n3", &["10.9.0.1"])),
+        // The machine that took its place and its name.
+        |around| around.nodes = vec![node("n1", "uid-anew", "10.0.0.1")],
+        |around| {
+            around.record = vec![on_record("n1", "uid-n1", &["192.0.2.1/32"])];
+            around.clients = vec![client("n2", &["192.0.2.0/24"])];
+        },
+        |around| {
+            around.record = ["n1", "n2"].map(|it| on_record(it, &format!("uid-{it}"), &["192.0.2.1/32"])).into();
+        },
+    ];
+    for claim in claims {
+        let mut world = World::new("Fenced");
+        claim(world.around());
+        assert_eq!(world.code(fence), "AddressClaimed");
+    }
+}
+
+#[test]
+fn what_the_storage_sees_goes_before_what_the_node_has() {
+    let mut world = World::new("Fenced");
+    world.around().record = vec![on_record("n1", "uid-n1", &["192.0.2.1/32"])];
+    // As the driver calls it, or as the Node is called, or not at all since it failed.
+    for clients in [vec![client("n1", &["192.0.2.1/32"])], vec![client("id-n1", &["192.0.2.1"])], Vec::new()] {
+        world.around().clients = clients;
+        assert_eq!(world.made().spec.cidrs, ["192.0.2.1/32"]);
+    }
+    // Without a NAT nothing that the node had is left out.
+    world.around().record = vec![on_record("n1", "uid-n1", &["10.9.0.1/32"])];
+    assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"]);
+    world.around().nodes = vec![node("n1", "uid-anew", "10.0.0.7")];
+    assert_eq!(world.code(fence), "IdentityAmbiguous");
+}
+
+#[test]
+fn what_is_not_on_record_from_when_the_node_was_well_shuts_nobody_out() {
+    let mut world = World::new("Fenced");
+    for (record, clients) in [
+        // It is told now, by whoever it may be.
+        (vec![], vec![client("n1", &["192.0.2.1/32"])]),
+        (vec![], vec![client("n2", &["192.0.2.2/32"])]),
+        // There is a NAT, as is known of others.
+        (vec![on_record("n2", "uid-n2", &["192.0.2.2/32"])], vec![]),
+        (vec![on_record("n1", "uid-of-another", &["192.0.2.1/32"])], vec![]),
+        (vec![on_record("n1", "uid-n1", &[])], vec![client("n1", &["192.0.2.1/32"])]),
+    ] {
+        (world.around().record, world.around().clients) = (record, clients);
+        assert_eq!(world.code(fence), "ClientsUnknown");
+    }
+    // Of another class nothing follows.
+    let other = NetworkFenceClients { class_name: "another".into(), ..on_record("n2", "uid-n2", &["192.0.2.2/32"]) };
+    (world.around().record, world.around().clients) = (vec![other], Vec::new());
+    assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"]);
+}
+
+#[test]
+fn a_node_that_was_renumbered_since_it_failed_is_not_shut_out() {
+    let mut world = World::new("Fenced");
+    world.around().record = vec![on_record("n1", "uid-n1", &["192.0.2.1/32"])];
+    for told in [&["192.0.2.9/32"][..], &["192.0.2.1/32", "192.0.2.9/32"][..]] {
+        world.around().clients = vec![client("n1", told)];
+        assert_eq!(world.code(fence), "AddressesChanged", "{told:?}");
+    }
+    for record in [Vec::new(), vec![on_record("n1", "uid-n1", &["10.9.0.1/32"])]] {
+        let mut world = World::new("Fenced");
+        world.around().record = record;
+        world.around().reports = vec![report("n1", &["10.0.0.1", "10.9.0.7"])];
+        assert_eq!(world.code(fence), "AddressesChanged");
+        // What it has no more it had when it failed.
+        world.around().reports = vec![report("n1", &["10.0.0.1"])];
+        assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"]);
+    }
+}
+
+#[test]
+fn what_is_said_in_another_namespace_is_not_believed() {
+    let elsewhere = |node: &str, address: &str| {
+        let mut client = client(node, &[address]);
+        client.metadata.namespace = Some("tenant".into());
+        client
+    };
+    let mut world = World::new("Fenced");
+    let ours = client("n1", &["192.0.2.1/32"]);
+    world.around().record = vec![on_record("n1", "uid-n1", &["192.0.2.1/32"])];
+    world.around().clients = vec![elsewhere("n1", "192.0.2.7/32"), ours.clone()];
+    assert_eq!(world.made().spec.cidrs, ["192.0.2.1/32"], "shuts somebody else out");
+    world.around().clients = vec![elsewhere("n2", "192.0.2.1/32"), ours];
+    assert_eq!(world.made().spec.cidrs, ["192.0.2.1/32"], "claims an address");
+    // Where nobody of ours says anything there may be a NAT all the same.
+    world.around().record.clear();
+    for node in ["n1", "n2"] {
+        world.around().clients = vec![elsewhere(node, "192.0.2.9/32")];
+        assert_eq!(world.code(fence), "ClientsElsewhere", "{node}");
+    }
+}

@@ -1,0 +1,116 @@
+//! How the node is let in again, and who else is asked.
+
+use super::*;
+
+#[test]
+fn it_is_announced_lifted_and_only_then_deleted() {
+    let mut world = World::new("Unfenced");
+    assert_eq!(give_back(&world.0), Step::Done);
+    world.0.fences = vec![holding()];
+    let Step::Replace(announced) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+    assert!(announced.metadata.labels.as_ref().unwrap().contains_key(names::UNFENCING_LABEL));
+    assert_eq!(announced.spec.fence_state, FenceState::Fenced);
+    let announced = NetworkFence { status: holding().status, ..*announced };
+    world.0.fences = vec![announced];
+    let Step::Replace(lifting) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+    assert_eq!(lifting.spec.fence_state, FenceState::Unfenced);
+    // The result is the old one yet.
+    let lifting = NetworkFence { status: holding().status, ..*lifting };
+    world.0.fences = vec![lifting.clone()];
+    assert_eq!(world.code(give_back), "NetworkUnfencing");
+    world.0.fences = vec![with_result(lifting.clone(), "Failed", "no")];
+    assert_eq!(world.code(give_back), "NetworkUnfenceFailed");
+    let lifted = with_result(lifting, "Succeeded", "unfencing operation successful");
+    world.0.fences = vec![lifted.clone()];
+    assert!(matches!(give_back(&world.0), Step::Delete(_)));
+    let mut deleted = lifted;
+    deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.0.fences = vec![deleted];
+    let Step::Replace(released) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+    assert_eq!(released.metadata.finalizers, Some(Vec::new()));
+    world.0.fences = vec![*released];
+    assert_eq!(give_back(&world.0), Step::Done);
+}
+
+#[test]
+fn what_somebody_else_wants_out_stays_out() {
+    let asked = request("r2", "n1", "Fenced", &[]);
+    let elsewhere = request("r3", "n9", "Fenced", &["10.0.0.1"]);
+    for (fences, requests) in [
+        (vec![foreign("Fenced", "10.0.0.0/24")], Vec::new()),
+        (Vec::new(), vec![Arc::new(asked)]),
+        (Vec::new(), vec![Arc::new(elsewhere)]),
+    ] {
+        let mut world = World::new("Unfenced");
+        world.0.fences = [vec![holding()], fences.clone()].concat();
+        world.0.requests.clone_from(&requests);
+        assert_eq!(world.code(give_back), "AddressShared");
+        // Who was about to lift steps back, or both would wait for each other.
+        let mut announced = holding();
+        announced.metadata.labels.as_mut().unwrap().insert(names::UNFENCING_LABEL.into(), "true".into());
+        world.0.fences = [vec![announced], fences].concat();
+        let Step::Replace(back) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+        assert!(!back.metadata.labels.as_ref().unwrap().contains_key(names::UNFENCING_LABEL));
+        assert_eq!(back.spec.fence_state, FenceState::Fenced);
+    }
+    let mut world = World::new("Unfenced");
+    world.0.fences = vec![holding(), foreign("Fenced", "10.0.0.2/32"), foreign("Unfenced", "10.0.0.1/32")];
+    world.0.requests = vec![Arc::new(request("r2", "n1", "Unfenced", &[])), world.0.request.clone()];
+    assert!(matches!(give_back(&world.0), Step::Replace(_)));
+}
+
+/// The fence of another driver for the same node, as it is in the world of that driver's sidecar too.
+fn of_another_driver(labels: Value) -> NetworkFence {
+    let mut theirs = of("theirs", "Fenced", "10.0.0.1/32", labels);
+    theirs.metadata.labels.get_or_insert_default().insert(names::FENCE_REQUEST_LABEL.into(), "r2".into());
+    theirs
+}
+
+#[test]
+fn two_drivers_that_both_let_a_node_in_do_not_wait_for_each_other() {
+    let turned_round = Arc::new(request("r2", "n1", "Unfenced", &["10.0.0.1"]));
+    let mut ours = holding();
+    ours.metadata.labels.as_mut().unwrap().insert(names::UNFENCING_LABEL.into(), "true".into());
+    for (requests, tells) in [(vec![turned_round.clone()], true), (Vec::new(), false)] {
+        let mut world = World::new("Unfenced");
+        world.0.requests.extend(requests);
+        world.0.fences = vec![holding(), of_another_driver(json!({}))];
+        let Step::Replace(announced) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+        assert_eq!(announced.metadata.name, holding().metadata.name);
+        world.0.fences[0] = ours.clone();
+        let Step::Replace(next) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+        // Theirs is marked first, unless nobody is left who could take it for one that holds.
+        assert_eq!(next.metadata.name.as_deref() == Some("theirs"), tells);
+        if tells {
+            assert!(next.metadata.annotations.as_ref().unwrap().contains_key(names::ANNOUNCED_ANNOTATION));
+            // It holds up nobody, though its sidecar may be away for long.
+            assert!(!next.metadata.labels.as_ref().unwrap().contains_key(names::UNFENCING_LABEL));
+            world.0.fences[1] = *next;
+            let Step::Replace(next) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+            assert_eq!(next.spec.fence_state, FenceState::Unfenced);
+        }
+    }
+    // Asked for again, theirs is a wish.
+    let mut world = World::new("Unfenced");
+    world.0.requests.push(Arc::new(request("r2", "n1", "Fenced", &["10.0.0.1"])));
+    world.0.fences = vec![holding(), of_another_driver(json!({}))];
+    assert_eq!(world.code(give_back), "AddressShared");
+}
+
+#[test]
+fn one_that_somebody_deleted_is_lifted_by_another() {
+    let mut world = World::new("Unfenced");
+    let mut deleted = holding();
+    deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.0.fences = vec![deleted.clone()];
+    let Step::Create(other) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+    assert_eq!((other.spec.fence_state, &other.spec.cidrs), (FenceState::Unfenced, &deleted.spec.cidrs));
+    world.0.fences = vec![deleted.clone(), *other.clone()];
+    assert_eq!(world.code(give_back), "NetworkUnfencing");
+    let lifted = with_result(*other, "Succeeded", "unfencing operation successful");
+    world.0.fences = vec![lifted.clone(), deleted];
+    let Step::Replace(released) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+    assert_eq!(released.metadata.finalizers, Some(Vec::new()));
+    world.0.fences = vec![lifted, *released];
+    assert!(matches!(give_back(&world.0), Step::Delete(_)));
+}

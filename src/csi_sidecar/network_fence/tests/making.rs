@@ -1,0 +1,138 @@
+//! How the node is shut out: an object of its own, on record before it is made, and used once.
+
+use super::*;
+
+#[test]
+fn all_frozen_addresses_are_shut_out_by_an_object_of_its_own() {
+    let mut world = World::new("Fenced");
+    let around = world.0.around.take();
+    assert_eq!(fence(&world.0), Step::LookAround);
+    world.0.around = around;
+    let made = world.made();
+    assert_eq!(made.spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"]);
+    assert_eq!(made.spec.fence_state, FenceState::Fenced);
+    assert_eq!(made.metadata.name, Some(names::network_fence("r1", CLASS, 1, 3)));
+    world.0.fences = vec![made.clone()];
+    assert_eq!(world.code(fence), "NetworkFencing");
+    world.0.fences = vec![with_result(made.clone(), "Failed", "the storage is away")];
+    assert_eq!(world.code(fence), "NetworkFenceFailed");
+    world.0.fences = vec![with_result(made, "Succeeded", "fencing operation successful")];
+    // A later round looks whether it still holds, and makes nothing.
+    world.0.round = 9;
+    world.0.around = None;
+    assert_eq!(fence(&world.0), Step::Done);
+}
+
+#[test]
+fn it_is_on_record_before_it_is_made_and_only_while_it_is_asked_for() {
+    let mut world = World::new("Fenced");
+    let mut unrecorded = FenceRequest::clone(&world.0.request);
+    unrecorded.status = None;
+    world.0.requests = vec![Arc::new(unrecorded)];
+    assert_eq!(fence(&world.0), Step::Record);
+    world.0.requests = World::new("Unfenced").0.requests;
+    assert_eq!(world.code(fence), "Withdrawn");
+    world.0.requests.clear();
+    assert_eq!(world.code(fence), "Withdrawn");
+    let mut world = World::new("Unfenced");
+    world.0.fences = vec![holding()];
+    world.0.requests = World::new("Fenced").0.requests;
+    assert_eq!(world.code(give_back), "Withdrawn", "it is asked for again");
+}
+
+#[test]
+fn an_object_that_is_gone_or_of_an_earlier_episode_is_none() {
+    let mut world = World::new("Fenced");
+    let mut made = with_result(world.made(), "Succeeded", "fencing operation successful");
+    made.metadata.labels.as_mut().unwrap().insert(names::EPISODE_LABEL.into(), "0".into());
+    made.metadata.name = Some("of-an-earlier-episode".into());
+    world.0.fences = vec![made.clone()];
+    world.made();
+    made.metadata.labels.as_mut().unwrap().insert(names::EPISODE_LABEL.into(), "1".into());
+    made.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    made.spec.cidrs = vec!["10.0.0.1/32".into()];
+    world.0.fences = vec![made];
+    world.0.round = 4;
+    // What the episode shut out first it shuts out again.
+    assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32"]);
+}
+
+#[test]
+fn one_that_somebody_changed_proves_nothing() {
+    let mut world = World::new("Fenced");
+    let mut made = with_result(world.made(), "Succeeded", "fencing operation successful");
+    made.metadata.generation = Some(1);
+    world.0.fences = vec![made.clone()];
+    assert_eq!(fence(&world.0), Step::Done);
+    made.metadata.generation = Some(2);
+    made.spec.cidrs = vec!["10.0.0.1/32".into()];
+    world.0.fences = vec![made];
+    world.0.round = 4;
+    assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"]);
+}
+
+/// While its round is open: the name is taken, and a creation would be refused until the time is up, with no answer.
+#[test]
+fn one_that_somebody_deleted_or_changed_in_its_round_ends_the_round() {
+    let made = with_result(World::new("Fenced").made(), "Succeeded", "fencing operation successful");
+    let deleted = {
+        let mut deleted = made.clone();
+        deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        deleted
+    };
+    let changed = {
+        let mut changed = made;
+        changed.metadata.generation = Some(2);
+        changed
+    };
+    for tampered in [deleted, changed] {
+        let mut world = World::new("Fenced");
+        world.0.fences = vec![tampered];
+        let Step::Stop(failure) = fence(&world.0) else { panic!("{:?}", fence(&world.0)) };
+        assert_eq!(failure.code, "NetworkFenceChanged");
+        world.0.round += 1;
+        world.made();
+    }
+}
+
+#[test]
+fn what_was_announced_once_is_no_fence_that_holds() {
+    let mut world = World::new("Fenced");
+    let mut announced = holding();
+    announced.metadata.labels.as_mut().unwrap().insert(names::UNFENCING_LABEL.into(), "true".into());
+    let annotations = announced.metadata.annotations.as_mut().unwrap();
+    annotations.insert(names::ANNOUNCED_ANNOTATION.into(), "true".into());
+    world.0.fences = vec![announced];
+    let Step::Replace(back) = fence(&world.0) else { panic!("{:?}", fence(&world.0)) };
+    let back = NetworkFence { status: holding().status, ..*back };
+    assert!(back.is_fenced() && !back.metadata.labels.as_ref().unwrap().contains_key(names::UNFENCING_LABEL));
+    world.0.fences = vec![back];
+    world.0.round = 4;
+    let again = world.made();
+    assert_eq!(again.spec.cidrs, holding().spec.cidrs);
+    world.0.fences.push(with_result(again, "Succeeded", "fencing operation successful"));
+    assert_eq!(fence(&world.0), Step::Done);
+}
+
+#[test]
+fn what_was_to_be_lifted_is_taken_up_again_or_brought_to_its_end() {
+    let mut world = World::new("Fenced");
+    let mut announced = holding();
+    announced.metadata.labels.as_mut().unwrap().insert(names::UNFENCING_LABEL.into(), "true".into());
+    world.0.fences = vec![announced];
+    let Step::Replace(back) = fence(&world.0) else { panic!("{:?}", fence(&world.0)) };
+    assert!(!back.metadata.labels.as_ref().unwrap().contains_key(names::UNFENCING_LABEL));
+    let mut lifting = holding();
+    lifting.spec.fence_state = FenceState::Unfenced;
+    world.0.fences = vec![lifting.clone()];
+    assert_eq!(world.code(fence), "NetworkUnfencing");
+    let lifted = with_result(lifting, "Succeeded", "unfencing operation successful");
+    world.0.fences = vec![lifted.clone()];
+    assert!(matches!(fence(&world.0), Step::Delete(_)));
+    // Gone but for csi-addons' own finalizer: that is no fence that holds.
+    let mut going = lifted;
+    going.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    going.metadata.finalizers = None;
+    world.0.fences = vec![going];
+    assert_eq!(world.code(fence), "NetworkUnfencing");
+}
