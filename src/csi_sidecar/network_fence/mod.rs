@@ -4,6 +4,7 @@
 pub mod addresses;
 pub mod clients;
 pub mod decide;
+pub mod lift;
 #[cfg(test)]
 mod tests;
 
@@ -51,7 +52,7 @@ pub async fn fence(
 
 /// Lets it in again. An error says what is waited for.
 pub async fn give_back(cx: &Context, request: &Arc<FenceRequest>) -> Result<(), Failure> {
-    advance(cx, request, "", 0, decide::give_back, PATIENCE).await
+    advance(cx, request, "", 0, lift::give_back, PATIENCE).await
 }
 
 /// What a look at a fence that was proved has shown.

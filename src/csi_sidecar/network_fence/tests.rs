@@ -17,7 +17,8 @@ use crate::api::network_fence::{CsiAddonsNode, FenceState, NetworkFence, Network
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 
 use super::addresses::Around;
-use super::decide::{Seen, Step, fence, give_back, holds, others};
+use super::decide::{Seen, Step, fence, holds, others};
+use super::lift::give_back;
 
 const DRIVER: &str = "csi.file.example.com";
 const CLASS: &str = "file-fence";
