@@ -3,9 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use kube::ResourceExt as _;
+
 use super::super::decide::Failure;
 use crate::api::cidr::Cidr;
 use crate::api::driver_report::NetworkFenceClients;
+use crate::api::names::FENCED_ADDRESSES_ANNOTATION;
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 
@@ -239,9 +242,25 @@ fn claimed(seen: &Seen, around: &Around, address: Cidr) -> Option<String> {
         .or_else(|| of_record.map(|it| it.node.clone()))
 }
 
-/// The addresses of a fence.
+/// The addresses of a fence: those that it names, and those that it was made with.
 pub(super) fn of(fence: &NetworkFence) -> Vec<Cidr> {
-    parsed(&fence.spec.cidrs)
+    let mut addresses = [parsed(&fence.spec.cidrs), parsed(&as_made(fence))].concat();
+    addresses.sort();
+    addresses.dedup();
+    addresses
+}
+
+/// What a fence of ours was made with, and what is let in at its end: who edits the object changes whom csi-addons shuts out, and
+/// not whom we have. Without a word of it, what the object names.
+pub(super) fn as_made(fence: &NetworkFence) -> Vec<String> {
+    let is_client = |text: &&str| text.parse::<Cidr>().is_ok_and(Cidr::is_client);
+    let written = fence.annotations().get(FENCED_ADDRESSES_ANNOTATION);
+    let made: Vec<&str> = written.into_iter().flat_map(|written| written.split(',')).collect();
+    if !made.is_empty() && made.iter().all(is_client) {
+        made.into_iter().map(str::to_owned).collect()
+    } else {
+        fence.spec.cidrs.clone()
+    }
 }
 
 /// Those that can be read.

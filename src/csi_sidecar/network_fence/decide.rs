@@ -11,12 +11,13 @@ use super::super::decide::{Failure, FailureClass};
 use crate::api::cidr::Cidr;
 use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FencerMethodType};
 use crate::api::names::{
-    self, ANNOUNCED_ANNOTATION, EPISODE_LABEL, FENCE_OPEN_FINALIZER, FENCE_REQUEST_LABEL, UNFENCING_LABEL,
+    self, ANNOUNCED_ANNOTATION, EPISODE_LABEL, FENCE_OPEN_FINALIZER, FENCE_REQUEST_LABEL, FENCED_ADDRESSES_ANNOTATION,
+    UNFENCING_LABEL,
 };
 use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
 
 use super::addresses::{self, Around};
-use super::lift::remove_lifted;
+use super::lift::{is_left, remove_lifted};
 
 /// Reason of a row whose fence does not hold any more.
 pub const LIFTED: &str = "NetworkFenceLifted";
@@ -70,7 +71,8 @@ pub fn fence(seen: &Seen) -> Step {
         return Step::Replace(Box::new(labelled(leaving, false)));
     }
     // A lift that was begun is brought to its end: csi-addons may carry it out again as long as the object is there.
-    if let Some(being) = seen.own().find(|fence| fence.spec.fence_state == FenceState::Unfenced) {
+    let is_lifting = |fence: &&NetworkFence| fence.spec.fence_state == FenceState::Unfenced && !is_left(fence);
+    if let Some(being) = seen.own().find(is_lifting) {
         return match remove_lifted(being) {
             Step::Done => Step::Wait(lifting(being)),
             step => step,
@@ -148,10 +150,13 @@ pub fn others(seen: &Seen) -> BTreeSet<String> {
     near.filter_map(|fence| fence.metadata.uid.clone()).collect()
 }
 
-/// Whether nobody has changed whom it shuts out: then its result is of what we asked for. Its deletion is a change of its own.
+/// Whether nobody has changed whom it shuts out: then its result is of what we asked for. The addresses tell an edit, the generation
+/// one that was taken back. csi-addons counts it up once, when it writes fields that we leave out, and so does the deletion.
 fn is_as_made(fence: &NetworkFence) -> bool {
-    let made = if fence.metadata.deletion_timestamp.is_some() { 2 } else { 1 };
-    fence.metadata.generation.is_none_or(|generation| generation <= made)
+    let most = if fence.metadata.deletion_timestamp.is_some() { 3 } else { 2 };
+    let made = fence.annotations().get(FENCED_ADDRESSES_ANNOTATION);
+    made.is_some_and(|made| *made == fence.spec.cidrs.join(","))
+        && fence.metadata.generation.is_none_or(|generation| generation <= most)
 }
 
 pub(super) fn is_leaving(fence: &NetworkFence) -> bool {
@@ -198,15 +203,19 @@ fn create(seen: &Seen, addresses: &[Cidr]) -> Step {
 
 fn new_fence(seen: &Seen, addresses: &[Cidr]) -> NetworkFence {
     let (uid, episode) = (seen.uid(), seen.request.spec.episode);
+    let cidrs: Vec<_> = addresses.iter().map(Cidr::to_string).collect();
+    let annotations = [
+        (names::FENCED_NODE_ANNOTATION.into(), seen.request.spec.node_name.clone()),
+        (FENCED_ADDRESSES_ANNOTATION.into(), cidrs.join(",")),
+    ];
     let spec = NetworkFenceSpec {
         network_fence_class_name: Some(seen.class.clone()),
         fence_state: FenceState::Fenced,
-        cidrs: addresses.iter().map(Cidr::to_string).collect(),
+        cidrs,
         others: BTreeMap::new(),
     };
     let mut fence = NetworkFence::new(&names::network_fence(uid, &seen.class, episode, seen.round), spec);
     let labels = [(FENCE_REQUEST_LABEL, uid.to_owned()), (EPISODE_LABEL, episode.to_string())];
-    let annotations = [(names::FENCED_NODE_ANNOTATION.into(), seen.request.spec.node_name.clone())];
     fence.metadata = ObjectMeta {
         labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).into()),
         annotations: Some(annotations.into()),
@@ -302,7 +311,7 @@ impl Seen {
     /// Who else wants an address of this fence out: another fence, or somebody who is asked for one and may make it any
     /// moment.
     pub(super) fn wanted_by(&self, fence: &NetworkFence) -> Option<String> {
-        let addresses = addresses::of(fence);
+        let addresses = addresses::parsed(&addresses::as_made(fence));
         let others = self.fences.iter().filter(|it| !self.is_own(it) && it.is_wanted() && !is_leaving(it));
         let other =
             others.filter(|it| !self.is_spent(it)).find(|it| addresses::overlap(&addresses::of(it), &addresses));

@@ -1,5 +1,6 @@
 //! What a network fence does next.
 
+mod edited;
 mod holding;
 mod identity;
 mod lifting;
