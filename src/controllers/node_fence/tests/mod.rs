@@ -9,6 +9,7 @@ mod fencer;
 mod guard;
 mod held;
 mod io;
+mod machine;
 mod network;
 mod order;
 mod outage;
