@@ -192,7 +192,9 @@ fn frozen(seen: &Seen, around: &Around) -> Result<Vec<Cidr>, Failure> {
     let (name, node) = (&seen.request.spec.node_name, &seen.request.spec.node);
     let unknown = |message: String| Err(stop("AddressesUnknown", message));
     if node.addresses.is_empty() {
-        return unknown(format!("nobody reported addresses of node {name}: run bulkhead-node-agent there"));
+        return unknown(format!(
+            "no addresses of node {name} are frozen: bulkhead-node-agent must run there and report each InternalIP of the Node"
+        ));
     }
     if node.addresses.len() >= MOST_ADDRESSES {
         return unknown(format!(

@@ -6,6 +6,7 @@ mod episodes;
 mod evidence;
 mod fencers;
 mod heartbeat;
+mod identity;
 mod kubevirt;
 mod modes;
 mod people;
