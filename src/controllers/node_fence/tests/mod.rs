@@ -3,6 +3,7 @@
 mod ahead;
 mod build;
 mod checks;
+mod classes;
 mod cleaning;
 mod external;
 mod fencer;
