@@ -3,7 +3,7 @@
 use crate::api::conditions::{self, State};
 use crate::api::fence_request::IO_IN_PROGRESS;
 use crate::api::names;
-use crate::api::node_fence::{NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
+use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
 use crate::api::node_volume_report::{CleanupState, Remnant};
 use crate::api::resiliency_policy::{Recovery, RestraintType};
 use crate::api::text::printable;
@@ -265,7 +265,7 @@ fn awaits_machine(seen: &Seen) -> Option<(String, String)> {
         )
     };
     let (annotation, episode) = (names::MACHINE_OFF_ANNOTATION, seen.fence.spec.episode);
-    Some(("MachineMayRun".into(), format!("{why}: kubectl annotate nodefence {node} {annotation}={episode}")))
+    Some((MACHINE_MAY_RUN.into(), format!("{why}: kubectl annotate nodefence {node} {annotation}={episode}")))
 }
 
 /// What is left on a node that is back, in the agent's words.
