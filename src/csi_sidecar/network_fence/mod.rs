@@ -112,10 +112,14 @@ async fn advance(
 ) -> Result<(), Failure> {
     let until = Instant::now() + timeout;
     let (mut pause, longest) = LOOK_AGAIN;
+    let mut around = None;
     loop {
         let mut seen = observe(cx, request, class, round).await.map_err(unavailable)?;
+        seen.around = around.take();
+        let is_kept = seen.around.is_some();
         let mut step = next(&seen);
-        if step == Step::LookAround {
+        // To look around reads all Nodes and reports. What was seen before a wait will do to wait on, but not to make a fence.
+        if step == Step::LookAround || is_kept && matches!(step, Step::Create(_)) {
             seen.around = Some(look_around(cx, class).await.map_err(unavailable)?);
             step = next(&seen);
         }
@@ -133,6 +137,7 @@ async fn advance(
         if Instant::now() + pause >= until {
             return Err(waits_for);
         }
+        around = seen.around;
         tokio::time::sleep(pause).await;
         pause = longest.min(pause * 2);
     }
