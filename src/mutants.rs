@@ -40,11 +40,13 @@ pub enum Mutant {
     PeersUnasked,
     /// A heartbeat that is lost counts beside a kubelet that is heard.
     HeartbeatAlone,
+    /// A machine whose Node was deleted is let in, though it may write on.
+    DeletedNodeLetIn,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -62,6 +64,7 @@ impl Mutant {
         Self::WholeNodeForVolumes,
         Self::PeersUnasked,
         Self::HeartbeatAlone,
+        Self::DeletedNodeLetIn,
     ];
 }
 

@@ -118,7 +118,7 @@ pub async fn refresh(cx: &Context) -> Result<bool> {
 async fn ask(cx: &Context, memory: &mut clients::Memory) -> Asked {
     let classes = network_fence::classes(cx).await.inspect_err(|error| stays(cx, "NetworkFenceClasses", error)).ok();
     let clients = match &classes {
-        Some(classes) => clients::look(cx, classes, memory)
+        Some(classes) => network_fence::known_clients(cx, classes, memory)
             .await
             .inspect_err(|error| stays(cx, "clients of NetworkFences", error))
             .ok(),

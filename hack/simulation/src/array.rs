@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bulkhead::api::cidr::Cidr;
 use bulkhead::csi_sidecar::decide::{Failure, FailureClass};
 use bulkhead::csi_sidecar::driver::{Published, classify};
 
@@ -20,6 +21,10 @@ pub struct Array {
     pub latency: Millis,
     /// How it misbehaves now.
     pub mood: Mood,
+    /// Addresses that it shuts out.
+    pub shut_out: BTreeSet<Cidr>,
+    /// It gives access by its network only: an unpublish revokes nothing.
+    pub is_by_network: bool,
     /// When a node last lost its access to a volume.
     pub revoked: BTreeMap<(String, String), Millis>,
     /// What the last list would have shown: a cache that is one list old.
@@ -112,6 +117,9 @@ impl Array {
 
     /// Takes a node's access away.
     pub fn unpublish(&mut self, handle: &str, node: &str, at: Millis) {
+        if self.is_by_network {
+            return;
+        }
         if self.published.entry(handle.to_owned()).or_default().remove(node) {
             self.revoked.insert((handle.to_owned(), node.to_owned()), at);
         }

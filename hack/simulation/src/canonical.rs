@@ -25,9 +25,10 @@ impl World {
             .iter()
             .map(|(id, it)| (id, (it.pid, it.life, &it.key, &it.op, &it.purpose, relative(it.deadline), &it.outcome)))
             .collect();
-        let others = (&self.others.attach_detach, &self.others.attachers, &self.others.lifecycle, &self.others.power);
+        let others = &self.others;
+        let others = (&others.attach_detach, &others.attachers, &others.lifecycle, &others.power, &others.csi_addons);
         let programs = (&self.processes, &self.controllers, &self.sidecars);
-        let calls = (&self.calls, &self.lists);
+        let calls = (&self.calls, &self.lists, &self.network_calls);
         let text = format!(
             "{:?} {:?} {:?} {programs:?} {others:?} {agenda:?} {writes:?} {calls:?} {:?}",
             self.api.objects(),

@@ -90,6 +90,10 @@ pub enum Fault {
     MendProgram(String),
     /// What waits for a volume on a node does not end any more.
     HangVolume(String, String),
+    /// Somebody lets a node in that csi-addons shuts out, by an object of their own.
+    LiftNetwork(String),
+    /// And takes such objects away.
+    ForgetLifts,
     /// A person writes.
     Person(Person),
 }
@@ -199,6 +203,8 @@ impl World {
                 self.machines.values_mut().for_each(|machine| machine.hangs.retain(|it| it != volume));
                 self.taint_volume(volume, None);
             }
+            Fault::LiftNetwork(node) => self.lift_network(node, chance),
+            Fault::ForgetLifts => self.forget_lifts(),
             Fault::Person(person) => self.person(person),
             Fault::TellPaths(driver, nodes, state) => self.tell_paths(driver, nodes, *state),
             Fault::HangVolume(volume, node) => {
@@ -285,7 +291,7 @@ impl World {
     /// A kubelet that starts registers its Node and its drivers if they are not there.
     fn register(&mut self, node: &str) {
         let Some(machine) = self.machines.get(node) else { return };
-        let (fresh, drivers) = (registered(node, machine, self.now), csi_node(self, node, &machine.node_id));
+        let (fresh, drivers) = (registered(self, node, machine, self.now), csi_node(self, node, &machine.node_id));
         let _ = self.api.create(fresh, self.now);
         self.api.update::<CsiNode>(node, |it| it.spec = drivers.spec);
     }

@@ -37,6 +37,8 @@ pub use shrink::{shrink, tell};
 #[cfg(test)]
 mod invariant_tests;
 #[cfg(test)]
+mod network_tests;
+#[cfg(test)]
 mod span_tests;
 #[cfg(test)]
 mod tests;

@@ -39,6 +39,13 @@ pub struct PowerShape {
     pub gives_back: bool,
 }
 
+/// Storages that give access by their network only: what csi-addons shuts out writes nothing, and an unpublish revokes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetworkShape {
+    /// They know a machine by none of its own addresses; only the driver can tell.
+    pub is_behind_nat: bool,
+}
+
 /// A PersistentVolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeShape {
@@ -134,6 +141,8 @@ pub struct Shape {
     pub beats: bool,
     /// The program that switches nodes off, for method External, if there is one.
     pub power: Option<PowerShape>,
+    /// All storages are such, for method NetworkFence.
+    pub network: Option<NetworkShape>,
     statics: Statics,
 }
 
@@ -158,6 +167,11 @@ impl Lookup for Shape {
     fn driver(&self, name: &str) -> Option<Arc<CsiDriver>> {
         self.statics.drivers.get(name).cloned()
     }
+}
+
+/// The NetworkFenceClass of a driver.
+pub fn fence_class(driver: &str) -> String {
+    format!("fence-{driver}")
 }
 
 /// The CSI volume handle of a volume.
@@ -200,6 +214,7 @@ impl Shape {
             admission_missing: false,
             beats: false,
             power: None,
+            network: None,
             statics,
         }
     }

@@ -14,7 +14,7 @@ use crate::chance::{Chance, Choice, Prompt};
 use crate::faults::Fault;
 use crate::others::{FencerMood, POWER};
 use crate::people::Person;
-use crate::shape::{Driver, PowerShape, Shape, VolumeShape, Workload, handle, policy};
+use crate::shape::{Driver, NetworkShape, PowerShape, Shape, VolumeShape, Workload, fence_class, handle, policy};
 use crate::time::{Millis, SECOND};
 use crate::world::{Task, Weather, World};
 
@@ -219,6 +219,14 @@ pub(crate) fn only_its_heartbeats_are_lost(_: u64) -> World {
     to_its_end(world, &mut Prompt)
 }
 
+/// It is cut off from the API only, and its machine writes on as soon as it is let in.
+pub(crate) fn its_node_is_deleted_while_it_is_shut_out(_: u64) -> World {
+    let mut world = world(by_network(false));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 120 * SECOND, Fault::DeleteNode("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
 fn world(shape: Shape) -> World {
     let mut world = World::new(Arc::new(shape));
     world.trace = Some(Vec::new());
@@ -271,6 +279,16 @@ pub(crate) fn five_that_beat() -> Shape {
     let workloads = vec![Workload::protected("db", &["v0"], 0), Workload::protected("queue", &["v1"], 0)];
     let mut shape = shape(5, workloads, &[], &json!({}));
     shape.beats = true;
+    shape
+}
+
+/// Three nodes, and a database on the first whose storage is left by its network only.
+pub(crate) fn by_network(is_behind_nat: bool) -> Shape {
+    let mut shape = shape(3, vec![Workload::protected("db", &["v0"], 0)], &[], &json!({}));
+    let method = json!({ "type": "NetworkFence", "networkFence": { "className": fence_class(DRIVER) } });
+    let spec = json!({ "fencing": { "minimumProof": "Acknowledged", "methods": [method] } });
+    shape.policies = vec![policy("all", &["db"], &spec)];
+    shape.network = Some(NetworkShape { is_behind_nat });
     shape
 }
 

@@ -16,6 +16,7 @@ use crate::faults::Fault;
 use crate::oracle::Oracle;
 use crate::others::{Actor, Machine, Others};
 use crate::process::controller::Controller;
+use crate::process::network::NetworkCall;
 use crate::process::queue::Key;
 use crate::process::sidecar::{ListCall, Sidecar, UnpublishCall};
 use crate::process::{Pid, Process};
@@ -60,6 +61,7 @@ pub struct World {
     pub(crate) writes: BTreeMap<u64, Write>,
     pub(crate) calls: BTreeMap<u64, UnpublishCall>,
     pub(crate) lists: BTreeMap<u64, ListCall>,
+    pub(crate) network_calls: BTreeMap<u64, NetworkCall>,
     /// When the last list that a sidecar got was made, and the moment that it shows, by driver.
     pub(crate) listed: BTreeMap<String, (Millis, Millis)>,
     /// When the last list was made, by driver.
@@ -164,6 +166,8 @@ pub enum Task {
     CallLands(String, String, String),
     /// An unpublish is answered, or given up.
     CallEnds(u64),
+    /// A network fence, or its end, takes its next step.
+    NetworkStep(u64),
     /// A sidecar looks at what its driver can do.
     Report(Pid, u32),
     /// One of Kubernetes' own parts acts.
@@ -198,6 +202,7 @@ impl World {
             writes: BTreeMap::new(),
             calls: BTreeMap::new(),
             lists: BTreeMap::new(),
+            network_calls: BTreeMap::new(),
             listed: BTreeMap::new(),
             made: BTreeMap::new(),
             agenda: BTreeMap::new(),
@@ -240,6 +245,7 @@ impl World {
             Task::Land(id) | Task::Answer(id) => !self.writes.contains_key(id),
             Task::CallEnds(id) => !self.calls.contains_key(id),
             Task::ListEnds(id) => !self.lists.contains_key(id),
+            Task::NetworkStep(id) => !self.network_calls.contains_key(id),
             Task::Wake(actor) => self.wakes.get(actor) != Some(&at),
             _ => false,
         }
@@ -280,6 +286,11 @@ impl World {
             Task::ListEnds(id) => {
                 if let Some((pid, life)) = self.lists.get(&id).map(|call| (call.pid, call.life)) {
                     self.of_process(pid, life, Task::ListEnds(id), |world| world.list_ends(id, chance));
+                }
+            }
+            Task::NetworkStep(id) => {
+                if let Some((pid, life)) = self.network_calls.get(&id).map(|call| (call.pid, call.life)) {
+                    self.of_process(pid, life, Task::NetworkStep(id), |world| world.network_step(id, chance));
                 }
             }
             Task::CallLands(driver, handle, node) => {

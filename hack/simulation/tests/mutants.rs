@@ -108,3 +108,8 @@ fn mutant_peers_unasked_is_caught() {
 fn mutant_heartbeat_alone_is_caught() {
     is_caught(Mutant::HeartbeatAlone);
 }
+
+#[test]
+fn mutant_deleted_node_let_in_is_caught() {
+    is_caught(Mutant::DeletedNodeLetIn);
+}

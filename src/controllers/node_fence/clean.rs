@@ -5,6 +5,7 @@ use crate::api::names::MACHINE_OFF_ANNOTATION;
 use crate::api::node_fence::{VolumeStatus, VolumeStatusState};
 use crate::api::node_volume_report::Cleanup;
 use crate::api::slim::Node;
+use crate::mutants::{self, Mutant};
 
 use super::decide::Seen;
 
@@ -67,7 +68,8 @@ pub fn may_write_on(seen: &Seen) -> bool {
     let before = seen.fence.spec.node.boot_id.as_deref();
     let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str()).filter(|id| !id.is_empty());
     let is_another_boot = before.is_some() && boot_id.is_some() && before != boot_id;
-    (is_another_machine(seen) || was_node_deleted(seen) && !is_another_boot) && !is_said_to_be_off(seen)
+    let is_let_in = mutants::is_on(Mutant::DeletedNodeLetIn);
+    (is_another_machine(seen) || was_node_deleted(seen) && !is_another_boot) && !is_said_to_be_off(seen) && !is_let_in
 }
 
 /// Whether a network fence shuts a machine out, and what is there by the name of its Node may be another one: it has another boot,

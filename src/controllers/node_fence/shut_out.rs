@@ -47,16 +47,15 @@ fn is_due(seen: &Seen, row: &VolumeRow, request: &FenceRequest, round: i32, now:
     let is_lifted = answer.is_some_and(|answer| answer.result == FenceOutcome::Failed);
     let asked = fencers::asked(seen, row, fencer).filter(|asked| asked.round == round);
     let passed = asked.map(|asked| now.mono.saturating_duration_since(asked.at));
-    may_write_on
-        && is_lifted
-        && row.status.method == Some(FenceMethodType::NetworkFence)
-        && passed.is_none_or(|passed| passed >= requests::backoff(round))
+    may_write_on && is_lifted && was_shut_out(row) && passed.is_none_or(|passed| passed >= requests::backoff(round))
 }
 
 /// Whether a row is one for which its node is shut out already: to shut it out again takes nothing from who runs there.
 pub fn is_shut_out(request: &FenceRequest, row: &VolumeRow) -> bool {
-    request.spec.desired == Desired::Fenced
-        && request.shuts_out()
-        && row.is_committed()
-        && row.status.method == Some(FenceMethodType::NetworkFence)
+    request.spec.desired == Desired::Fenced && request.shuts_out() && was_shut_out(row)
+}
+
+/// A fence that never held, of a node that is back, is not tried any more: its kubelet ends the pods.
+fn was_shut_out(row: &VolumeRow) -> bool {
+    row.status.method == Some(FenceMethodType::NetworkFence) && row.status.proved_at.is_some()
 }

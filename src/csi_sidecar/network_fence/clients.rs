@@ -1,22 +1,16 @@
 //! By what the storage knows the nodes, put on record in the DriverReport while they are well. csi-addons forgets a plugin soon
-//! after its node has failed, and may say by then what another machine has: so a fence goes by this record. At rest one list is read
-//! every half minute, and nothing is written.
+//! after its node has failed, and may say by then what another machine has: so a fence goes by this record. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use kube::api::ListParams;
-use kube::{Api, ResourceExt as _};
+use kube::ResourceExt as _;
 
 use crate::api::cidr::Cidr;
-use crate::api::driver_report::{DriverReport, NetworkFenceClients};
+use crate::api::driver_report::NetworkFenceClients;
 use crate::api::names::FENCED_TAINT;
 use crate::api::network_fence::CsiAddonsNode;
 use crate::api::slim::{CsiNode, Node};
-use crate::error::{Error, Result};
-
-use super::super::Context;
-use super::list;
 
 /// Nodes on record at most, so that the report stays small enough. The others are not shut out.
 const MOST_NODES: usize = 2048;
@@ -32,7 +26,7 @@ const NODES: (Duration, Duration) = (Duration::from_secs(60), Duration::from_sec
 /// A class and a node.
 type Key = (String, String);
 /// What a driver tells: addresses by class and node. None: they cannot be used.
-type Told = BTreeMap<Key, Vec<String>>;
+pub(super) type Told = BTreeMap<Key, Vec<String>>;
 /// Nodes by name.
 type Nodes<'a> = BTreeMap<String, &'a Node>;
 
@@ -47,45 +41,8 @@ pub struct Memory {
     silent: BTreeMap<Key, Instant>,
 }
 
-/// What is to be on record for these classes now.
-pub async fn look(cx: &Context, classes: &[String], memory: &mut Memory) -> Result<Vec<NetworkFenceClients>> {
-    let mut record = on_record(cx).await?;
-    record.retain(|it| classes.contains(&it.class_name));
-    let told = if classes.is_empty() { Told::new() } else { told(&plugins(cx).await?, &cx.name, classes) };
-    let now = cx.clock.now().mono;
-    if !memory.is_look_due(&record, &told, now) {
-        return Ok(record);
-    }
-    let (nodes, csi_nodes) = tokio::try_join!(list::<Node>(cx), list::<CsiNode>(cx))?;
-    memory.looked = Some(now);
-    memory.names = names(&told, &nodes, &csi_nodes, &cx.name);
-    let told = memory.by_name(told);
-    let nodes: Nodes<'_> = nodes.iter().map(|node| (node.name_any(), node)).collect();
-    memory.listen(&record, &told, &nodes, now);
-    Ok(settle(record, told, &nodes, |key| memory.is_silent(key, now)))
-}
-
-/// What is on record, as the API server has it now.
-pub(super) async fn on_record(cx: &Context) -> Result<Vec<NetworkFenceClients>> {
-    let reports: Api<DriverReport> = Api::all(cx.clients.reads.clone());
-    let status = reports.get_opt(&cx.name).await?.and_then(|report| report.status);
-    Ok(status.map(|status| status.network_fence_clients).unwrap_or_default())
-}
-
-/// Those in the driver's own namespace. What is said elsewhere anybody may have written.
-async fn plugins(cx: &Context) -> Result<Vec<CsiAddonsNode>> {
-    let reads = cx.clients.reads.clone();
-    let namespace = reads.default_namespace().to_owned();
-    // What the API server has in memory will do: it is asked again.
-    let plugins = Api::<CsiAddonsNode>::namespaced(reads, &namespace).list(&ListParams::default().match_any()).await;
-    match plugins.map_err(Error::from) {
-        // Not every version of csi-addons has them.
-        Err(error) if error.is_not_found() => Ok(Vec::new()),
-        plugins => Ok(plugins?.items),
-    }
-}
-
-fn told(plugins: &[CsiAddonsNode], driver: &str, classes: &[String]) -> Told {
+/// What a driver's plugins tell of these classes.
+pub(super) fn told(plugins: &[CsiAddonsNode], driver: &str, classes: &[String]) -> Told {
     let mut told = BTreeMap::<_, Vec<&str>>::new();
     for plugin in plugins.iter().filter(|plugin| plugin.spec.driver.name == driver) {
         for class in classes {
@@ -119,7 +76,8 @@ fn names(told: &Told, nodes: &[Node], csi_nodes: &[CsiNode], driver: &str) -> BT
 }
 
 impl Memory {
-    fn is_look_due(&self, record: &[NetworkFenceClients], told: &Told, now: Instant) -> bool {
+    /// Whether Nodes are to be listed, to settle what is on record.
+    pub(super) fn is_look_due(&self, record: &[NetworkFenceClients], told: &Told, now: Instant) -> bool {
         if record.is_empty() && told.is_empty() {
             return false;
         }
@@ -128,6 +86,23 @@ impl Memory {
         let is_as_told = of_use(known) == of_use(self.by_name(told.clone()));
         let pause = if is_as_told { NODES.1 } else { NODES.0 };
         self.looked.is_none_or(|at| now.saturating_duration_since(at) >= pause)
+    }
+
+    /// What is to be on record from now on.
+    pub(super) fn settle(
+        &mut self,
+        record: Vec<NetworkFenceClients>,
+        told: Told,
+        (nodes, csi_nodes): (&[Node], &[CsiNode]),
+        driver: &str,
+        now: Instant,
+    ) -> Vec<NetworkFenceClients> {
+        self.looked = Some(now);
+        self.names = names(&told, nodes, csi_nodes, driver);
+        let told = self.by_name(told);
+        let nodes: Nodes<'_> = nodes.iter().map(|node| (node.name_any(), node)).collect();
+        self.listen(&record, &told, &nodes, now);
+        settle(record, told, &nodes, |key| self.is_silent(key, now))
     }
 
     fn by_name(&self, told: Told) -> Told {

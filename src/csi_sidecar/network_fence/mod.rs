@@ -17,8 +17,10 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use crate::api::driver_report::{DriverReport, NetworkFenceClients};
 use crate::api::fence_request::{Desired, FenceRequest, RequestedVolume};
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
+use crate::api::slim::{CsiNode, Node};
 use crate::error::{Error, ErrorClass, Result as ApiResult};
 use crate::runtime::store::ObjectKey;
 
@@ -99,6 +101,44 @@ pub async fn classes(cx: &Context) -> ApiResult<Vec<String>> {
     let ours = classes.iter().filter(|class| class.spec.provisioner == cx.name);
     let names: BTreeSet<_> = ours.map(|class| class.name_any()).collect();
     Ok(names.into_iter().take(MOST_CLASSES).collect())
+}
+
+/// By what the storage knows the nodes, as it is to be on record. At rest one list is read, and Nodes hardly ever.
+pub async fn known_clients(
+    cx: &Context,
+    classes: &[String],
+    memory: &mut clients::Memory,
+) -> ApiResult<Vec<NetworkFenceClients>> {
+    let mut record = on_record(cx).await?;
+    record.retain(|it| classes.contains(&it.class_name));
+    let plugins = if classes.is_empty() { Vec::new() } else { plugins(cx).await? };
+    let told = clients::told(&plugins, &cx.name, classes);
+    let now = cx.clock.now().mono;
+    if !memory.is_look_due(&record, &told, now) {
+        return Ok(record);
+    }
+    let (nodes, csi_nodes) = tokio::try_join!(list::<Node>(cx), list::<CsiNode>(cx))?;
+    Ok(memory.settle(record, told, (nodes.as_slice(), csi_nodes.as_slice()), &cx.name, now))
+}
+
+/// What is on record, as the API server has it now.
+async fn on_record(cx: &Context) -> ApiResult<Vec<NetworkFenceClients>> {
+    let reports: Api<DriverReport> = Api::all(cx.clients.reads.clone());
+    let status = reports.get_opt(&cx.name).await?.and_then(|report| report.status);
+    Ok(status.map(|status| status.network_fence_clients).unwrap_or_default())
+}
+
+/// Those in the driver's own namespace. What is said elsewhere anybody may have written.
+async fn plugins(cx: &Context) -> ApiResult<Vec<CsiAddonsNode>> {
+    let reads = cx.clients.reads.clone();
+    let namespace = reads.default_namespace().to_owned();
+    // What the API server has in memory will do: it is asked again.
+    let found = Api::<CsiAddonsNode>::namespaced(reads, &namespace).list(&ListParams::default().match_any()).await;
+    match found.map_err(Error::from) {
+        // Not every version of csi-addons has them.
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        found => Ok(found?.items),
+    }
 }
 
 /// Takes one step after the other, each on what the API server has now, until it is done or the time is up.
@@ -184,7 +224,7 @@ async fn observe(cx: &Context, request: &Arc<FenceRequest>, class: &str, round: 
 async fn look_around(cx: &Context, class: &str) -> ApiResult<Around> {
     let classes: Api<NetworkFenceClass> = Api::all(cx.clients.reads.clone());
     let class = async { classes.get_opt(class).await.map_err(Error::from) };
-    let (class, nodes, reports, record) = tokio::try_join!(class, list(cx), list(cx), clients::on_record(cx))?;
+    let (class, nodes, reports, record) = tokio::try_join!(class, list(cx), list(cx), on_record(cx))?;
     // Not every version of csi-addons has them.
     let clients = match list::<CsiAddonsNode>(cx).await {
         Err(error) if error.is_not_found() => Vec::new(),

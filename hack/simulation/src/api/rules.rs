@@ -55,8 +55,10 @@ pub(super) fn request_spec(old: &FenceRequest, new: &FenceRequest) -> Checked {
         let after = new.volumes.iter().find(|it| (it.episode, &it.name) == (before.episode, &before.name));
         let Some(after) = after else { continue };
         demand(after.round >= before.round, "round only rises")?;
-        let same = bulkhead::api::fence_request::RequestedVolume { round: before.round, ..after.clone() };
-        demand(same == *before, "a requested volume cannot be changed, only its round can rise")?;
+        let (round, methods) = (before.round, before.methods.clone());
+        let same = bulkhead::api::fence_request::RequestedVolume { round, methods, ..after.clone() };
+        let keeps = before.methods.iter().all(|method| after.methods.contains(method));
+        demand(same == *before && keeps, "only the round of a requested volume can rise, and its methods become more")?;
     }
     Ok(())
 }

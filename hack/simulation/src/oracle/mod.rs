@@ -7,6 +7,7 @@ mod holds;
 mod incidents;
 mod io;
 mod knowledge;
+mod network;
 mod paths;
 mod power;
 pub(crate) mod programs;

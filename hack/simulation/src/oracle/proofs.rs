@@ -78,7 +78,8 @@ impl World {
         if !holds && !is_late {
             return Err(format!("it is {:?} with proof {:?}", row.state, row.proof));
         }
-        if row.method == Some(FenceMethodType::External) {
+        // What these prove is so of the whole machine: nothing there writes.
+        if matches!(row.method, Some(FenceMethodType::External | FenceMethodType::NetworkFence)) {
             let node = fence.name_any();
             return match sent.filter(|_| is_late) {
                 Some(sent) => self.was_stopped(&node, volume, sent),

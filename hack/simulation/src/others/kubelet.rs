@@ -222,7 +222,9 @@ impl World {
     pub(crate) fn accepts(&self, node: &str, volume: &str) -> bool {
         let array = self.shape.driver_of(volume).and_then(|driver| self.arrays.get(driver));
         let machine = self.machines.get(node);
-        machine.zip(array).is_some_and(|(machine, array)| array.accepts(&handle(volume), &machine.node_id))
+        machine.zip(array).is_some_and(|(machine, array)| {
+            array.accepts(&handle(volume), &machine.node_id) && !self.is_shut_out(node, array)
+        })
     }
 
     fn tell_status(&mut self, name: &str) {

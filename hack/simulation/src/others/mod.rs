@@ -4,6 +4,7 @@
 mod agent;
 mod attach_detach;
 mod attacher;
+mod csi_addons;
 mod kubelet;
 mod lifecycle;
 mod network;
@@ -14,6 +15,7 @@ mod workloads;
 pub use agent::Agent;
 pub use attach_detach::{AttachDetach, attachment_name};
 pub use attacher::Attacher;
+pub use csi_addons::CsiAddons;
 pub use kubelet::{Incarnation, Machine, Power};
 pub use lifecycle::Lifecycle;
 pub use network::Network;
@@ -49,6 +51,8 @@ pub enum Actor {
     Scheduler,
     /// The program that switches nodes off.
     PowerFencer,
+    /// csi-addons.
+    CsiAddons,
 }
 
 /// What they remember.
@@ -64,6 +68,8 @@ pub struct Others {
     pub attachers: BTreeMap<String, Attacher>,
     /// The program that switches nodes off.
     pub power: PowerFencer,
+    /// csi-addons.
+    pub csi_addons: CsiAddons,
     /// Pods made so far.
     pub pods_made: u64,
     /// Incarnations started so far.
@@ -136,6 +142,7 @@ impl World {
             Actor::Workloads => self.make_pods(chance),
             Actor::Scheduler => self.bind_pods(chance),
             Actor::PowerFencer => self.power_fencer(chance),
+            Actor::CsiAddons => self.csi_addons(),
         }
     }
 }

@@ -165,6 +165,7 @@ impl World {
         let Some(node) = believed.unwrap_or_else(|| self.api.get::<Node>(name)) else { return Ok(None) };
         let silence = seen.nodes.iter().find(|(node, _)| node.metadata.name.as_deref() == Some(name));
         let silence = silence.map(|(_, silence)| *silence).unwrap_or_default();
+        let node_report = self.address_report(&node);
         let views = &self.controllers[pid].views;
         let attachments: Vec<_> =
             views.attachments.objects.values().filter(|it| it.spec.node_name == name).cloned().collect();
@@ -177,7 +178,7 @@ impl World {
             attachments,
             csi_node: views.csi_nodes.get(name),
             migration_targets: BTreeSet::new(),
-            node_report: None,
+            node_report,
             reports: self.api.reports.values().map(|report| (report.name_any(), report.clone())).collect(),
         }))
     }

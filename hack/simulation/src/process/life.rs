@@ -7,6 +7,7 @@ use bulkhead::runtime::election::{Record, Step};
 use crate::api::{Kind, Op, Refusal, Written};
 use crate::chance::{Chance, Choice};
 use crate::faults::Fault;
+use crate::shape::fence_class;
 use crate::time::{Millis, SECOND, millis};
 use crate::world::{Purpose, Task, World};
 
@@ -222,13 +223,15 @@ impl World {
         able.extend(shape.filter(|it| it.lists).map(|_| Capability::ListPublishedNodes));
         able.extend(shape.filter(|it| it.tells_io).map(|_| Capability::IoInProgress));
         let answer = if down { Err(crate::array::failure("Unavailable")) } else { Ok(able) };
+        let classes: Vec<_> = self.shape.network.map(|_| fence_class(&driver)).into_iter().collect();
         let now = self.processes[pid].now(self.now);
         if !self.api.down {
             if self.api.reports.get(&driver).is_none() {
                 let _ = self.api.create(DriverReport::new(&driver, DriverReportSpec {}), self.now);
             }
             self.api.update::<DriverReport>(&driver, |report| {
-                let wanted = report::compute(report.status.clone().unwrap_or_default(), answer, now);
+                let mut wanted = report::compute(report.status.clone().unwrap_or_default(), answer, now);
+                wanted.network_fence_classes = classes;
                 report.status = Some(wanted);
             });
         }

@@ -4,6 +4,7 @@ pub mod controller;
 mod effects;
 pub(crate) mod hearing;
 mod life;
+pub mod network;
 pub mod queue;
 pub mod sidecar;
 pub mod views;

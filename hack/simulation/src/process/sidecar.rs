@@ -74,8 +74,17 @@ pub struct UnpublishCall {
     pub answer: Option<Result<(), decide::Failure>>,
 }
 
+/// What was found out for a step of a pass.
+#[derive(Default)]
+pub(super) struct Found {
+    /// What the driver lists.
+    pub reading: Option<Reading>,
+    /// Whether the node is let in again.
+    pub let_in: Option<Result<(), decide::Failure>>,
+}
+
 impl World {
-    fn sidecar(&mut self, pid: Pid) -> &mut Sidecar {
+    pub(super) fn sidecar(&mut self, pid: Pid) -> &mut Sidecar {
         let first = self.controllers.len();
         &mut self.sidecars[pid - first]
     }
@@ -101,18 +110,20 @@ impl World {
         }
         let serving = Serving { request, steps: 0, effects: VecDeque::new(), look_again: None };
         sidecar.passes.insert(name.to_owned(), serving);
-        self.serve_step(pid, name, None, chance);
+        self.serve_step(pid, name, Found::default(), chance);
     }
 
-    /// The next step of a pass: decide, with what was read if anything was.
-    fn serve_step(&mut self, pid: Pid, name: &str, reading: Option<Reading>, chance: &mut dyn Chance) {
+    /// The next step of a pass: decide, with what was found out if anything was.
+    pub(super) fn serve_step(&mut self, pid: Pid, name: &str, found: Found, chance: &mut dyn Chance) {
         let now = self.processes[pid].now(self.now);
         let sidecar = self.sidecar(pid);
         let Some(serving) = sidecar.passes.get_mut(name) else { return };
-        let calls = sidecar.memories.get(name).map(|(_, memory)| memory.calls.clone()).unwrap_or_default();
-        let had_read = reading.is_some();
+        let memory = sidecar.memories.get(name).map(|(_, memory)| memory.clone()).unwrap_or_default();
+        let Found { reading, let_in } = found;
+        let (had_read, was_let_in) = (reading.is_some(), let_in.is_some());
         let request = serving.request.clone();
-        let mut seen = Seen { request, calls, reading, busy: None, let_in: None, holds: None, looked: None };
+        let (calls, looked) = (memory.calls, memory.looked);
+        let mut seen = Seen { request, calls, reading, busy: None, let_in, holds: None, looked };
         let mut decision = decide::decide(&seen, now);
         if !decision.read.is_empty() && !had_read {
             return self.read_driver(pid, name, &decision.read, chance);
@@ -120,6 +131,17 @@ impl World {
         if !decision.ask.is_empty() {
             seen.busy = Some(self.ask_about_io(pid, &decision.ask));
             decision = decide::decide(&seen, now);
+        }
+        if decision.look {
+            seen.holds = self.look_at_fence(pid, &seen.request.clone(), chance);
+            seen.looked = Some(now.mono);
+            if let Some((_, memory)) = self.sidecar(pid).memories.get_mut(name) {
+                memory.looked = seen.looked;
+            }
+            decision = decide::decide(&seen, now);
+        }
+        if decision.let_in && !was_let_in {
+            return self.let_in(pid, &seen.request);
         }
         let Some(serving) = self.sidecar(pid).passes.get_mut(name) else { return };
         serving.effects = decision.effects.into();
@@ -158,8 +180,10 @@ impl World {
                 }
                 self.serve_effects(pid, name, chance);
             }
-            // No policy of the simulation has a class of csi-addons.
-            Some(Effect::NetworkFence { .. }) => self.serve_effects(pid, name, chance),
+            Some(Effect::NetworkFence { class, volumes }) => {
+                self.shut_out(pid, &request, class, volumes);
+                self.serve_effects(pid, name, chance);
+            }
             Some(Effect::Answer(rows)) => {
                 let mut next = FenceRequest::clone(&request);
                 next.status = Some(status::compute(&request, rows.clone(), now));
@@ -197,7 +221,7 @@ impl World {
         if serving.steps >= STEPS {
             return self.served(pid, name, Ok(Some(Duration::from_millis(10))), chance);
         }
-        self.serve_step(pid, name, None, chance);
+        self.serve_step(pid, name, Found::default(), chance);
     }
 
     /// Nothing is left to do but to look again.
@@ -252,7 +276,7 @@ impl World {
         self.listed.insert(driver, (call.made, call.of));
         let ended = self.processes[call.pid].now(self.now).wall;
         let reading = Reading { began: call.began, ended, published: call.answer.published() };
-        self.serve_step(call.pid, &call.request, Some(reading), chance);
+        self.serve_step(call.pid, &call.request, Found { reading: Some(reading), ..Found::default() }, chance);
     }
 
     /// Sends ControllerUnpublishVolume: leadership is asked for at that moment.

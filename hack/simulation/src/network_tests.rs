@@ -1,0 +1,147 @@
+//! Method NetworkFence in the world: storages that give access by their network only, and csi-addons with its habits.
+
+use std::sync::Arc;
+
+use bulkhead::api::node_fence::{NodeFence, Phase};
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::array::Array;
+use crate::chance::Prompt;
+use crate::faults::Fault;
+use crate::shape::{Driver, Shape, VolumeShape, Workload, fence_class, policy};
+use crate::stories::by_network;
+use crate::time::SECOND;
+use crate::world::{CrashPoint, Task, World};
+
+const DRIVER: &str = "block.example.com";
+const OTHER: &str = "file.example.com";
+
+fn world(shape: Shape, faults: &[(u64, Fault)]) -> World {
+    let mut world = World::new(Arc::new(shape));
+    world.trace = Some(Vec::new());
+    for (second, fault) in faults {
+        world.schedule(second * SECOND, Task::Fault(Box::new(fault.clone())));
+    }
+    world
+}
+
+fn runs_until(world: &mut World, second: u64) {
+    let is_clean = world.run_until(second * SECOND, &mut Prompt);
+    assert!(is_clean, "{:#?}\n{}", world.oracle.violations, trace(world));
+}
+
+fn trace(world: &World) -> String {
+    world.trace.clone().unwrap_or_default().join("\n")
+}
+
+fn shut_out(array: &Array) -> Vec<String> {
+    array.shut_out.iter().map(ToString::to_string).collect()
+}
+
+fn phase(world: &World) -> Option<Phase> {
+    world.api.get::<NodeFence>("n0")?.status.as_ref()?.phase
+}
+
+/// The node is given back, and nobody is shut out any more.
+fn assert_over(world: &World) {
+    assert_eq!(phase(world), Some(Phase::Recovered), "{}", trace(world));
+    assert_eq!(world.unrecovered(), [] as [String; 0], "{}", trace(world));
+    assert!(world.arrays.values().all(|array| array.shut_out.is_empty()), "{:?}\n{}", world.arrays, trace(world));
+    let left: Vec<_> = world.others.csi_addons.fences.values().map(ResourceExt::name_any).collect();
+    assert_eq!(left, [] as [String; 0], "{}", trace(world));
+}
+
+#[test]
+fn a_machine_that_writes_on_is_shut_out_and_let_in_when_it_has_booted() {
+    for (is_behind_nat, address) in [(false, "10.0.0.1/32"), (true, "192.0.2.1/32")] {
+        let faults = [(40, Fault::Disconnect("n0".into())), (200, Fault::Reboot("n0".into()))];
+        let mut world = world(by_network(is_behind_nat), &faults);
+        runs_until(&mut world, 199);
+        assert_eq!(shut_out(&world.arrays[DRIVER]), [address], "{}", trace(&world));
+        assert_eq!(world.counts.released, 1, "{}", trace(&world));
+        assert!(!world.machines["n0"].running.is_empty(), "nothing writes on: this shows nothing");
+        runs_until(&mut world, 360);
+        assert_over(&world);
+    }
+}
+
+/// Its writers hang, so it is not clean; many may write to the volume, so that what somebody lets in harms nobody here.
+#[test]
+fn what_somebody_lifts_is_shut_out_again_while_the_node_is_back_and_not_clean() {
+    let mut shape = by_network(false);
+    shape.volumes.values_mut().for_each(|volume| volume.shared = true);
+    let faults = [
+        (39, Fault::HangVolume("v0".into(), "n0".into())),
+        (40, Fault::Disconnect("n0".into())),
+        (200, Fault::Reconnect("n0".into())),
+        (260, Fault::LiftNetwork("n0".into())),
+        (330, Fault::ForgetLifts),
+        (480, Fault::HealVolume("v0".into())),
+    ];
+    let mut world = world(shape, &faults);
+    runs_until(&mut world, 259);
+    assert_eq!(shut_out(&world.arrays[DRIVER]), ["10.0.0.1/32"], "{}", trace(&world));
+    runs_until(&mut world, 329);
+    assert_eq!(shut_out(&world.arrays[DRIVER]), [] as [String; 0], "shut out while somebody lets it in");
+    runs_until(&mut world, 479);
+    assert_eq!(shut_out(&world.arrays[DRIVER]), ["10.0.0.1/32"], "{}", trace(&world));
+    runs_until(&mut world, 720);
+    assert_over(&world);
+}
+
+#[test]
+fn two_drivers_that_shut_a_node_out_let_it_in_again() {
+    let driver =
+        |name: &str| Driver { name: name.into(), has_sidecar: true, lists: true, tells_io: false, latency: 50 };
+    let volume = |name: &str, driver: &str| (name.to_owned(), VolumeShape { driver: driver.into(), shared: false });
+    let by = |driver: &str| {
+        let method = json!({ "type": "NetworkFence", "networkFence": { "className": fence_class(driver) } });
+        json!({ "name": driver, "minimumProof": "Acknowledged", "methods": [method] })
+    };
+    let spec = json!({ "fencing": { "drivers": [by(DRIVER), by(OTHER)] } });
+    let mut shape = Shape::new(
+        3,
+        vec![driver(DRIVER), driver(OTHER)],
+        [volume("v0", DRIVER), volume("v1", OTHER)].into(),
+        vec![Workload::protected("db", &["v0", "v1"], 0)],
+        vec![policy("all", &["db"], &spec)],
+    );
+    shape.network = by_network(false).network;
+    let mut world = world(shape, &[(40, Fault::Disconnect("n0".into())), (200, Fault::Reboot("n0".into()))]);
+    runs_until(&mut world, 199);
+    for driver in [DRIVER, OTHER] {
+        assert_eq!(shut_out(&world.arrays[driver]), ["10.0.0.1/32"], "{driver}\n{}", trace(&world));
+    }
+    runs_until(&mut world, 400);
+    assert_over(&world);
+}
+
+/// I8: controller and sidecar end at each of their writes, sent or not.
+#[test]
+fn a_crash_at_any_write_of_a_network_fence_leads_to_the_same_end() {
+    let mut crashed = 0;
+    let processes = world(by_network(false), &[]).processes.len();
+    for pid in 0..processes {
+        for sent in [false, true] {
+            for after in 0.. {
+                let faults = [(40, Fault::Disconnect("n0".into())), (240, Fault::Reboot("n0".into()))];
+                let mut world = world(by_network(false), &faults);
+                world.crash_point = Some(CrashPoint { pid, after, sent });
+                runs_until(&mut world, 540);
+                if world.counts.crashes == 0 {
+                    break;
+                }
+                crashed += 1;
+                assert_eq!(
+                    world.counts.released,
+                    1,
+                    "process {pid} at its write {after}, sent: {sent}\n{}",
+                    trace(&world)
+                );
+                assert_over(&world);
+            }
+        }
+    }
+    assert!(crashed > 40, "{crashed} places are not all writes of a network fence and its end");
+}

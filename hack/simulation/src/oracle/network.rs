@@ -1,0 +1,24 @@
+//! What a network fence is used for: it shuts out the machine of its incident, and no other (I3).
+
+use bulkhead::api::cidr::Cidr;
+use bulkhead::api::fence_request::FenceRequest;
+
+use crate::world::World;
+
+impl World {
+    /// A sidecar makes a NetworkFence.
+    pub(crate) fn judge_shut_out(&mut self, request: &FenceRequest, cidrs: &[String]) {
+        let node = &request.spec.node_name;
+        let boot = request.spec.node.boot_id.clone().unwrap_or_default();
+        self.oracle.cut.entry(node.clone()).or_default().insert(boot);
+        let cidrs: Vec<Cidr> = cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect();
+        let is_hit = |other: &&String| {
+            let client = self.client_address(other);
+            *other != node && client.is_some_and(|client| cidrs.iter().any(|cidr| cidr.overlaps(client)))
+        };
+        if let Some(other) = self.machines.keys().find(is_hit).cloned() {
+            let what = format!("{other} is shut out, for an incident of {node}");
+            self.oracle.break_("I3", self.now, what);
+        }
+    }
+}

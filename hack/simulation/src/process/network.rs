@@ -1,0 +1,266 @@
+//! The network fences of a sidecar: `network_fence` of the product, one step after the other, each on what is there then.
+
+use std::sync::Arc;
+
+use bulkhead::api::driver_report::NetworkFenceClients;
+use bulkhead::api::fence_request::{Desired, FenceRequest, RequestedVolume};
+use bulkhead::api::network_fence::{FenceState, NetworkFenceClass, NetworkFenceClassSpec};
+use bulkhead::api::node_volume_report::{NodeVolumeReport, NodeVolumeReportSpec, NodeVolumeReportStatus};
+use bulkhead::api::slim::network::{NodeAddresses, NodeAddressesStatus, ReportedAddresses, ReportedAddressesStatus};
+use bulkhead::api::slim::{Node, NodeAddress};
+use bulkhead::csi_sidecar::decide::Failure;
+use bulkhead::csi_sidecar::network_fence::addresses::Around;
+use bulkhead::csi_sidecar::network_fence::decide::{self, Seen, Step};
+use bulkhead::csi_sidecar::network_fence::lift;
+use bulkhead::csi_sidecar::status;
+use kube::ResourceExt;
+use kube::api::ObjectMeta;
+
+use crate::api::Op;
+use crate::array::failure;
+use crate::chance::Chance;
+use crate::shape::fence_class;
+use crate::time::{Millis, SECOND, millis};
+use crate::world::{Task, World};
+
+use super::Pid;
+use super::queue::Key;
+use super::sidecar::Found;
+
+/// How long a pass waits for the end of a fence, as in the product.
+const PATIENCE: Millis = 2 * SECOND;
+/// Between two looks for what csi-addons does.
+const PAUSE: Millis = 500;
+/// Between a write and the next look.
+const FLIGHT: Millis = 15;
+/// Fences that are marked in one look at most, as in the product.
+const MARKS: usize = 8;
+
+/// A network fence under way, or the end of one.
+#[derive(Clone, Debug)]
+pub struct NetworkCall {
+    /// Whose.
+    pub pid: Pid,
+    /// Its life.
+    pub life: u32,
+    request: Arc<FenceRequest>,
+    work: Work,
+    until: Millis,
+}
+
+#[derive(Clone, Debug)]
+enum Work {
+    /// Shut the node out by this class, for these rows; and how often in a row each has failed.
+    Fence(String, Vec<(RequestedVolume, u32)>),
+    /// Let it in again. The pass waits for it.
+    GiveBack,
+}
+
+/// What comes of a step.
+enum Next {
+    Again(Millis),
+    Over(Result<(), Failure>),
+    /// The process ended.
+    Dead,
+}
+
+impl World {
+    /// Begins to shut the node of a request out.
+    pub(super) fn shut_out(
+        &mut self,
+        pid: Pid,
+        request: &Arc<FenceRequest>,
+        class: String,
+        volumes: Vec<RequestedVolume>,
+    ) {
+        let Some((_, memory)) = self.sidecar(pid).memories.get_mut(&request.name_any()) else { return };
+        let rows = volumes.into_iter().map(|volume| {
+            let attempts = memory.begins(&volume);
+            (volume, attempts)
+        });
+        let work = Work::Fence(class, rows.collect());
+        self.begin_network_call(pid, request, work, millis(request.spec.call_timeout.get()));
+    }
+
+    /// Begins to let it in again.
+    pub(super) fn let_in(&mut self, pid: Pid, request: &Arc<FenceRequest>) {
+        self.begin_network_call(pid, request, Work::GiveBack, PATIENCE);
+    }
+
+    fn begin_network_call(&mut self, pid: Pid, request: &Arc<FenceRequest>, work: Work, timeout: Millis) {
+        let life = self.processes[pid].life;
+        let call = NetworkCall { pid, life, request: request.clone(), work, until: self.now + timeout };
+        let id = self.number();
+        self.network_calls.insert(id, call);
+        self.schedule(self.now + 1, Task::NetworkStep(id));
+    }
+
+    /// The next step of one.
+    pub(crate) fn network_step(&mut self, id: u64, chance: &mut dyn Chance) {
+        let Some(call) = self.network_calls.get(&id).cloned() else { return };
+        match self.next_of(&call, chance) {
+            Next::Again(wait) => self.schedule(self.now + wait, Task::NetworkStep(id)),
+            Next::Dead => drop(self.network_calls.remove(&id)),
+            Next::Over(outcome) => {
+                self.network_calls.remove(&id);
+                self.network_call_ends(call, outcome, chance);
+            }
+        }
+    }
+
+    fn next_of(&mut self, call: &NetworkCall, chance: &mut dyn Chance) -> Next {
+        if self.api.down {
+            return Next::Over(Err(failure("Unavailable")));
+        }
+        let (class, round, next): (_, _, fn(&Seen) -> Step) = match &call.work {
+            Work::Fence(class, rows) => {
+                (class.as_str(), rows.iter().map(|(row, _)| row.round).max().unwrap_or(1), decide::fence)
+            }
+            Work::GiveBack => ("", 0, lift::give_back),
+        };
+        let mut seen = self.network_seen(call.pid, &call.request, class, round);
+        let mut step = next(&seen);
+        if step == Step::LookAround {
+            seen.around = Some(self.around(&seen.driver));
+            step = next(&seen);
+        }
+        match step {
+            Step::Done => Next::Over(Ok(())),
+            Step::Stop(failure) => Next::Over(Err(failure)),
+            Step::Wait(failure) if self.now + PAUSE >= call.until => Next::Over(Err(failure)),
+            Step::Wait(_) => Next::Again(PAUSE),
+            _ if self.processes[call.pid].leads_for(self.now).is_none() => Next::Over(Err(failure("Internal"))),
+            _ if self.crashes_before(call.pid, chance) => Next::Dead,
+            step => {
+                self.take_network_step(call, &step, chance);
+                self.crashes_after(call.pid, chance);
+                Next::Again(FLIGHT)
+            }
+        }
+    }
+
+    fn take_network_step(&mut self, call: &NetworkCall, step: &Step, chance: &mut dyn Chance) {
+        if let Step::Create(fence) = step
+            && fence.spec.fence_state == FenceState::Fenced
+        {
+            self.judge_shut_out(&call.request, &fence.spec.cidrs);
+        }
+        if *step != Step::Record {
+            return self.write_network_fence(step, chance);
+        }
+        if let Some(request) = self.api.get::<FenceRequest>(&call.request.name_any()) {
+            let told = status::shutting_out(&request, self.processes[call.pid].now(self.now));
+            // Who lost the race looks again.
+            let _ = self.api.write(&Op::AnswerRequest(Box::new(told)), self.now);
+        }
+    }
+
+    fn network_call_ends(&mut self, call: NetworkCall, outcome: Result<(), Failure>, chance: &mut dyn Chance) {
+        let name = call.request.name_any();
+        let Work::Fence(_, rows) = call.work else {
+            return self.serve_step(call.pid, &name, Found { let_in: Some(outcome), ..Found::default() }, chance);
+        };
+        let at = self.processes[call.pid].now(self.now).mono;
+        if let Some((uid, memory)) = self.sidecar(call.pid).memories.get_mut(&name)
+            && *uid == call.request.metadata.uid
+        {
+            rows.iter().for_each(|(row, attempts)| memory.ended(row, *attempts, outcome.clone(), at));
+        }
+        self.want(call.pid, &Key::Request(name), 0);
+    }
+
+    /// Whether a fence that was proved still holds; `None` where that cannot be told now.
+    pub(super) fn look_at_fence(
+        &mut self,
+        pid: Pid,
+        request: &Arc<FenceRequest>,
+        chance: &mut dyn Chance,
+    ) -> Option<Result<(), Failure>> {
+        let name = request.name_any();
+        for _ in 0..MARKS {
+            if self.api.down {
+                return None;
+            }
+            let seen = self.network_seen(pid, request, "", 0);
+            let (_, memory) = self.sidecar(pid).memories.get_mut(&name)?;
+            let holds = match decide::holds(&seen, &memory.others) {
+                Step::Done => Ok(()),
+                Step::Stop(failure) => Err(failure),
+                step => {
+                    self.processes[pid].leads_for(self.now)?;
+                    self.write_network_fence(&step, chance);
+                    continue;
+                }
+            };
+            memory.others = decide::others(&seen);
+            return Some(holds);
+        }
+        None
+    }
+
+    fn network_seen(&self, pid: Pid, request: &Arc<FenceRequest>, class: &str, round: i32) -> Seen {
+        let requests = match request.spec.desired {
+            Desired::Fenced => self.api.requests.get(&request.name_any()).cloned().into_iter().collect(),
+            Desired::Unfenced => self.api.requests.values().cloned().collect(),
+        };
+        Seen {
+            request: request.clone(),
+            driver: self.driver_of(pid),
+            class: class.to_owned(),
+            round,
+            fences: self.others.csi_addons.fences.values().cloned().collect(),
+            requests,
+            around: None,
+        }
+    }
+
+    /// What addresses are whose now. csi-addons has forgotten what the plugins said; it is on record.
+    fn around(&self, driver: &str) -> Around {
+        let class = fence_class(driver);
+        let provisioner = driver.to_owned();
+        let is_behind_nat = self.shape.network.is_some_and(|network| network.is_behind_nat);
+        let told = self.api.nodes.values().filter(|_| is_behind_nat);
+        Around {
+            class: Some(NetworkFenceClass::new(&class, NetworkFenceClassSpec { provisioner })),
+            nodes: self.api.nodes.values().map(|node| self.addresses_of(node)).collect(),
+            reports: self.api.nodes.values().map(|node| self.reported_of(node)).collect(),
+            record: told
+                .map(|node| NetworkFenceClients {
+                    class_name: class.clone(),
+                    node: node.name_any(),
+                    node_uid: node.uid().unwrap_or_default(),
+                    addresses: self.client_address(&node.name_any()).iter().map(ToString::to_string).collect(),
+                })
+                .collect(),
+            clients: Vec::new(),
+            namespace: String::new(),
+        }
+    }
+
+    fn addresses_of(&self, node: &Node) -> NodeAddresses {
+        let address = NodeAddress { type_: "InternalIP".into(), address: self.own_address(&node.name_any()) };
+        NodeAddresses {
+            metadata: node.metadata.clone(),
+            status: NodeAddressesStatus { addresses: vec![address], node_info: node.status.node_info.clone() },
+        }
+    }
+
+    fn reported_of(&self, node: &Node) -> ReportedAddresses {
+        ReportedAddresses {
+            metadata: ObjectMeta { name: node.metadata.name.clone(), ..ObjectMeta::default() },
+            status: ReportedAddressesStatus {
+                node_uid: node.uid(),
+                addresses: vec![self.own_address(&node.name_any())],
+            },
+        }
+    }
+
+    /// What the agent of a node reported of its addresses while it was well.
+    pub(super) fn address_report(&self, node: &Node) -> Option<Arc<NodeVolumeReport>> {
+        self.shape.network?;
+        let addresses = vec![self.own_address(&node.name_any())];
+        let mut report = NodeVolumeReport::new(&node.name_any(), NodeVolumeReportSpec {});
+        report.status = Some(NodeVolumeReportStatus { node_uid: node.uid(), addresses, ..Default::default() });
+        Some(Arc::new(report))
+    }
+}
