@@ -102,13 +102,13 @@ fn told(seen: &Seen, around: &Around) -> Result<Option<Vec<Cidr>>, Failure> {
             ),
         ));
     }
-    // Without a NAT the node may have been known by what it was called before.
+    // Without a NAT the node may write by any address that it had; and a plugin in a pod with one of its own tells that beside them.
     let before = parsed(&frozen.addresses);
-    if own.iter().all(|address| before.contains(address)) {
+    let is_without_nat = own.iter().any(|address| before.contains(address));
+    if is_without_nat {
         check_unchanged(seen, around, &before)?;
-        return Ok(Some(before));
     }
-    Ok(Some(own.into_iter().collect()))
+    Ok(Some(own.into_iter().chain(before.into_iter().filter(|_| is_without_nat)).collect()))
 }
 
 fn read<'a>(texts: impl Iterator<Item = &'a str>) -> Result<BTreeSet<Cidr>, Failure> {

@@ -308,6 +308,14 @@ impl Seen {
         is_ours && (self.request_of(fence).is_none() || self.is_turned_round(fence))
     }
 
+    /// Whether a fence for a request of this driver is on record, and not there to tell by which addresses: behind a NAT its node may
+    /// have one by now that was another's.
+    fn is_about_to_be_made(&self, request: &FenceRequest) -> bool {
+        let is_its = |fence: &NetworkFence| fence.labels().get(FENCE_REQUEST_LABEL) == request.metadata.uid.as_ref();
+        let is_made = self.fences.iter().any(|fence| fence.is_wanted() && is_its(fence));
+        request.spec.fencer_name == self.driver && request.shuts_out() && !is_made
+    }
+
     /// Who else wants an address of this fence out: another fence, or somebody who is asked for one and may make it any
     /// moment.
     pub(super) fn wanted_by(&self, fence: &NetworkFence) -> Option<String> {
@@ -327,7 +335,7 @@ impl Seen {
             request.metadata.uid.as_deref() != Some(self.uid())
                 && request.spec.desired == Desired::Fenced
                 && of_network(request)
-                && is_near(request)
+                && (is_near(request) || self.is_about_to_be_made(request))
         });
         let of_fence = other.map(|it| format!("NetworkFence {}", it.name_any()));
         of_fence.or_else(|| asked.map(|it| format!("FenceRequest {}", it.name_any())))

@@ -5,6 +5,7 @@ mod holding;
 mod identity;
 mod lifting;
 mod making;
+mod sharing;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
