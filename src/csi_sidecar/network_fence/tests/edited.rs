@@ -25,16 +25,16 @@ fn what_csi_addons_writes_into_it_is_no_change() {
         [(1, false, true), (2, false, true), (3, false, false), (3, true, true), (4, true, false)]
     {
         let mut world = World::new("Fenced");
-        let mut fence = if deletion { deleted(holding()) } else { holding() };
-        fence.metadata.generation = Some(generation);
-        fence.spec.others = [("driver".to_owned(), json!("")), ("secret".to_owned(), json!({}))].into();
-        world.0.fences = vec![fence];
+        let mut written = if deletion { deleted(holding()) } else { holding() };
+        written.metadata.generation = Some(generation);
+        written.spec.others = [("driver".to_owned(), json!("")), ("secret".to_owned(), json!({}))].into();
+        world.0.fences = vec![written];
         // Of one that is being deleted the addresses count.
         let cidrs = ["10.0.0.1", "10.9.0.1", "10.9.0.2"];
         world.0.request = Arc::new(request("r1", "n1", "Fenced", &cidrs));
         world.0.round = 4;
         let expected = if is_as_made { 2 } else { 3 };
-        match super::fence(&world.0) {
+        match fence(&world.0) {
             Step::Done => assert!(is_as_made && !deletion, "{generation}"),
             Step::Create(made) => assert_eq!(made.spec.cidrs.len(), expected, "{generation} {deletion}"),
             other => panic!("{generation} {deletion}: {other:?}"),
