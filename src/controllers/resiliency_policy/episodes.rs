@@ -7,13 +7,12 @@ use crate::api::node_fence::{NodeFence, NodeFenceSpec, VolumeStatusState};
 use crate::api::time::Now;
 
 use super::decide::Effect;
-use super::identity::identity;
 use super::modes;
 use super::plan::{self, Draft, LiveNode};
 
 /// The first episode of a node.
 pub(super) fn open(name: &str, live: &LiveNode, draft: Draft) -> Effect {
-    let node = identity(live);
+    let node = plan::identity(live);
     let spec =
         NodeFenceSpec { episode: 1, node, policies: draft.policies, plan: draft.plan, approval: None, hold: None };
     let mut fence = NodeFence::new(name, spec);
@@ -49,7 +48,7 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
     // An approval is of the plan that was read, and of no other; a hold lasts until its person takes it away.
     next.spec = NodeFenceSpec {
         episode,
-        node: identity(live),
+        node: plan::identity(live),
         policies: draft.policies,
         plan: draft.plan,
         approval: None,

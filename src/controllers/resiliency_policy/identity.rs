@@ -6,7 +6,7 @@ use crate::api::fencing::NodeIdentity;
 use super::plan::LiveNode;
 
 /// Frozen identity of a node. Its addresses are those that its agent reported while it was well.
-pub(super) fn identity(live: &LiveNode) -> NodeIdentity {
+pub fn identity(live: &LiveNode) -> NodeIdentity {
     let node = &live.node;
     let boot_id = node.status.node_info.boot_id.clone();
     NodeIdentity {

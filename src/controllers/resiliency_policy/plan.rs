@@ -21,6 +21,7 @@ use crate::api::usage::{CsiVolume, Lookup, PodView, VolumeKind, VolumeUse};
 use crate::mutants::{self, Mutant};
 
 use super::evidence::{self, Silence};
+pub use super::identity::identity;
 use super::select::Effective;
 use super::sharers::{self, Decided};
 use super::storage::{Paths, Reports};
