@@ -43,6 +43,8 @@ pub const FENCE_REQUEST_LABEL: &str = "bulkhead.dev/fence-request-uid";
 pub const EPISODE_LABEL: &str = "bulkhead.dev/episode";
 /// Annotation of a NetworkFence of ours: the node that is shut out, for people.
 pub const FENCED_NODE_ANNOTATION: &str = "bulkhead.dev/node";
+/// Annotation of a NetworkFence of ours: the addresses that it was made with, separated by commas. Others it may name by then.
+pub const FENCED_ADDRESSES_ANNOTATION: &str = "bulkhead.dev/addresses";
 /// Label of a NetworkFence of ours: its addresses are about to be let in, unless somebody else wants them out.
 pub const UNFENCING_LABEL: &str = "bulkhead.dev/unfencing";
 

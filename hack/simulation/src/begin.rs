@@ -2,7 +2,9 @@
 //! programs under test are about to start.
 
 use bulkhead::api::names;
-use bulkhead::api::slim::{AttachedVolume, CsiNode, CsiNodeDriver, Node, Pod, StatusCondition, VolumeAttachment};
+use bulkhead::api::slim::{
+    AttachedVolume, CsiNode, CsiNodeDriver, Node, NodeAddress, Pod, StatusCondition, VolumeAttachment,
+};
 
 use crate::array::Array;
 use crate::others::{Actor, Attacher, Machine, attachment_name};
@@ -62,7 +64,7 @@ pub(crate) fn begin(world: &mut World) {
 fn add_machine(world: &mut World, name: &str) {
     let mut machine = Machine::new(format!("id-{name}"));
     machine.well_since = Some(0);
-    let node = registered(name, &machine, 0);
+    let node = registered(world, name, &machine, 0);
     let _ = world.api.create(node, 0);
     let csi_node = csi_node(world, name, &machine.node_id);
     let _ = world.api.create(csi_node, 0);
@@ -70,11 +72,12 @@ fn add_machine(world: &mut World, name: &str) {
 }
 
 /// A Node as its kubelet registers it.
-pub(crate) fn registered(name: &str, machine: &Machine, at: Millis) -> Node {
+pub(crate) fn registered(world: &World, name: &str, machine: &Machine, at: Millis) -> Node {
     let mut node = Node::default();
     node.metadata.name = Some(name.to_owned());
     node.status.conditions =
         vec![StatusCondition { type_: "Ready".into(), status: "True".into(), last_transition_time: Some(stamp(at)) }];
+    node.status.addresses = vec![NodeAddress { type_: "InternalIP".into(), address: world.own_address(name) }];
     node.status.node_info.boot_id = machine.boot_id();
     node
 }

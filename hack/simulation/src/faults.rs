@@ -291,7 +291,7 @@ impl World {
     /// A kubelet that starts registers its Node and its drivers if they are not there.
     fn register(&mut self, node: &str) {
         let Some(machine) = self.machines.get(node) else { return };
-        let (fresh, drivers) = (registered(node, machine, self.now), csi_node(self, node, &machine.node_id));
+        let (fresh, drivers) = (registered(self, node, machine, self.now), csi_node(self, node, &machine.node_id));
         let _ = self.api.create(fresh, self.now);
         self.api.update::<CsiNode>(node, |it| it.spec = drivers.spec);
     }

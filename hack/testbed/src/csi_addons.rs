@@ -1,5 +1,5 @@
 //! csi-addons as far as it fences: definitions with its group, version and fields, and a controller with its habits. An object
-//! is worked on when its generation is new; its result tells how the last operation ended and not which; its deletion lifts
+//! is worked on when its generation is new; it gets a finalizer first, and with it fields that nobody wrote; its result tells how the last operation ended and not which; its deletion lifts
 //! nothing; what one object lifts is lifted for all; after a restart every object is worked on again. The array does what it
 //! is told, so a node that is shut out writes nothing.
 
@@ -153,6 +153,10 @@ impl Controller {
         }
         if !has_finalizer {
             fence.finalizers_mut().push(FINALIZER.to_owned());
+            // It writes the whole object, with fields that whoever made it left out: a change of the spec, so that it is worked on
+            // once more.
+            fence.spec.others.entry("driver".to_owned()).or_insert_with(|| json!(""));
+            fence.spec.others.entry("secret".to_owned()).or_insert_with(|| json!({}));
             fence = api.replace(&name, &PostParams::default(), &fence).await?;
         }
         let fenced = fence.spec.fence_state == FenceState::Fenced;
@@ -190,6 +194,7 @@ pub fn definitions() -> Vec<Value> {
             "properties": {
                 "networkFenceClassName": text(),
                 "driver": text(),
+                "secret": { "type": "object", "properties": { "name": text(), "namespace": text() } },
                 "fenceState": { "type": "string", "enum": ["Fenced", "Unfenced"], "default": "Fenced" },
                 "cidrs": texts(),
             },

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::schema;
 
+/// Reason of Stalled and NodeClean: a network fence shuts out a machine that may write on, until somebody says that it is off.
+pub const MACHINE_MAY_RUN: &str = "MachineMayRun";
+
 /// What happened. Written by the controller only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]

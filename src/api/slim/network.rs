@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::node_volume_report::NodeVolumeReport;
 
-use super::{NodeInfo, StatusCondition, metadata, nullable, part, slim};
+use super::{NodeAddress, NodeInfo, StatusCondition, metadata, nullable, part, slim};
 
 /// Label of an EndpointSlice: the Service that it belongs to.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
@@ -40,17 +40,6 @@ part! {
         addresses: Vec<NodeAddress>,
         /// What the kubelet tells about the machine.
         node_info: NodeInfo,
-    }
-}
-
-part! {
-    /// An address of a Node, or a name.
-    NodeAddress {
-        /// InternalIP, Hostname or another.
-        #[serde(rename = "type")]
-        type_: String,
-        /// As text.
-        address: String,
     }
 }
 

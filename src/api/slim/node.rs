@@ -36,12 +36,25 @@ part! {
     NodeStatus {
         /// Its conditions.
         conditions: Vec<StatusCondition>,
+        /// Addresses and names.
+        addresses: Vec<NodeAddress>,
         /// What the kubelet tells about the machine.
         node_info: NodeInfo,
         /// Volumes that attach/detach holds for attached.
         volumes_attached: Vec<AttachedVolume>,
         /// Volumes that the kubelet says it uses.
         volumes_in_use: Vec<String>,
+    }
+}
+
+part! {
+    /// An address of a Node, or a name.
+    NodeAddress {
+        /// InternalIP, Hostname or another.
+        #[serde(rename = "type")]
+        type_: String,
+        /// As text.
+        address: String,
     }
 }
 

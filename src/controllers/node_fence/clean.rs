@@ -1,8 +1,10 @@
 //! Whether a node still holds something of its incident: what proves that it does not, and what only seems to.
 
+use crate::api::cidr::Cidr;
 use crate::api::names::MACHINE_OFF_ANNOTATION;
 use crate::api::node_fence::{VolumeStatus, VolumeStatusState};
 use crate::api::node_volume_report::Cleanup;
+use crate::api::slim::Node;
 use crate::mutants::{self, Mutant};
 
 use super::decide::Seen;
@@ -29,9 +31,13 @@ impl CleanBy {
     }
 }
 
-/// Whether the node is clean, and what shows it.
+/// Whether the node is clean, and what shows it. Where a network fence shuts a machine out nothing that another machine of the same
+/// name has counts.
 pub fn by(seen: &Seen) -> Option<CleanBy> {
     let Some(node) = &seen.node else { return Some(CleanBy::NodeDeleted) };
+    if is_another_machine(seen) && !is_said_to_be_off(seen) {
+        return None;
+    }
     let boot_id = node.status.node_info.boot_id.as_str();
     let before = seen.fence.spec.node.boot_id.as_deref();
     if !boot_id.is_empty() && before.is_some_and(|before| before != boot_id) {
@@ -55,15 +61,31 @@ pub fn is_back_uncleaned(seen: &Seen) -> bool {
     same && was_node_deleted(seen)
 }
 
-/// Whether the machine may write on as soon as it is let in again: its Node was deleted, which says nothing of the machine, and
-/// neither has another boot of it come back nor has anybody said that it is off. A driver gives access by a publish only,
-/// which a deleted Node does not get; addresses that are let in need none.
+/// Whether the machine may write on as soon as it is let in again: its Node was deleted, which says nothing of the machine, or
+/// another machine has its name; and neither has another boot of it come back nor has anybody said that it is off. A driver gives
+/// access by a publish only, which that machine does not get; addresses that are let in need none.
 pub fn may_write_on(seen: &Seen) -> bool {
     let before = seen.fence.spec.node.boot_id.as_deref();
     let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str()).filter(|id| !id.is_empty());
     let is_another_boot = before.is_some() && boot_id.is_some() && before != boot_id;
     let is_let_in = mutants::is_on(Mutant::DeletedNodeLetIn);
-    was_node_deleted(seen) && !is_another_boot && !is_said_to_be_off(seen) && !is_let_in
+    (is_another_machine(seen) || was_node_deleted(seen) && !is_another_boot) && !is_said_to_be_off(seen) && !is_let_in
+}
+
+/// Whether a network fence shuts a machine out, and what is there by the name of its Node may be another one: it has another boot,
+/// and none of the addresses. Spare hardware may join under that name while the old one is only cut off.
+pub fn is_another_machine(seen: &Seen) -> bool {
+    let Some(node) = seen.node.as_ref().filter(|_| seen.requests.iter().any(|request| request.shuts_out())) else {
+        return false;
+    };
+    let frozen = &seen.fence.spec.node;
+    frozen.boot_id.as_deref() != Some(node.status.node_info.boot_id.as_str()) && !has_any_of(node, &frozen.addresses)
+}
+
+fn has_any_of(node: &Node, addresses: &[String]) -> bool {
+    let frozen: Vec<Cidr> = addresses.iter().filter_map(|text| text.parse().ok()).collect();
+    let mut now = node.status.addresses.iter().filter_map(|it| it.address.parse::<Cidr>().ok());
+    now.any(|address| frozen.contains(&address))
 }
 
 fn is_said_to_be_off(seen: &Seen) -> bool {

@@ -3,7 +3,7 @@
 use crate::api::conditions::{self, State};
 use crate::api::fence_request::IO_IN_PROGRESS;
 use crate::api::names;
-use crate::api::node_fence::{NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
+use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
 use crate::api::node_volume_report::{CleanupState, Remnant};
 use crate::api::resiliency_policy::{Recovery, RestraintType};
 use crate::api::text::printable;
@@ -248,17 +248,24 @@ fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
     }
 }
 
-/// The Node was deleted while a network fence shuts its machine out: only who knows the machine can say that it is off.
+/// A network fence shuts out a machine whose Node was deleted, or whose name another machine may have: only who knows the machine can
+/// say that it is off.
 fn awaits_machine(seen: &Seen) -> Option<(String, String)> {
     seen.requests.iter().find(|request| requests::keeps_shut_out(seen, request))?;
     let node = seen.fence.metadata.name.as_deref().unwrap_or_default();
-    let message = format!(
-        "Node {node} was deleted, and its machine may write on: its addresses stay shut out until it comes back rebooted. \
-         Is it off, or gone: kubectl annotate nodefence {node} {}={}",
-        names::MACHINE_OFF_ANNOTATION,
-        seen.fence.spec.episode,
-    );
-    Some(("MachineMayRun".into(), message))
+    let why = if clean::is_another_machine(seen) {
+        format!(
+            "what is Node {node} now has another boot and none of the addresses that were frozen: it may be another machine, \
+             and the one that failed may write on: its addresses stay shut out. Has that one rebooted, is it off, or gone"
+        )
+    } else {
+        format!(
+            "Node {node} was deleted, and its machine may write on: its addresses stay shut out until it comes back rebooted. \
+             Is it off, or gone"
+        )
+    };
+    let (annotation, episode) = (names::MACHINE_OFF_ANNOTATION, seen.fence.spec.episode);
+    Some((MACHINE_MAY_RUN.into(), format!("{why}: kubectl annotate nodefence {node} {annotation}={episode}")))
 }
 
 /// What is left on a node that is back, in the agent's words.

@@ -93,10 +93,15 @@ pub fn to_ask<'a>(seen: &Seen, row: &'a VolumeRow, now: Now) -> Vec<&'a str> {
     fencers
 }
 
-/// The methods that a fencer is asked for: it is asked once, for all that may be of use in this incident.
+/// The methods that a fencer is asked for: it is asked once, for all that may be of use in this incident. A network fence for which
+/// there is no class would cost every second round; and a sidecar of the release before does not know the word, and would not
+/// read what it is asked.
 pub fn to_request<'a>(seen: &Seen, row: &'a VolumeRow, fencer: &str) -> impl Iterator<Item = &'a PlannedMethod> {
     let of_node = is_of_node(seen);
-    let is_of_use = move |method: &&PlannedMethod| of_node || !method.type_.is_of_node();
+    let is_of_use = move |method: &&PlannedMethod| {
+        let is_known = method.type_ != FenceMethodType::NetworkFence || network_proof(seen, row, method) > Proof::None;
+        is_known && (of_node || !method.type_.is_of_node())
+    };
     let reaches = |method: &&PlannedMethod| method.type_.best_proof() >= row.minimum;
     methods_of(row, fencer).filter(is_of_use).filter(reaches)
 }
@@ -126,15 +131,19 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> bool {
             seen.attachments_of(&row.plan.name).any(|a| a.status.attached && a.has_attacher_finalizer())
         }
         FenceMethodType::NetworkFence => {
-            let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
             let minimum = row.minimum.max(Proof::Acknowledged);
             let request = row.plan.driver.as_deref().and_then(|driver| seen.request(driver));
             let is_shut_out = request.is_some_and(|request| shut_out::is_shut_out(request, row));
-            (is_of_node(seen) || is_shut_out)
-                && report.is_some_and(|report| report.network_fence_proof(method.class()) >= minimum)
+            (is_of_node(seen) || is_shut_out) && network_proof(seen, row, method) >= minimum
         }
         FenceMethodType::External => is_of_node(seen),
     }
+}
+
+/// The proof that csi-addons can give for the driver of a row now.
+fn network_proof(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> Proof {
+    let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
+    report.map_or(Proof::None, |report| report.network_fence_proof(method.class()))
 }
 
 /// Whether the incident is of the node as a whole. One that is well is not switched off for the sake of some volumes: others

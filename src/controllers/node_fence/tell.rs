@@ -5,7 +5,7 @@ use kube::ResourceExt;
 
 use crate::api::conditions;
 use crate::api::names;
-use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
+use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
 use crate::api::slim::Node;
 use crate::api::usage::PodView;
 use crate::controllers::{Context, reference};
@@ -118,7 +118,7 @@ fn tell_ready(cx: &Context, fence: &NodeFence, old: &NodeFenceStatus) {
             let note = format!("{}: {}", condition.reason, condition.message);
             tracing::warn!(node = fence.name_any(), note, "incident waits");
             let (event, action) = match condition.reason.as_str() {
-                "CleanupBlocked" | "MachineMayRun" => ("CleanupBlocked", "Clean"),
+                "CleanupBlocked" | MACHINE_MAY_RUN => ("CleanupBlocked", "Clean"),
                 "AwaitingApproval" | "ApprovalOutdated" => ("ApprovalNeeded", "Fence"),
                 _ => (event, "Fence"),
             };

@@ -3,8 +3,9 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::api::conditions;
 use crate::api::limits::IntOrPercent;
-use crate::api::node_fence::{NodeFence, Phase};
+use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, Phase};
 use crate::api::resiliency_policy::{Limits, ResiliencyPolicy, Restraint, RestraintType};
 use crate::api::time;
 
@@ -29,14 +30,21 @@ pub fn acted_on(policy: &ResiliencyPolicy, fences: &[impl AsRef<NodeFence>], now
 }
 
 /// Whether the node of that NodeFence counts against the policy's limit already: another episode of it is no further
-/// node.
+/// node. One of which nothing is left but that a person says that its machine is off counts by the window alone: nothing more
+/// is acted on, and Nodes of dead machines are deleted as a matter of course.
 pub fn counts(policy: &ResiliencyPolicy, fence: &NodeFence, now: DateTime<Utc>) -> bool {
     let name = policy.metadata.name.as_deref().unwrap_or_default();
     let window = TimeDelta::from_std(policy.spec.limits.window.get()).unwrap_or(TimeDelta::MAX);
     let recent = |at: DateTime<Utc>| now.signed_duration_since(at) < window;
     let mut history = fence.status.iter().flat_map(|status| &status.history);
+    let is_acted_on = in_progress(fence) && !waits_for_word_of_its_machine(fence);
     fence.spec.policies.iter().any(|p| p.name == name)
-        && (in_progress(fence) || recent(fence.spec.plan.decided_at) || history.any(|past| recent(past.decided_at)))
+        && (is_acted_on || recent(fence.spec.plan.decided_at) || history.any(|past| recent(past.decided_at)))
+}
+
+fn waits_for_word_of_its_machine(fence: &NodeFence) -> bool {
+    let stalled = fence.status.iter().find_map(|status| conditions::find(&status.conditions, "Stalled"));
+    phase(fence) == Phase::Cleaning && stalled.is_some_and(|stalled| stalled.reason == MACHINE_MAY_RUN)
 }
 
 /// Whether the NodeFence is not Recovered.

@@ -12,6 +12,7 @@ pub mod episodes;
 pub mod evidence;
 mod fence_ready;
 pub mod heartbeat;
+mod identity;
 pub mod kubevirt;
 pub mod memory;
 pub(crate) mod metrics;

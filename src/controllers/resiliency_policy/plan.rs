@@ -8,7 +8,7 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use sha2::{Digest, Sha256};
 
-use crate::api::fencing::{NodeIdentity, PlannedMethod, PolicyMode, Proof};
+use crate::api::fencing::{PlannedMethod, PolicyMode, Proof};
 use crate::api::names;
 use crate::api::node_fence::{
     DRY_RUN, EVIDENCE_MAX, Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
@@ -21,6 +21,7 @@ use crate::api::usage::{CsiVolume, Lookup, PodView, VolumeKind, VolumeUse};
 use crate::mutants::{self, Mutant};
 
 use super::evidence::{self, Silence};
+pub use super::identity::identity;
 use super::select::Effective;
 use super::sharers::{self, Decided};
 use super::storage::{Paths, Reports};
@@ -102,21 +103,6 @@ pub fn draft<'a>(
     }
     drafting.add_attachments();
     Some(drafting.finish(evidence, now))
-}
-
-/// Frozen identity of a node. Its addresses are those that its agent reported while it was well.
-pub fn identity(live: &LiveNode) -> NodeIdentity {
-    let node = &live.node;
-    let uid = node.metadata.uid.clone().unwrap_or_default();
-    let boot_id = node.status.node_info.boot_id.clone();
-    let status = live.node_report.as_ref().and_then(|report| report.status.as_ref());
-    let of_node = status.filter(|status| status.node_uid.as_ref() == Some(&uid));
-    NodeIdentity {
-        addresses: of_node.map(|status| status.addresses.clone()).unwrap_or_default(),
-        uid,
-        boot_id: (!boot_id.is_empty()).then_some(boot_id),
-        provider_id: node.spec.provider_id.clone().filter(|id| !id.is_empty()),
-    }
 }
 
 /// Digest of pods and volumes, which an approval refers to, and of whether the node has failed as a whole: its power may be

@@ -3,9 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use kube::ResourceExt as _;
+
 use super::super::decide::Failure;
 use crate::api::cidr::Cidr;
 use crate::api::driver_report::NetworkFenceClients;
+use crate::api::names::FENCED_ADDRESSES_ANNOTATION;
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 
@@ -99,13 +102,13 @@ fn told(seen: &Seen, around: &Around) -> Result<Option<Vec<Cidr>>, Failure> {
             ),
         ));
     }
-    // Without a NAT the node may have been known by what it was called before.
+    // Without a NAT the node may write by any address that it had; and a plugin in a pod with one of its own tells that beside them.
     let before = parsed(&frozen.addresses);
-    if own.iter().all(|address| before.contains(address)) {
+    let is_without_nat = own.iter().any(|address| before.contains(address));
+    if is_without_nat {
         check_unchanged(seen, around, &before)?;
-        return Ok(Some(before));
     }
-    Ok(Some(own.into_iter().collect()))
+    Ok(Some(own.into_iter().chain(before.into_iter().filter(|_| is_without_nat)).collect()))
 }
 
 fn read<'a>(texts: impl Iterator<Item = &'a str>) -> Result<BTreeSet<Cidr>, Failure> {
@@ -189,7 +192,9 @@ fn frozen(seen: &Seen, around: &Around) -> Result<Vec<Cidr>, Failure> {
     let (name, node) = (&seen.request.spec.node_name, &seen.request.spec.node);
     let unknown = |message: String| Err(stop("AddressesUnknown", message));
     if node.addresses.is_empty() {
-        return unknown(format!("nobody reported addresses of node {name}: run bulkhead-node-agent there"));
+        return unknown(format!(
+            "no addresses of node {name} are frozen: bulkhead-node-agent must run there and report each InternalIP of the Node"
+        ));
     }
     if node.addresses.len() >= MOST_ADDRESSES {
         return unknown(format!(
@@ -239,9 +244,25 @@ fn claimed(seen: &Seen, around: &Around, address: Cidr) -> Option<String> {
         .or_else(|| of_record.map(|it| it.node.clone()))
 }
 
-/// The addresses of a fence.
+/// The addresses of a fence: those that it names, and those that it was made with.
 pub(super) fn of(fence: &NetworkFence) -> Vec<Cidr> {
-    parsed(&fence.spec.cidrs)
+    let mut addresses = [parsed(&fence.spec.cidrs), parsed(&as_made(fence))].concat();
+    addresses.sort();
+    addresses.dedup();
+    addresses
+}
+
+/// What a fence of ours was made with, and what is let in at its end: who edits the object changes whom csi-addons shuts out, and
+/// not whom we have. Without a word of it, what the object names.
+pub(super) fn as_made(fence: &NetworkFence) -> Vec<String> {
+    let is_client = |text: &&str| text.parse::<Cidr>().is_ok_and(Cidr::is_client);
+    let written = fence.annotations().get(FENCED_ADDRESSES_ANNOTATION);
+    let made: Vec<&str> = written.into_iter().flat_map(|written| written.split(',')).collect();
+    if !made.is_empty() && made.iter().all(is_client) {
+        made.into_iter().map(str::to_owned).collect()
+    } else {
+        fence.spec.cidrs.clone()
+    }
 }
 
 /// Those that can be read.

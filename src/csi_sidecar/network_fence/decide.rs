@@ -1,6 +1,5 @@
-//! The next step of a network fence, and of its end. An object of csi-addons tells how its last operation ended and not which
-//! one that was: so each is used once. Its deletion lifts nothing, and what one object lifts is lifted for all: so who
-//! lifts first says so, and then looks whether somebody else wants the address out (docs/adr/0027).
+//! The next step of a network fence; [`lift`](super::lift) has those of its end. An object of csi-addons tells how its last
+//! operation ended and not which one that was: so each is used once (docs/adr/0027).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,11 +11,13 @@ use super::super::decide::{Failure, FailureClass};
 use crate::api::cidr::Cidr;
 use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FencerMethodType};
 use crate::api::names::{
-    self, ANNOUNCED_ANNOTATION, EPISODE_LABEL, FENCE_OPEN_FINALIZER, FENCE_REQUEST_LABEL, UNFENCING_LABEL,
+    self, ANNOUNCED_ANNOTATION, EPISODE_LABEL, FENCE_OPEN_FINALIZER, FENCE_REQUEST_LABEL, FENCED_ADDRESSES_ANNOTATION,
+    UNFENCING_LABEL,
 };
 use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
 
 use super::addresses::{self, Around};
+use super::lift::{is_left, remove_lifted};
 
 /// Reason of a row whose fence does not hold any more.
 pub const LIFTED: &str = "NetworkFenceLifted";
@@ -70,7 +71,8 @@ pub fn fence(seen: &Seen) -> Step {
         return Step::Replace(Box::new(labelled(leaving, false)));
     }
     // A lift that was begun is brought to its end: csi-addons may carry it out again as long as the object is there.
-    if let Some(being) = seen.own().find(|fence| fence.spec.fence_state == FenceState::Unfenced) {
+    let is_lifting = |fence: &&NetworkFence| fence.spec.fence_state == FenceState::Unfenced && !is_left(fence);
+    if let Some(being) = seen.own().find(is_lifting) {
         return match remove_lifted(being) {
             Step::Done => Step::Wait(lifting(being)),
             step => step,
@@ -148,126 +150,26 @@ pub fn others(seen: &Seen) -> BTreeSet<String> {
     near.filter_map(|fence| fence.metadata.uid.clone()).collect()
 }
 
-/// The next step to let the node in again.
-pub fn give_back(seen: &Seen) -> Step {
-    if seen.live().is_some_and(|request| request.spec.desired == Desired::Fenced) {
-        return Step::Stop(stop("Withdrawn", "the FenceRequest asks for the fence again".into()));
-    }
-    let steps = seen.own().map(|fence| lift(seen, fence));
-    let mut waits = Step::Done;
-    for step in steps {
-        match step {
-            Step::Done => {}
-            Step::Wait(_) => waits = step,
-            step => return step,
-        }
-    }
-    waits
-}
-
-fn lift(seen: &Seen, fence: &NetworkFence) -> Step {
-    if fence.metadata.deletion_timestamp.is_some() {
-        return lift_deleted(seen, fence);
-    }
-    if fence.spec.fence_state == FenceState::Unfenced {
-        let is_needed = seen.own().any(|other| is_deleted_fence(other) && stand_in(other) == fence.name_any());
-        return if is_needed && fence.is_unfenced() { Step::Done } else { remove_lifted(fence) };
-    }
-    match (seen.wanted_by(fence), is_leaving(fence)) {
-        // Who holds us up may itself wait until nobody is about to lift.
-        (Some(_), true) => Step::Replace(Box::new(labelled(fence, false))),
-        (Some(who), false) => Step::Wait(wait("AddressShared", format!("{who} wants the same addresses out"))),
-        (None, false) => Step::Replace(Box::new(labelled(fence, true))),
-        (None, true) => warn(seen, fence).unwrap_or_else(|| {
-            let mut next = fence.clone();
-            next.spec.fence_state = FenceState::Unfenced;
-            next.status = None;
-            Step::Replace(Box::new(next))
-        }),
-    }
-}
-
-/// What is lifted for one is lifted for all: the fences of other requests, which want nobody out any more, are marked first. So
-/// none of them is taken for one that holds, should its request want the node out again.
-fn warn(seen: &Seen, fence: &NetworkFence) -> Option<Step> {
-    let lifted = addresses::of(fence);
-    let mut others = seen.fences.iter().filter(|it| !seen.is_own(it) && it.is_wanted() && !was_announced(it));
-    let other = others.find(|it| seen.is_turned_round(it) && addresses::overlap(&addresses::of(it), &lifted))?;
-    Some(Step::Replace(Box::new(spent(other))))
-}
-
-/// Somebody deleted it, which lifts nothing; csi-addons does nothing more with it. Another object lifts what it fenced.
-fn lift_deleted(seen: &Seen, fence: &NetworkFence) -> Step {
-    if !is_deleted_fence(fence) {
-        return release(fence);
-    }
-    let name = stand_in(fence);
-    match seen.own().find(|other| other.name_any() == name) {
-        Some(other) if other.is_unfenced() => release(fence),
-        Some(other) => Step::Wait(lifting(other)),
-        None => match seen.wanted_by(fence) {
-            Some(who) => Step::Wait(wait("AddressShared", format!("{who} wants the same addresses out"))),
-            None => warn(seen, fence).unwrap_or_else(|| {
-                let spec = NetworkFenceSpec { fence_state: FenceState::Unfenced, ..fence.spec.clone() };
-                let mut next = NetworkFence::new(&name, spec);
-                next.metadata.labels.clone_from(&fence.metadata.labels);
-                next.metadata.finalizers = Some(vec![FENCE_OPEN_FINALIZER.into()]);
-                Step::Create(Box::new(labelled(&next, true)))
-            }),
-        },
-    }
-}
-
-/// A fence that was deleted before it was lifted.
-fn is_deleted_fence(fence: &NetworkFence) -> bool {
-    fence.metadata.deletion_timestamp.is_some() && !fence.is_unfenced() && has_finalizer(fence)
-}
-
-fn stand_in(fence: &NetworkFence) -> String {
-    format!("{}-lift", fence.name_any())
-}
-
-fn remove_lifted(fence: &NetworkFence) -> Step {
-    if fence.metadata.deletion_timestamp.is_some() {
-        return release(fence);
-    }
-    if fence.is_unfenced() { Step::Delete(Box::new(fence.clone())) } else { Step::Wait(lifting(fence)) }
-}
-
-/// Takes our finalizer off.
-fn release(fence: &NetworkFence) -> Step {
-    if !has_finalizer(fence) {
-        return Step::Done;
-    }
-    let mut next = fence.clone();
-    if let Some(finalizers) = &mut next.metadata.finalizers {
-        finalizers.retain(|finalizer| finalizer != FENCE_OPEN_FINALIZER);
-    }
-    next.status = None;
-    Step::Replace(Box::new(next))
-}
-
-fn has_finalizer(fence: &NetworkFence) -> bool {
-    fence.finalizers().iter().any(|finalizer| finalizer == FENCE_OPEN_FINALIZER)
-}
-
-/// Whether nobody has changed whom it shuts out: then its result is of what we asked for. Its deletion is a change of its own.
+/// Whether nobody has changed whom it shuts out: then its result is of what we asked for. The addresses tell an edit, the generation
+/// one that was taken back. csi-addons counts it up once, when it writes fields that we leave out, and so does the deletion.
 fn is_as_made(fence: &NetworkFence) -> bool {
-    let made = if fence.metadata.deletion_timestamp.is_some() { 2 } else { 1 };
-    fence.metadata.generation.is_none_or(|generation| generation <= made)
+    let most = if fence.metadata.deletion_timestamp.is_some() { 3 } else { 2 };
+    let made = fence.annotations().get(FENCED_ADDRESSES_ANNOTATION);
+    made.is_some_and(|made| *made == fence.spec.cidrs.join(","))
+        && fence.metadata.generation.is_none_or(|generation| generation <= most)
 }
 
-fn is_leaving(fence: &NetworkFence) -> bool {
+pub(super) fn is_leaving(fence: &NetworkFence) -> bool {
     fence.labels().contains_key(UNFENCING_LABEL)
 }
 
 /// Whether its end was announced once, or somebody else lifted it: by then its addresses may have been let in, whatever is said of it.
-fn was_announced(fence: &NetworkFence) -> bool {
+pub(super) fn was_announced(fence: &NetworkFence) -> bool {
     is_leaving(fence) || fence.annotations().contains_key(ANNOUNCED_ANNOTATION)
 }
 
 /// The same with the word that what is said of it does not count any more.
-fn spent(fence: &NetworkFence) -> NetworkFence {
+pub(super) fn spent(fence: &NetworkFence) -> NetworkFence {
     let mut next = fence.clone();
     next.status = None;
     next.annotations_mut().insert(ANNOUNCED_ANNOTATION.into(), "true".into());
@@ -275,7 +177,7 @@ fn spent(fence: &NetworkFence) -> NetworkFence {
 }
 
 /// The same with the label that announces its end, or without.
-fn labelled(fence: &NetworkFence, leaving: bool) -> NetworkFence {
+pub(super) fn labelled(fence: &NetworkFence, leaving: bool) -> NetworkFence {
     let mut next = fence.clone();
     next.status = None;
     if leaving {
@@ -301,15 +203,19 @@ fn create(seen: &Seen, addresses: &[Cidr]) -> Step {
 
 fn new_fence(seen: &Seen, addresses: &[Cidr]) -> NetworkFence {
     let (uid, episode) = (seen.uid(), seen.request.spec.episode);
+    let cidrs: Vec<_> = addresses.iter().map(Cidr::to_string).collect();
+    let annotations = [
+        (names::FENCED_NODE_ANNOTATION.into(), seen.request.spec.node_name.clone()),
+        (FENCED_ADDRESSES_ANNOTATION.into(), cidrs.join(",")),
+    ];
     let spec = NetworkFenceSpec {
         network_fence_class_name: Some(seen.class.clone()),
         fence_state: FenceState::Fenced,
-        cidrs: addresses.iter().map(Cidr::to_string).collect(),
+        cidrs,
         others: BTreeMap::new(),
     };
     let mut fence = NetworkFence::new(&names::network_fence(uid, &seen.class, episode, seen.round), spec);
     let labels = [(FENCE_REQUEST_LABEL, uid.to_owned()), (EPISODE_LABEL, episode.to_string())];
-    let annotations = [(names::FENCED_NODE_ANNOTATION.into(), seen.request.spec.node_name.clone())];
     fence.metadata = ObjectMeta {
         labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).into()),
         annotations: Some(annotations.into()),
@@ -324,7 +230,7 @@ fn being_lifted(rival: &NetworkFence) -> Failure {
     wait("BeingUnfenced", format!("NetworkFence {name} lets the same addresses in: it must be gone first"))
 }
 
-fn lifting(fence: &NetworkFence) -> Failure {
+pub(super) fn lifting(fence: &NetworkFence) -> Failure {
     let name = fence.name_any();
     match fence.failure() {
         Some(message) => wait("NetworkUnfenceFailed", format!("{name}: {message}")),
@@ -332,7 +238,7 @@ fn lifting(fence: &NetworkFence) -> Failure {
     }
 }
 
-fn wait(code: &'static str, message: String) -> Failure {
+pub(super) fn wait(code: &'static str, message: String) -> Failure {
     Failure { code, class: FailureClass::Retry, message }
 }
 
@@ -370,11 +276,11 @@ impl Seen {
     }
 
     /// Those of this request.
-    fn own(&self) -> impl Iterator<Item = &NetworkFence> {
+    pub(super) fn own(&self) -> impl Iterator<Item = &NetworkFence> {
         self.fences.iter().filter(|fence| self.is_own(fence))
     }
 
-    fn is_own(&self, fence: &NetworkFence) -> bool {
+    pub(super) fn is_own(&self, fence: &NetworkFence) -> bool {
         !self.uid().is_empty() && fence.labels().get(FENCE_REQUEST_LABEL).map(String::as_str) == Some(self.uid())
     }
 
@@ -392,7 +298,7 @@ impl Seen {
     }
 
     /// Whether a fence is of a request that wants nobody out any more.
-    fn is_turned_round(&self, fence: &NetworkFence) -> bool {
+    pub(super) fn is_turned_round(&self, fence: &NetworkFence) -> bool {
         self.request_of(fence).is_some_and(|request| request.spec.desired == Desired::Unfenced)
     }
 
@@ -402,10 +308,18 @@ impl Seen {
         is_ours && (self.request_of(fence).is_none() || self.is_turned_round(fence))
     }
 
+    /// Whether a fence for a request of this driver is on record, and not there to tell by which addresses: behind a NAT its node may
+    /// have one by now that was another's.
+    fn is_about_to_be_made(&self, request: &FenceRequest) -> bool {
+        let is_its = |fence: &NetworkFence| fence.labels().get(FENCE_REQUEST_LABEL) == request.metadata.uid.as_ref();
+        let is_made = self.fences.iter().any(|fence| fence.is_wanted() && is_its(fence));
+        request.spec.fencer_name == self.driver && request.shuts_out() && !is_made
+    }
+
     /// Who else wants an address of this fence out: another fence, or somebody who is asked for one and may make it any
     /// moment.
-    fn wanted_by(&self, fence: &NetworkFence) -> Option<String> {
-        let addresses = addresses::of(fence);
+    pub(super) fn wanted_by(&self, fence: &NetworkFence) -> Option<String> {
+        let addresses = addresses::parsed(&addresses::as_made(fence));
         let others = self.fences.iter().filter(|it| !self.is_own(it) && it.is_wanted() && !is_leaving(it));
         let other =
             others.filter(|it| !self.is_spent(it)).find(|it| addresses::overlap(&addresses::of(it), &addresses));
@@ -421,7 +335,7 @@ impl Seen {
             request.metadata.uid.as_deref() != Some(self.uid())
                 && request.spec.desired == Desired::Fenced
                 && of_network(request)
-                && is_near(request)
+                && (is_near(request) || self.is_about_to_be_made(request))
         });
         let of_fence = other.map(|it| format!("NetworkFence {}", it.name_any()));
         of_fence.or_else(|| asked.map(|it| format!("FenceRequest {}", it.name_any())))

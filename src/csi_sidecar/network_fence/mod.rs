@@ -4,6 +4,7 @@
 pub mod addresses;
 pub mod clients;
 pub mod decide;
+pub mod lift;
 #[cfg(test)]
 mod tests;
 
@@ -53,7 +54,7 @@ pub async fn fence(
 
 /// Lets it in again. An error says what is waited for.
 pub async fn give_back(cx: &Context, request: &Arc<FenceRequest>) -> Result<(), Failure> {
-    advance(cx, request, "", 0, decide::give_back, PATIENCE).await
+    advance(cx, request, "", 0, lift::give_back, PATIENCE).await
 }
 
 /// What a look at a fence that was proved has shown.
@@ -151,10 +152,14 @@ async fn advance(
 ) -> Result<(), Failure> {
     let until = Instant::now() + timeout;
     let (mut pause, longest) = LOOK_AGAIN;
+    let mut around = None;
     loop {
         let mut seen = observe(cx, request, class, round).await.map_err(unavailable)?;
+        seen.around = around.take();
+        let is_kept = seen.around.is_some();
         let mut step = next(&seen);
-        if step == Step::LookAround {
+        // To look around reads all Nodes and reports. What was seen before a wait will do to wait on, but not to make a fence.
+        if step == Step::LookAround || is_kept && matches!(step, Step::Create(_)) {
             seen.around = Some(look_around(cx, class).await.map_err(unavailable)?);
             step = next(&seen);
         }
@@ -172,6 +177,7 @@ async fn advance(
         if Instant::now() + pause >= until {
             return Err(waits_for);
         }
+        around = seen.around;
         tokio::time::sleep(pause).await;
         pause = longest.min(pause * 2);
     }

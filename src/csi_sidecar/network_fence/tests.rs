@@ -1,9 +1,11 @@
 //! What a network fence does next.
 
+mod edited;
 mod holding;
 mod identity;
 mod lifting;
 mod making;
+mod sharing;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +19,8 @@ use crate::api::network_fence::{CsiAddonsNode, FenceState, NetworkFence, Network
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 
 use super::addresses::Around;
-use super::decide::{Seen, Step, fence, give_back, holds, others};
+use super::decide::{Seen, Step, fence, holds, others};
+use super::lift::give_back;
 
 const DRIVER: &str = "csi.file.example.com";
 const CLASS: &str = "file-fence";

@@ -18,6 +18,7 @@ mod machines;
 mod methods;
 mod moves;
 mod neighbours;
+mod network_edits;
 mod network_fences;
 mod order;
 mod outages;
@@ -166,6 +167,8 @@ pub fn trials() -> Vec<Trial> {
         network_fences::a_deleted_node_stays_shut_out,
         network_fences::a_fence_that_somebody_lifts_too_early_is_made_again,
         network_fences::two_drivers_of_a_node_let_it_in_again,
+        network_edits::a_fence_that_somebody_edits_is_made_again,
+        network_edits::a_fence_that_somebody_lifts_while_the_machine_may_run_is_made_again,
         moves::a_pod_moves_from_a_dead_node,
     ]);
     if is_wide() {

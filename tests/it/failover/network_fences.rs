@@ -29,15 +29,15 @@ fn by(class: &str) -> Value {
 }
 
 /// A lane whose nodes the array knows by an address, with a workload on the victim.
-struct Scene<'a> {
-    lane: Lane<'a>,
-    set: Workload,
+pub(super) struct Scene<'a> {
+    pub(super) lane: Lane<'a>,
+    pub(super) set: Workload,
     before: Before,
     csi_addons: CsiAddons,
 }
 
 impl<'a> Scene<'a> {
-    async fn new(cluster: &'a Cluster, name: &str, net: u8) -> Result<Self, Failed> {
+    pub(super) async fn new(cluster: &'a Cluster, name: &str, net: u8) -> Result<Self, Failed> {
         Self::with(cluster, name, net, by(name)).await
     }
 
@@ -75,7 +75,7 @@ impl<'a> Scene<'a> {
     }
 
     /// NetworkFences of ours for the victim.
-    async fn fences(&self) -> Result<Vec<NetworkFence>, Failed> {
+    pub(super) async fn fences(&self) -> Result<Vec<NetworkFence>, Failed> {
         let all = Api::<NetworkFence>::all(self.lane.client()).list(&ListParams::default()).await?;
         let victim = self.lane.victim()?.name().to_owned();
         let is_ours = |fence: &NetworkFence| fence.annotations().get(names::FENCED_NODE_ANNOTATION) == Some(&victim);
@@ -105,7 +105,7 @@ async fn has_address(cluster: &Cluster, node: &str, address: &str) -> Result<(),
 }
 
 /// The addresses that are shut out, without those of the Nodes, by which the array does not see them.
-fn clients_out(array: &Array) -> Vec<String> {
+pub(super) fn clients_out(array: &Array) -> Vec<String> {
     array.shut_out().into_iter().filter(|cidr| !cidr.starts_with("172.16.")).collect()
 }
 
@@ -143,7 +143,11 @@ pub async fn a_node_is_shut_out_and_let_in_again(cluster: &Cluster) -> Result<()
     assert_eq!(clients_out(scene.lane.array()), ["10.77.1.1/32"]);
     assert!(fence.spec.node.addresses.iter().any(|address| address == "10.77.1.1"), "{:?}", fence.spec.node);
     // Every object is worked on again, and that changes nothing.
+    let fenced = || scene.csi_addons.operations().iter().filter(|it| it.fenced).count();
+    let before = fenced();
     scene.csi_addons.restart();
+    let again = async || Ok(if fenced() > before { Ok(()) } else { Err(format!("{before} operations")) });
+    cluster.wait("every object is worked on again", SOON, again).await?;
     scene.comes_back().await?;
     let operations = scene.csi_addons.operations();
     assert!(operations.first().is_some_and(|first| first.fenced), "{operations:?}");
@@ -237,13 +241,14 @@ pub async fn a_sidecar_that_died_goes_on_where_it_was(cluster: &Cluster) -> Resu
         Ok(made.and_then(|made| if made.len() == 1 { Ok(()) } else { Err(format!("{made:?}")) }))
     };
     cluster.wait("a NetworkFence is made", SOON, made).await?;
-    let first = scene.fences().await?.first().map(ResourceExt::name_any);
+    let first: Vec<_> = scene.fences().await?.iter().map(ResourceExt::name_any).collect();
     scene.lane.sidecar = None;
     scene.lane.sidecar = Some(Kept::new(cluster.sidecar(scene.lane.array())?));
     scene.csi_addons.set_faults(Faults::default());
     scene.lane.moved(&scene.set).await?;
     scene.lane.detached().await?;
-    assert_eq!(scene.fences().await?.first().map(ResourceExt::name_any), first, "it was made twice");
+    let now: Vec<_> = scene.fences().await?.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(now, first, "it was made twice");
     scene.csi_addons.set_faults(Faults { hangs: true, ..Faults::default() });
     scene.lane.victim()?.reboot().await?;
     let volume = scene.volume();

@@ -6,13 +6,12 @@ use bulkhead::api::driver_report::NetworkFenceClients;
 use bulkhead::api::fence_request::{Desired, FenceRequest, RequestedVolume};
 use bulkhead::api::network_fence::{FenceState, NetworkFenceClass, NetworkFenceClassSpec};
 use bulkhead::api::node_volume_report::{NodeVolumeReport, NodeVolumeReportSpec, NodeVolumeReportStatus};
-use bulkhead::api::slim::Node;
-use bulkhead::api::slim::network::{
-    NodeAddress, NodeAddresses, NodeAddressesStatus, ReportedAddresses, ReportedAddressesStatus,
-};
+use bulkhead::api::slim::network::{NodeAddresses, NodeAddressesStatus, ReportedAddresses, ReportedAddressesStatus};
+use bulkhead::api::slim::{Node, NodeAddress};
 use bulkhead::csi_sidecar::decide::Failure;
 use bulkhead::csi_sidecar::network_fence::addresses::Around;
 use bulkhead::csi_sidecar::network_fence::decide::{self, Seen, Step};
+use bulkhead::csi_sidecar::network_fence::lift;
 use bulkhead::csi_sidecar::status;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
@@ -117,7 +116,7 @@ impl World {
             Work::Fence(class, rows) => {
                 (class.as_str(), rows.iter().map(|(row, _)| row.round).max().unwrap_or(1), decide::fence)
             }
-            Work::GiveBack => ("", 0, decide::give_back),
+            Work::GiveBack => ("", 0, lift::give_back),
         };
         let mut seen = self.network_seen(call.pid, &call.request, class, round);
         let mut step = next(&seen);

@@ -3,12 +3,14 @@
 mod ahead;
 mod build;
 mod checks;
+mod classes;
 mod cleaning;
 mod external;
 mod fencer;
 mod guard;
 mod held;
 mod io;
+mod machine;
 mod network;
 mod order;
 mod outage;

@@ -12,30 +12,42 @@ use crate::api::fence_request::{Desired, FenceOutcome, FencerMethodType};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
 use crate::api::node_fence::{Channel, Phase, VOLUME_TAINT, VolumeStatusState};
+use crate::api::slim::{Node, NodeAddress};
 use crate::controllers::testing::*;
 
 use super::super::rows::Rows;
 use super::world::{Fencer, World};
 
+/// The Node's own address.
+pub(super) const ADDRESS: &str = "10.0.0.1";
+
 /// A failed node with these pods, each with a volume of its own, whose storage shuts it out by its addresses.
-fn shut_out_by_network(pods: &[(&str, &str)]) -> World {
+pub(super) fn shut_out_by_network(pods: &[(&str, &str)]) -> World {
     let method = json!({ "type": "NetworkFence", "networkFence": { "className": "file-fence" } });
     let fencing = json!({ "minimumProof": "Acknowledged", "methods": [method], "callTimeout": "5s" });
     let pods = pods.iter().map(|(name, volume)| pod(name, "n1", &[csi(volume)])).collect();
     let mut world = World::new(pods, &json!({ "fencing": fencing }));
     world.seen.reports = reports([fencing_report(&["NetworkFence"])]);
     world.fencers.insert(DRIVER.into(), Fencer::Proves(Proof::Acknowledged));
+    Arc::make_mut(&mut world.seen.fence).spec.node.addresses = vec![ADDRESS.into(), "10.9.0.1".into()];
+    world.node_becomes(|node| with_address(node, ADDRESS));
     world
 }
 
-fn fencing_report(capabilities: &[&str]) -> DriverReport {
+/// The Node by another address.
+pub(super) fn with_address(mut node: Node, address: &str) -> Node {
+    node.status.addresses = vec![NodeAddress { type_: "InternalIP".into(), address: address.into() }];
+    node
+}
+
+pub(super) fn fencing_report(capabilities: &[&str]) -> DriverReport {
     let mut report = report(DRIVER, capabilities);
     report.status.as_mut().unwrap().network_fence_classes = vec!["file-fence".into()];
     report
 }
 
 /// Everything has moved; then the Node is deleted.
-fn deleted() -> World {
+pub(super) fn deleted() -> World {
     let mut world = shut_out_by_network(&[("pg", "v1")]);
     world.run();
     let row = world.volume("v1");
@@ -45,11 +57,11 @@ fn deleted() -> World {
     world
 }
 
-fn is_shut_out(world: &World) -> bool {
+pub(super) fn is_shut_out(world: &World) -> bool {
     world.seen.requests.iter().any(|request| request.spec.desired == Desired::Fenced && request.shuts_out())
 }
 
-fn say_that_it_is_off(world: &mut World, episode: &str) {
+pub(super) fn say_that_it_is_off(world: &mut World, episode: &str) {
     let annotations = Arc::make_mut(&mut world.seen.fence).annotations_mut();
     annotations.insert(names::MACHINE_OFF_ANNOTATION.into(), episode.into());
 }
@@ -71,22 +83,6 @@ fn a_deleted_node_stays_shut_out_until_somebody_says_that_it_is_off() {
     world.run();
     assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
     assert!(world.seen.requests.is_empty());
-}
-
-#[test]
-fn a_deleted_node_that_comes_back_in_another_boot_is_let_in() {
-    for (name, boot_id, is_let_in) in
-        [("rebooted", "boot-2", true), ("the same boot", "boot-1", false), ("silent", "", false)]
-    {
-        let mut world = deleted();
-        let mut node = node("n1");
-        node.metadata.uid = Some("uid-again".into());
-        node.status.node_info.boot_id = boot_id.into();
-        world.seen.node = Some(Arc::new(node));
-        world.run();
-        assert_eq!(is_shut_out(&world), !is_let_in, "{name}: {:#?}", world.log);
-        assert_eq!(world.seen.phase() == Some(Phase::Recovered), is_let_in, "{name}");
-    }
 }
 
 #[test]
@@ -142,7 +138,7 @@ fn a_fence_that_somebody_lifted_is_asked_for_again_though_all_has_moved() {
 }
 
 /// The sidecar has looked, and the addresses are let in.
-fn somebody_lifts(world: &mut World) {
+pub(super) fn somebody_lifts(world: &mut World) {
     let row = &mut Arc::make_mut(&mut world.seen.requests[0]).status.as_mut().unwrap().volumes[0];
     (row.result, row.proof, row.reason) = (FenceOutcome::Failed, Proof::None, Some("NetworkFenceLifted".into()));
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api::node_fence::Phase;
+use crate::api::node_fence::{MACHINE_MAY_RUN, Phase};
 use crate::api::resiliency_policy::RestraintType::{BudgetExhausted, Cooldown, CorrelatedOutage};
 use crate::controllers::testing::*;
 
@@ -93,6 +93,29 @@ fn a_node_counts_while_in_progress_and_within_the_window() {
     world.wait(3600.0);
     world.rest();
     assert!(world.fence("n2").is_none(), "n1 is in progress, however long");
+}
+
+/// Autoscalers delete the Nodes of dead machines: ten forgotten incidents would stop all failover.
+#[test]
+fn a_node_whose_machine_awaits_a_word_counts_by_the_window_alone() {
+    for (phase, reason, counts) in [
+        (Phase::Cleaning, MACHINE_MAY_RUN, false),
+        (Phase::Cleaning, "CleanupBlocked", true),
+        (Phase::Fencing, MACHINE_MAY_RUN, true),
+    ] {
+        let mut world = World::with_failed(30, 1, &limits(json!({ "maxNodes": 1, "window": "10m" })));
+        world.rest();
+        world.reach("n0", phase);
+        world.stall("n0", reason);
+        world.node_becomes(node("n0"));
+        world.node_becomes(unreachable("n1"));
+        world.wait(599.0);
+        world.rest();
+        assert!(world.fence("n1").is_none(), "declared 599 s ago");
+        world.wait(2.0);
+        world.rest();
+        assert_eq!(world.fence("n1").is_none(), counts, "{phase:?} {reason}");
+    }
 }
 
 #[test]

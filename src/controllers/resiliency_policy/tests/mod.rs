@@ -6,6 +6,7 @@ mod episodes;
 mod evidence;
 mod fencers;
 mod heartbeat;
+mod identity;
 mod kubevirt;
 mod modes;
 mod people;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::api::conditions::{self, State};
 use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, Timeline};
 use crate::api::resiliency_policy::{ResiliencyPolicy, RestraintType};
 use crate::api::slim::Node;
@@ -186,6 +188,13 @@ impl World {
         let timeline = Timeline { decided_at: Some(fence.spec.plan.decided_at), ..Timeline::default() };
         let status = fence.status.take().unwrap_or_default();
         fence.status = Some(NodeFenceStatus { phase: Some(phase), timeline: Some(timeline), ..status });
+    }
+
+    /// node_fence writes what an incident waits for.
+    fn stall(&mut self, name: &str, reason: &str) {
+        let fence = self.seen.fences.iter_mut().find(|it| it.metadata.name.as_deref() == Some(name)).unwrap();
+        let conditions = &mut Arc::make_mut(fence).status.get_or_insert_default().conditions;
+        conditions::set(conditions, "Stalled", State::True, reason, "", 1, self.now.wall);
     }
 
     /// The node becomes another.

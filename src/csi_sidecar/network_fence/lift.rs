@@ -1,0 +1,139 @@
+//! The end of a network fence: it is announced, then lifted, and removed when csi-addons says so. What one object lifts is lifted
+//! for all: so who lifts first says so, and then looks whether somebody else wants the address out (docs/adr/0027).
+
+use kube::ResourceExt as _;
+
+use crate::api::fence_request::Desired;
+use crate::api::names::FENCE_OPEN_FINALIZER;
+use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
+
+use super::addresses;
+use super::decide::{Seen, Step, is_leaving, labelled, lifting, spent, stop, wait, was_announced};
+
+/// The next step to let the node in again.
+pub fn give_back(seen: &Seen) -> Step {
+    if seen.live().is_some_and(|request| request.spec.desired == Desired::Fenced) {
+        return Step::Stop(stop("Withdrawn", "the FenceRequest asks for the fence again".into()));
+    }
+    let steps = seen.own().map(|fence| lift(seen, fence));
+    let mut waits = Step::Done;
+    for step in steps {
+        match step {
+            Step::Done => {}
+            Step::Wait(_) => waits = step,
+            step => return step,
+        }
+    }
+    waits
+}
+
+fn lift(seen: &Seen, fence: &NetworkFence) -> Step {
+    if fence.metadata.deletion_timestamp.is_some() {
+        return lift_deleted(seen, fence);
+    }
+    if fence.spec.fence_state == FenceState::Unfenced {
+        let is_needed = seen.own().any(|other| is_deleted_fence(other) && stand_in(other) == fence.name_any());
+        return if is_needed && is_lifted(fence) { Step::Done } else { remove_lifted(fence) };
+    }
+    match (seen.wanted_by(fence), is_leaving(fence)) {
+        // Who holds us up may itself wait until nobody is about to lift.
+        (Some(_), true) => Step::Replace(Box::new(labelled(fence, false))),
+        (Some(who), false) => Step::Wait(wait("AddressShared", format!("{who} wants the same addresses out"))),
+        (None, false) => Step::Replace(Box::new(labelled(fence, true))),
+        (None, true) => warn(seen, fence).unwrap_or_else(|| {
+            let mut next = fence.clone();
+            next.spec = unfenced(fence);
+            next.status = None;
+            Step::Replace(Box::new(next))
+        }),
+    }
+}
+
+/// What is lifted for one is lifted for all: the fences of other requests, which want nobody out any more, are marked first. So
+/// none of them is taken for one that holds, should its request want the node out again.
+fn warn(seen: &Seen, fence: &NetworkFence) -> Option<Step> {
+    let lifted = addresses::parsed(&addresses::as_made(fence));
+    let mut others = seen.fences.iter().filter(|it| !seen.is_own(it) && it.is_wanted() && !was_announced(it));
+    let other = others.find(|it| seen.is_turned_round(it) && addresses::overlap(&addresses::of(it), &lifted))?;
+    Some(Step::Replace(Box::new(spent(other))))
+}
+
+/// Somebody deleted it, which lifts nothing; csi-addons does nothing more with it. Another object lifts what it fenced.
+fn lift_deleted(seen: &Seen, fence: &NetworkFence) -> Step {
+    if !is_deleted_fence(fence) {
+        return release(fence);
+    }
+    let name = stand_in(fence);
+    match seen.own().find(|other| other.name_any() == name) {
+        Some(other) if is_lifted(other) => release(fence),
+        Some(other) => Step::Wait(lifting(other)),
+        None => match seen.wanted_by(fence) {
+            Some(who) => Step::Wait(wait("AddressShared", format!("{who} wants the same addresses out"))),
+            None => warn(seen, fence).unwrap_or_else(|| {
+                let mut next = NetworkFence::new(&name, unfenced(fence));
+                next.metadata.labels.clone_from(&fence.metadata.labels);
+                next.metadata.annotations.clone_from(&fence.metadata.annotations);
+                next.metadata.finalizers = Some(vec![FENCE_OPEN_FINALIZER.into()]);
+                Step::Create(Box::new(labelled(&next, true)))
+            }),
+        },
+    }
+}
+
+/// What lets in whom it was made to shut out, whatever somebody has written into it since.
+fn unfenced(fence: &NetworkFence) -> NetworkFenceSpec {
+    let cidrs = addresses::as_made(fence);
+    NetworkFenceSpec { fence_state: FenceState::Unfenced, cidrs, ..fence.spec.clone() }
+}
+
+/// Whether csi-addons says that all that it was made to shut out is let in again.
+fn is_lifted(fence: &NetworkFence) -> bool {
+    fence.is_unfenced() && !is_edited(fence)
+}
+
+fn is_edited(fence: &NetworkFence) -> bool {
+    fence.spec.cidrs != addresses::as_made(fence)
+}
+
+/// A fence that was deleted before it was lifted.
+fn is_deleted_fence(fence: &NetworkFence) -> bool {
+    fence.metadata.deletion_timestamp.is_some() && !is_lifted(fence) && has_finalizer(fence)
+}
+
+/// Whether it is a lift of other addresses than ours that is deleted and that csi-addons is done with: it is there for its end.
+pub(super) fn is_left(fence: &NetworkFence) -> bool {
+    let is_ours_alone = fence.finalizers().iter().all(|finalizer| finalizer == FENCE_OPEN_FINALIZER);
+    is_deleted_fence(fence) && is_edited(fence) && is_ours_alone
+}
+
+fn stand_in(fence: &NetworkFence) -> String {
+    format!("{}-lift", fence.name_any())
+}
+
+/// A lift that was carried out is removed, and waited for before. One of other addresses is removed at once: another object lifts
+/// ours, since its result would not tell of which of the two it is.
+pub(super) fn remove_lifted(fence: &NetworkFence) -> Step {
+    match (fence.metadata.deletion_timestamp.is_some(), is_edited(fence)) {
+        (true, true) => Step::Wait(lifting(fence)),
+        (true, false) => release(fence),
+        (false, edited) if edited || fence.is_unfenced() => Step::Delete(Box::new(fence.clone())),
+        (false, _) => Step::Wait(lifting(fence)),
+    }
+}
+
+/// Takes our finalizer off.
+fn release(fence: &NetworkFence) -> Step {
+    if !has_finalizer(fence) {
+        return Step::Done;
+    }
+    let mut next = fence.clone();
+    if let Some(finalizers) = &mut next.metadata.finalizers {
+        finalizers.retain(|finalizer| finalizer != FENCE_OPEN_FINALIZER);
+    }
+    next.status = None;
+    Step::Replace(Box::new(next))
+}
+
+fn has_finalizer(fence: &NetworkFence) -> bool {
+    fence.finalizers().iter().any(|finalizer| finalizer == FENCE_OPEN_FINALIZER)
+}
