@@ -7,6 +7,7 @@ use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::s3::SWEEP_ACTION;
+use crate::api::text::printable;
 use crate::runtime::informer::Informer;
 use crate::runtime::telemetry::Telemetry;
 
@@ -19,8 +20,10 @@ pub async fn log(watches: &Client, telemetry: &Telemetry, cancel: CancellationTo
     let mut changes = events.spawn(cancel.clone(), telemetry).subscribe();
     while let Some(Some(change)) = cancel.run_until_cancelled(changes.recv()).await {
         if let Some(event) = change.new {
+            // Whoever may write Events chooses what they say.
             let Event { involved_object: object, message, reason, .. } = &*event;
-            let [name, reason, message] = [&object.name, reason, message].map(|it| it.as_deref().unwrap_or_default());
+            let [name, reason, message] =
+                [&object.name, reason, message].map(|it| printable(it.as_deref().unwrap_or_default()));
             tracing::info!(name, reason, "cleanup: {message}");
         }
     }

@@ -303,13 +303,7 @@ async fn serve(node: Arc<Node>, cancel: CancellationToken) -> Result<()> {
         let endpoint = socket.display().to_string();
         let registration = RegistrationServer::new(identity::KubeletRegistration { endpoint });
         let services = Server::builder().add_service(registration);
-        server::on_registration_socket(services, &registry, cancel.clone()).await.map_err(failed(&registry))?;
-        // As node-driver-registrar does. By its socket the kubelet knows the driver: while that is there, so is the driver in the
-        // Node's CSINode, also when nobody serves it any more.
-        if let Err(error) = std::fs::remove_file(&registry) {
-            tracing::warn!(%error, socket = %registry.display(), "the kubelet is not told that the driver has ended");
-        }
-        Ok::<_, Error>(())
+        server::on_registration_socket(services, &registry, cancel.clone()).await.map_err(failed(&registry))
     };
     tokio::try_join!(serving, registering).map(drop)
 }

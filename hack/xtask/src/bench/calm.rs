@@ -88,13 +88,27 @@ async fn play_all(cluster: &RealCluster, options: &Options, measures: &mut Vec<M
         let mut runs = Vec::new();
         for number in 1..=options.runs {
             let played = play(cluster, options.nodes, &writers, disturbance, number).await;
-            let measured = played.map_err(|error| format!("{disturbance}, run {number}: {error}"))?;
-            println!("{disturbance}, run {number} of {}: nothing was declared", options.runs);
-            runs.push(measured);
+            match played {
+                Ok(measured) => {
+                    println!("{disturbance}, run {number} of {}: nothing was declared", options.runs);
+                    runs.push(measured);
+                }
+                Err(error) => {
+                    measures.extend(measured::measures(&runs));
+                    measures.push(failed(disturbance, 1.0));
+                    return Err(format!("{disturbance}, run {number}: {error}").into());
+                }
+            }
         }
         measures.extend(measured::measures(&runs));
+        measures.push(failed(disturbance, 0.0));
     }
     Ok(())
+}
+
+/// How many runs ended with something that was done, or otherwise in vain: at the first one the benchmark ends.
+fn failed(disturbance: Disturbance, runs: f64) -> Measure {
+    Measure::new(format!("{disturbance}/failed"), "", vec![runs]).target(Some(0.0))
 }
 
 /// Once: an error if anything was done.
@@ -115,9 +129,6 @@ async fn play(
     let pause = writers.wrote_on(cluster, began, ended).await?;
     cluster.judge()?;
     let mut measured = Measured::default();
-    // With one the run would have ended.
-    measured.hold(format!("{disturbance}/declared"), "", 0.0, 0.0);
-    measured.hold(format!("{disturbance}/deleted"), "", 0.0, 0.0);
     measured.note(format!("{disturbance}/writers-paused"), "s", pause.as_secs_f64());
     Ok(measured)
 }

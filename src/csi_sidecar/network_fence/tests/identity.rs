@@ -14,6 +14,7 @@ fn what_is_in_doubt_shuts_nobody_out() {
     world.0.request = Arc::new(request("r1", "n1", "Fenced", &[]));
     assert_eq!(world.code(fence), "AddressesUnknown");
     for address in ["10.0.0.0/24", "127.0.0.1", "none"] {
+        world.around().reports.clear();
         world.0.request = Arc::new(request("r1", "n1", "Fenced", &["10.0.0.1", address]));
         assert_eq!(world.code(fence), "AddressUnusable", "{address}");
     }
