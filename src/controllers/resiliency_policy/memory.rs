@@ -137,6 +137,8 @@ impl Memory {
         let mut nodes: Vec<_> =
             found.nodes.into_iter().map(|node| (node.clone(), self.silence.of(&node, now.mono))).collect();
         self.hearing.take(&mut nodes, &found.heartbeats, &found.policies, now.mono);
+        // Whoever is heard is heard, whether or not silence is believed now.
+        let off = self.power.update(&reports, &nodes, &found.heartbeats, now.mono);
         Seen {
             policies: found.policies,
             nodes,
@@ -147,7 +149,7 @@ impl Memory {
             fences: found.fences,
             silent_fencers,
             missing_fencers,
-            off: self.power.update(&reports, now.mono),
+            off,
             reports,
             live: BTreeMap::new(),
             healths: found.healths.into_iter().map(|health| (health.name_any(), health)).collect(),
