@@ -3,7 +3,7 @@
 //! evidence and never a proof: what releases a pod is the fencer's answer to a FenceRequest. A machine that is heard has
 //! power, whatever is said of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ pub struct Told {
     pub known_for: Duration,
     /// The agent was heard after that: it is not true of this boot, however silent the agent is now.
     pub is_denied: bool,
+    /// It was said already when this process began to look: what denied it before that is not known.
+    pub was_there: bool,
 }
 
 /// What all fencers say, by node.
@@ -45,6 +47,9 @@ pub type Contradicted = BTreeMap<(String, String), &'static str>;
 #[derive(Clone, Debug, Default)]
 pub struct PowerTracker {
     known: BTreeMap<Word, Known>,
+    /// Fencers whose report was read in the last look of this leadership term.
+    read: BTreeSet<String>,
+    term: Option<u64>,
 }
 
 /// That a boot of a Node has ended, by a fencer.
@@ -60,6 +65,7 @@ struct Word {
 struct Known {
     since: Instant,
     is_denied: bool,
+    was_there: bool,
 }
 
 impl Word {
@@ -82,8 +88,12 @@ impl PowerTracker {
         reports: &Reports,
         nodes: &[(Arc<Node>, Silence)],
         heartbeats: &BTreeMap<String, Heartbeat>,
+        term: u64,
         now: Instant,
     ) -> AllTold {
+        if self.term.replace(term) != Some(term) {
+            self.read.clear();
+        }
         let named = nodes.iter().filter_map(|(node, _)| Some((node.metadata.name.as_deref()?, node.as_ref())));
         let nodes: BTreeMap<&str, &Node> = named.collect();
         let mut said = BTreeMap::new();
@@ -92,8 +102,10 @@ impl PowerTracker {
             said.extend(report.powered_off().filter(is_there).map(|row| (Word::of(fencer, row), row)));
         }
         for word in said.keys() {
-            self.known.entry(word.clone()).or_insert(Known { since: now, is_denied: false });
+            let was_there = !self.read.contains(&word.fencer);
+            self.known.entry(word.clone()).or_insert(Known { since: now, is_denied: false, was_there });
         }
+        self.read = reports.iter().filter(|(_, report)| report.is_ready()).map(|(fencer, _)| fencer.clone()).collect();
         let is_of_now = |word: &Word| nodes.get(word.node.as_str()).is_some_and(|node| word.is_of_now(node));
         self.known.retain(|word, _| said.contains_key(word) || reports.contains_key(&word.fencer) && is_of_now(word));
         for (word, known) in &mut self.known {
@@ -102,9 +114,9 @@ impl PowerTracker {
         }
         let mut all = AllTold::new();
         for (word, row) in said {
-            let Some(Known { since, is_denied }) = self.known.get(&word).copied() else { continue };
+            let Some(Known { since, is_denied, was_there }) = self.known.get(&word).copied() else { continue };
             let known_for = now.saturating_duration_since(since);
-            let told = Told { fencer: word.fencer, row: row.clone(), known_for, is_denied };
+            let told = Told { fencer: word.fencer, row: row.clone(), known_for, is_denied, was_there };
             all.entry(word.node).or_default().push(told);
         }
         all
@@ -133,6 +145,7 @@ pub fn evidence(
             && is_said(reports, told)
             && is_of(&told.row, node)
             && contradiction(told, node, silence, policies.agent_suspect_after()).is_none()
+            && (is_news(told, silence) || is_kubelet_silent(node, silence))
     };
     let told = told.iter().find(counts).filter(|_| is_silent_as_one(silence))?;
     let why = told.row.reason.as_deref().unwrap_or("PoweredOff");
@@ -175,7 +188,19 @@ pub(super) fn contradicted(seen: &Seen) -> Contradicted {
 
 /// Whether what the fencer says is of now.
 fn is_believed(seen: &Seen, fencer: &str) -> bool {
-    !seen.silent_fencers.contains(fencer) && !seen.missing_fencers.contains(fencer)
+    let unknown = [&seen.silent_fencers, &seen.missing_fencers, &seen.unproved_fencers];
+    unknown.iter().all(|fencers| !fencers.contains(fencer))
+}
+
+/// Whether the word came while we looked, at the node too: what was said before may have been denied before, and of a node
+/// without a Lease nobody knows what its kubelet says to it.
+fn is_news(told: &Told, silence: Silence) -> bool {
+    !told.was_there && silence.still_for.is_some()
+}
+
+/// Whether the node's kubelet has missed two renewals, or Kubernetes gave it up: what other words have to wait for.
+fn is_kubelet_silent(node: &Node, silence: Silence) -> bool {
+    node.is_unreachable() || silence.lease_age.is_some_and(|age| age >= TWO_RENEWALS)
 }
 
 /// Whether the reports say so too: those that were read from the API, before anything is begun.

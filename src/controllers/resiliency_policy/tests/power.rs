@@ -48,8 +48,13 @@ fn named(more: &Value) -> Value {
 fn world(known_for: u64, spec: &Value) -> World {
     let mut world = World::with_failed(3, 0, spec);
     world.seen.reports = reports([able(DRIVER), off(vec![row("n0")])]);
-    let told =
-        Told { fencer: POWER.into(), row: row("n0"), known_for: Duration::from_secs(known_for), is_denied: false };
+    let told = Told {
+        fencer: POWER.into(),
+        row: row("n0"),
+        known_for: Duration::from_secs(known_for),
+        is_denied: false,
+        was_there: false,
+    };
     world.seen.off = [("n0".to_owned(), vec![told])].into();
     world
 }
@@ -103,6 +108,13 @@ fn a_node_without_power_must_be_silent_too() {
         ("two that are", heard(None, 21), 2, &defaults, SLOW),
         ("two that are, while the peers are asked", asking(3_000, 21), 2, &defaults, NOTHING),
         ("a node that its peers reach, and we do not", asking(2_300, 21), 2, &hasty, NOTHING),
+        (
+            "a node without a Lease",
+            Silence { still_for: None, lease_age: None, ..heard(Some(22), 25) },
+            2,
+            &defaults,
+            NOTHING,
+        ),
         ("an agent that nobody has heard for long", asking(9_000, 21), 2, &defaults, SLOW),
         ("a Lease whose age is not proved", unproved, 2, &defaults, NOTHING),
         ("all three", heard(Some(22), 25), 2, &defaults, ALL),
@@ -140,10 +152,13 @@ fn it_agrees_with_what_kubernetes_says() {
 #[test]
 fn whoever_cannot_be_believed_says_nothing() {
     type Case = (&'static str, fn(&mut World), &'static [Channel]);
-    let cases: [Case; 9] = [
+    let cases: [Case; 12] = [
         ("as it is", |_| {}, FAST),
         ("a fencer that is not heard of", |world| _ = world.seen.silent_fencers.insert(POWER.into()), NOTHING),
         ("one that has no Lease", |world| _ = world.seen.missing_fencers.insert(POWER.into()), NOTHING),
+        ("one whose Lease was only found", |world| _ = world.seen.unproved_fencers.insert(POWER.into()), NOTHING),
+        ("a word that was there before us", |world| off_of(world).was_there = true, NOTHING),
+        ("a node without a Lease", |world| world.seen.nodes[0].1.still_for = None, NOTHING),
         ("no report", |world| _ = world.seen.reports.remove(POWER), NOTHING),
         ("the node is not in it any more", |world| world.seen.reports.extend(reports([off(vec![])])), NOTHING),
         ("one that is not Ready", |world| world.seen.reports.extend(reports([unready()])), NOTHING),
@@ -263,12 +278,13 @@ fn a_fencer_that_is_contradicted_is_told_and_counts_for_nothing() {
 /// What a tracker makes of reports, of heartbeats of the first node and of its boot.
 struct Tracked {
     tracker: PowerTracker,
+    term: u64,
     begun: Instant,
 }
 
 impl Tracked {
     fn new() -> Self {
-        Self { tracker: PowerTracker::default(), begun: Instant::now() }
+        Self { tracker: PowerTracker::default(), term: 1, begun: Instant::now() }
     }
 
     fn at(&mut self, seconds: u64, report: Option<DriverReport>, heard: Heartbeat) -> Option<Told> {
@@ -280,8 +296,21 @@ impl Tracked {
         let nodes = [(Arc::new(node), Silence::default())];
         let heartbeats = BTreeMap::from([("n0".to_owned(), heard)]);
         let now = self.begun + Duration::from_secs(seconds);
-        let mut told = self.tracker.update(&reports(report), &nodes, &heartbeats, now);
+        let mut told = self.tracker.update(&reports(report), &nodes, &heartbeats, self.term, now);
         told.remove("n0")?.into_iter().find(|told| told.row.boot_id == boot_id)
+    }
+}
+
+/// A word that may have been denied before we looked has time to be denied again.
+#[test]
+fn a_word_that_was_there_before_us_waits_for_the_kubelet() {
+    let mut world = world(30, &named(&json!({})));
+    off_of(&mut world).was_there = true;
+    for (silence, wanted) in [(heard(Some(29), 29), ALL), (heard(None, 31), SLOW), (heard(Some(20), 20), NOTHING)] {
+        world.seen.nodes[0].1 = silence;
+        let known_for = silence.still_for.expect("it has a Lease");
+        off_of(&mut world).known_for = known_for;
+        assert_eq!(declared(&world), wanted, "{silence:?}");
     }
 }
 
@@ -326,6 +355,30 @@ fn a_word_that_was_denied_stays_so_for_the_boot() {
         is_denied(30, Some(between), lost_for(1_000));
         assert_eq!(is_denied(31, said(), Heartbeat::default()), Some(true), "its agent is replaced");
         assert_eq!(is_denied(99, said(), lost_for(99_000)), Some(true), "nothing is remembered of it");
+    }
+}
+
+#[test]
+fn a_word_came_while_we_looked_or_was_there() {
+    let mut known = Tracked::new();
+    let said = || Some(off(vec![row("n0")]));
+    let was_there = |told: Option<Told>| told.map(|told| told.was_there);
+    let booted = |boot_id: &str| PoweredOffNode { boot_id: boot_id.into(), ..row("n0") };
+    assert_eq!(was_there(known.at(0, said(), Heartbeat::default())), Some(true), "the first look");
+    assert_eq!(was_there(known.at(1, said(), Heartbeat::default())), Some(true), "and for good");
+    for (second, boot_id, term, before, wanted) in [
+        (10, "boot-2", 1, Some(off(vec![])), false),
+        (20, "boot-3", 1, Some(unready()), true),
+        (30, "boot-4", 1, None, true),
+        (40, "boot-5", 2, Some(off(vec![])), true),
+        (50, "boot-6", 2, Some(off(vec![])), false),
+    ] {
+        let mut node = node("n0");
+        node.status.node_info.boot_id = boot_id.into();
+        known.of(node.clone(), second, before, Heartbeat::default());
+        known.term = term;
+        let told = known.of(node, second + 1, Some(off(vec![booted(boot_id)])), Heartbeat::default());
+        assert_eq!(was_there(told), Some(wanted), "{boot_id}");
     }
 }
 
