@@ -21,6 +21,9 @@ use super::storage::Reports;
 /// How long after the end of a machine something that it had sent before may still arrive.
 const IN_FLIGHT: Duration = Duration::from_secs(2);
 
+/// That a Lease contradicts a word: one that was only found does too, though nobody saw the kubelet renew it.
+const RENEWED: &str = "its kubelet has renewed its Lease since";
+
 /// What a fencer says of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
@@ -178,7 +181,9 @@ pub(super) fn contradicted(seen: &Seen) -> Contradicted {
             is_old && is_named(&told.fencer) && is_believed(seen, &told.fencer) && is_of(&told.row, node)
         });
         for told in told {
-            if let Some(heard) = contradiction(told, node, *silence, after) {
+            let heard = contradiction(told, node, *silence, after);
+            // After a relist or a takeover it only may be wrong: nobody is accused of that.
+            if let Some(heard) = heard.filter(|heard| *heard != RENEWED || silence.has_moved) {
                 found.insert((name.to_owned(), told.fencer.clone()), heard);
             }
         }
@@ -235,7 +240,7 @@ fn contradiction(told: &Told, node: &Node, silence: Silence, suspect_after: Dura
     } else if told.is_denied {
         Some("its agent was heard since")
     } else if silence.still_for.is_some_and(|still| is_after(still, told.known_for)) {
-        Some("its kubelet has renewed its Lease since")
+        Some(RENEWED)
     } else {
         None
     }

@@ -170,6 +170,7 @@ impl SilenceTracker {
         let seen = self.leases.get(name);
         let lease = seen.filter(|seen| seen.is_live(self.leases.len(), self.moving, now));
         Silence {
+            has_moved: seen.is_some_and(|seen| seen.has_moved),
             still_for: seen.map(|seen| now.saturating_duration_since(seen.stood_since)),
             lease_age: lease.map(|seen| now.saturating_duration_since(seen.moved)),
             heartbeat: Heartbeat::default(),

@@ -66,6 +66,17 @@ fn an_age_grows_while_the_watch_is_proved_live() {
 }
 
 #[test]
+fn a_lease_that_was_found_has_not_moved() {
+    let mut fed = Fed::new(&["a"], &["dead"]);
+    fed.run(30, &node("dead"));
+    let has_moved = |fed: &Fed| ["a", "dead"].map(|name| fed.tracker.of(&node(name), fed.now()).has_moved);
+    assert_eq!(has_moved(&fed), [true, false]);
+    fed.epoch.1 += 1;
+    fed.run(1, &node("dead"));
+    assert_eq!(has_moved(&fed), [false, false], "a new term");
+}
+
+#[test]
 fn no_age_is_told_while_it_is_not() {
     let mut all_still = Fed::new(&[], &["a", "b", "dead"]);
     all_still.run(60, &node("dead"));
