@@ -99,7 +99,7 @@ impl PowerTracker {
         }
         let named = nodes.iter().filter_map(|(node, _)| Some((node.metadata.name.as_deref()?, node.as_ref())));
         let nodes: BTreeMap<&str, &Node> = named.collect();
-        let mut said = BTreeMap::new();
+        let mut said: BTreeMap<Word, &PoweredOffNode> = BTreeMap::new();
         for (fencer, report) in reports {
             let is_there = |row: &&PoweredOffNode| nodes.get(row.node.as_str()).is_some_and(|node| is_of(row, node));
             said.extend(report.powered_off().filter(is_there).map(|row| (Word::of(fencer, row), row)));
