@@ -14,6 +14,7 @@ use crate::controllers::testing::*;
 use super::super::decide::{decide, effective};
 use super::super::evidence::{Silence, declares};
 use super::super::heartbeat::Heartbeat;
+use super::super::memory::{Found, Memory};
 use super::super::plan::LiveNode;
 use super::super::power::{PowerTracker, Told};
 use super::super::storage::Paths;
@@ -398,4 +399,24 @@ fn only_of_nodes_that_are_there_something_is_remembered() {
     assert_eq!(known.tracker.remembered(), 1, "{:?}", known.tracker);
     known.at(11, Some(off(vec![])), Heartbeat::default());
     assert_eq!(known.tracker.remembered(), 0, "of a boot that is over: {:?}", known.tracker);
+}
+
+/// Of a fencer whose Lease was only found, of an agent that was heard once.
+#[test]
+fn a_pass_knows_who_was_heard() {
+    let (mut memory, begun) = (Memory::default(), now());
+    let mut seen = |seconds, heard| {
+        let found = Found {
+            policies: vec![Arc::new(policy("db", &named(&json!({}))))],
+            nodes: vec![Arc::new(node("n0"))],
+            reports: vec![Arc::new(off(vec![row("n0")]))],
+            heartbeats: BTreeMap::from([("n0".to_owned(), heard)]),
+            ..Found::default()
+        };
+        memory.look(found, (0, 1), later(begun, seconds))
+    };
+    let first = seen(0.0, lost_for(100));
+    assert!(first.unproved_fencers.contains(POWER) && !first.off["n0"][0].is_denied, "{:?}", first.off);
+    assert!(seen(10.0, lost_for(100)).off["n0"][0].is_denied);
+    assert!(seen(20.0, Heartbeat::default()).off["n0"][0].is_denied, "its agent is replaced");
 }
