@@ -88,11 +88,6 @@ mod tests {
         UnixStream::connect(&socket).await.unwrap();
         assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o700);
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     async fn served_until(socket: &Path, stop: &CancellationToken) -> tokio::task::JoinHandle<io::Result<()>> {
         let before = identity(socket).ok();

@@ -53,6 +53,8 @@ pub struct Seen {
     pub silent_fencers: BTreeSet<String>,
     /// External fencers that a policy names and that have no Lease.
     pub missing_fencers: BTreeSet<String>,
+    /// External fencers that a policy names and whose Lease was not seen to move yet: whether they are there is unknown.
+    pub unproved_fencers: BTreeSet<String>,
     /// What external fencers say of nodes without power, by node.
     pub off: AllTold,
     /// Nodes that were read from the API for this pass.

@@ -21,6 +21,8 @@ pub struct Silence {
     /// Time since its Lease was seen to change, proved or not. When most Leases stand still no age is proved, and that
     /// is the clearest sign that the observer is at fault: it counts for `maxUnhealthy`, and for nothing else.
     pub still_for: Option<Duration>,
+    /// Whether its Lease was seen to move, and not only found.
+    pub has_moved: bool,
     /// Time since it was first seen unreachable without interruption.
     pub unreachable_for: Option<Duration>,
     /// What is heard of its agent.

@@ -95,7 +95,7 @@ impl Memory {
     /// Whose pods the next look needs, by what the stores show but for the pods.
     pub fn scope(&mut self, found: &Found, epoch: (u64, u64), now: Now) -> Scope {
         self.silence.update(named(&found.leases), found.nodes.iter().map(Arc::as_ref), epoch, now.mono);
-        self.fencers.update(named(&found.fencer_leases), now.mono);
+        self.fencers.update(named(&found.fencer_leases), epoch.1, now.mono);
         if self.is_counting_due(found, now) || scope::is_whole(found, &self.counts) {
             return Scope::All;
         }
@@ -112,7 +112,7 @@ impl Memory {
     /// Takes in what the stores show. `epoch` is relists and leadership term.
     pub fn look(&mut self, found: Found, epoch: (u64, u64), now: Now) -> Seen {
         self.silence.update(named(&found.leases), found.nodes.iter().map(Arc::as_ref), epoch, now.mono);
-        self.fencers.update(named(&found.fencer_leases), now.mono);
+        self.fencers.update(named(&found.fencer_leases), epoch.1, now.mono);
         let counts_due = self.is_counting_due(&found, now);
         if counts_due {
             self.counted_at = Some(now.mono);
@@ -132,11 +132,15 @@ impl Memory {
         let silent_fencers = reports.keys().chain(&external).filter(is_silent).cloned().collect();
         let is_missing = |fencer: &&String| !self.fencers.knows(&names::fencer_lease(fencer));
         let missing_fencers = external.iter().filter(is_missing).cloned().collect();
+        let is_unproved = |fencer: &&String| !self.fencers.has_moved(&names::fencer_lease(fencer));
+        let unproved_fencers = external.iter().filter(is_unproved).cloned().collect();
         let labels = |ns: Arc<Namespace>| (ns.name_any(), ns.metadata.labels.clone().unwrap_or_default());
         let passed = |at: &Instant| now.mono.saturating_duration_since(*at);
         let mut nodes: Vec<_> =
             found.nodes.into_iter().map(|node| (node.clone(), self.silence.of(&node, now.mono))).collect();
         self.hearing.take(&mut nodes, &found.heartbeats, &found.policies, now.mono);
+        // Whoever is heard is heard, whether or not silence is believed now.
+        let off = self.power.update(&reports, &nodes, &found.heartbeats, epoch.1, now.mono);
         Seen {
             policies: found.policies,
             nodes,
@@ -147,7 +151,8 @@ impl Memory {
             fences: found.fences,
             silent_fencers,
             missing_fencers,
-            off: self.power.update(&reports, now.mono),
+            unproved_fencers,
+            off,
             reports,
             live: BTreeMap::new(),
             healths: found.healths.into_iter().map(|health| (health.name_any(), health)).collect(),

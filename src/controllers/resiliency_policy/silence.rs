@@ -25,18 +25,39 @@ const FENCER_SILENT_AFTER: Duration = Duration::from_secs(20);
 /// Which fencers are heard of, by their Leases. A released Lease does not move either.
 #[derive(Clone, Debug, Default)]
 pub struct FencerTracker {
-    leases: BTreeMap<String, (Option<MicroTime>, Instant)>,
+    leases: BTreeMap<String, FencerSeen>,
+    term: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct FencerSeen {
+    renewed: Option<MicroTime>,
+    /// When it last moved, or was found.
+    moved: Instant,
+    /// It was seen to move in this leadership term, not only found.
+    has_moved: bool,
 }
 
 impl FencerTracker {
-    /// Takes in what the store holds.
-    pub fn update<'a>(&mut self, leases: impl IntoIterator<Item = (&'a str, &'a Lease)>, now: Instant) {
+    /// Takes in what the store holds. In a new leadership term a Lease that is another one than it was is only found: nobody was
+    /// looking.
+    pub fn update<'a>(&mut self, leases: impl IntoIterator<Item = (&'a str, &'a Lease)>, term: u64, now: Instant) {
+        let was_looking = self.term.replace(term) == Some(term);
         let before = std::mem::take(&mut self.leases);
         for (name, lease) in leases {
             let renewed = lease.spec.renew_time.clone();
-            let moved = before.get(name).filter(|(known, _)| *known == renewed).map_or(now, |(_, moved)| *moved);
-            self.leases.insert(name.to_owned(), (renewed, moved));
+            let known = before.get(name);
+            let seen = match known.filter(|seen| seen.renewed == renewed) {
+                Some(seen) => FencerSeen { renewed, moved: seen.moved, has_moved: seen.has_moved && was_looking },
+                None => FencerSeen { renewed, moved: now, has_moved: known.is_some() && was_looking },
+            };
+            self.leases.insert(name.to_owned(), seen);
         }
+    }
+
+    /// Whether the Lease of that name was seen to move. That of a fencer which is gone is found as well.
+    pub fn has_moved(&self, lease: &str) -> bool {
+        self.leases.get(lease).is_some_and(|seen| seen.has_moved)
     }
 
     /// Those whose Lease is there, and whether they are silent.
@@ -51,7 +72,7 @@ impl FencerTracker {
 
     /// Whether the Lease of that name is there and has not moved for too long. One that is not there tells nothing.
     pub fn is_silent(&self, lease: &str, now: Instant) -> bool {
-        let moved = self.leases.get(lease).map(|(_, moved)| *moved);
+        let moved = self.leases.get(lease).map(|seen| seen.moved);
         moved.is_some_and(|moved| now.saturating_duration_since(moved) >= FENCER_SILENT_AFTER)
     }
 }
@@ -149,6 +170,7 @@ impl SilenceTracker {
         let seen = self.leases.get(name);
         let lease = seen.filter(|seen| seen.is_live(self.leases.len(), self.moving, now));
         Silence {
+            has_moved: seen.is_some_and(|seen| seen.has_moved),
             still_for: seen.map(|seen| now.saturating_duration_since(seen.stood_since)),
             lease_age: lease.map(|seen| now.saturating_duration_since(seen.moved)),
             heartbeat: Heartbeat::default(),

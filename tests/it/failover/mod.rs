@@ -71,6 +71,7 @@ pub fn trials() -> Vec<Trial> {
         heartbeat::trial(),
         heartbeat_storage::trial(),
         power_evidence::trial(),
+        power::whose_machine_a_bmc_is(),
         alone("most_nodes_at_once_and_then_all_are_an_outage", brakes::most_nodes_at_once_and_then_all_are_an_outage),
         alone(
             "a_storm_of_taints_moves_nobody_and_a_killed_controller_is_replaced",

@@ -1,6 +1,7 @@
 //! The power fencer that we ship as an example, as it is, against BMCs of simulated nodes.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use bulkhead::api::fence_request::FenceOutcome;
@@ -14,7 +15,7 @@ use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use libtest_mimic::Failed;
+use libtest_mimic::{Failed, Trial};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -23,6 +24,8 @@ use super::look::{answer, volume_row};
 
 const SHIPPED: &str = "redfish.example.com";
 const NAMESPACE: &str = "bulkhead-redfish";
+/// Where it is.
+const EXAMPLE: &str = "config/samples/fencers/redfish";
 
 /// The example with its rights as shipped, for another name, so that tests run side by side.
 pub struct Shipped {
@@ -32,7 +35,7 @@ pub struct Shipped {
 
 impl Shipped {
     pub async fn start(cluster: &Cluster, name: &str) -> Result<Self, Failed> {
-        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples/fencers/redfish");
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join(EXAMPLE);
         let lease = bulkhead::api::names::fencer_lease;
         let text = std::fs::read_to_string(example.join("rbac.yaml"))?;
         assert!(text.contains(&lease(SHIPPED)), "the example's Lease has another name");
@@ -69,6 +72,22 @@ impl Shipped {
         })?;
         Ok(Self { _program: program, _folder: folder })
     }
+}
+
+/// What the example makes of UUIDs, and of a report that it found. No control plane.
+pub fn whose_machine_a_bmc_is() -> Trial {
+    Trial::test("failover::a_bmc_is_that_of_the_node_or_says_nothing", a_bmc_is_that_of_the_node_or_says_nothing)
+}
+
+fn a_bmc_is_that_of_the_node_or_says_nothing() -> Result<(), Failed> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut python = Command::new("python3");
+    python.arg("-B").arg(root.join("tests/it/failover/redfish_test.py")).env("PYTHONPATH", root.join(EXAMPLE));
+    let ran = python.output()?;
+    let told = String::from_utf8_lossy(&ran.stderr);
+    // Without this a file that has lost its tests would pass.
+    assert!(ran.status.success() && told.contains("Ran 3 tests"), "{told}");
+    Ok(())
 }
 
 /// What the example knows of a node's BMC.

@@ -47,7 +47,7 @@ class Settings:
         self.operator_namespace = env.get("OPERATOR_NAMESPACE", "bulkhead-system")
         self.secret_namespace = env.get("SECRET_NAMESPACE", "bulkhead-redfish")
         self.power_on = env.get("POWER_ON", "false") == "true"
-        # How often every BMC is looked at, for the report of nodes without power; 0: never.
+        # How often every BMC is looked at, for the report of nodes without power; 0: never, and the report says nothing any more.
         self.watch_seconds = float(env.get("WATCH_SECONDS", "5"))
         host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
         self.server = env.get("KUBERNETES_SERVER", f"https://{host}:{port}")
@@ -191,17 +191,26 @@ class Machine:
         self.call("POST", action["target"], {"ResetType": kind})
 
 
-def identify(secret, node_name, system_uuid):
-    """The BMC of a node by its Secret, and its system, if that has the UUID that the Secret or else the node's kernel knows: what
-    is seen of another machine, or done to it, would be the worst of all."""
+def identify(secret, node_name, node):
+    """The BMC of a node by its Secret, and its system, if that has the UUID that the node's kernel knows, and the Secret where it
+    tells one. Where no Node of that name is there the Secret's must do. What is seen of another machine, or done to it, would
+    be the worst of all, so a UUID that is empty is equal to none."""
     try:
         machine = Machine(secret)
     except (KeyError, ValueError, ssl.SSLError) as error:
         raise Refused(0, f"Secret bmc-{node_name}: {error!r}", "NotConfigured") from error
-    wanted = system_uuid() if machine.uuid is None else machine.uuid
+    wanted = {}
+    if node is not None:
+        wanted["the node"] = node["status"]["nodeInfo"].get("systemUUID", "")
+    if machine.uuid is not None:
+        wanted["the Secret"] = machine.uuid
+    if not wanted:
+        raise Refused(0, "the Node is gone, and the Secret has no uuid", "WrongMachine")
     system = machine.system()
-    if str(system.get("UUID", "")).lower() != wanted.lower():
-        raise Refused(0, f"the BMC is that of machine {system.get('UUID')}, the node is {wanted}", "WrongMachine")
+    found = str(system.get("UUID") or "")
+    if not found or any(uuid.lower() != found.lower() for uuid in wanted.values()):
+        told = ", ".join(f"{who} says {uuid!r}" for who, uuid in wanted.items())
+        raise Refused(0, f"the BMC is that of machine {found!r}: {told}", "WrongMachine")
     return machine, system
 
 
@@ -347,14 +356,10 @@ class Fencer:
         secret = self.kubernetes.get(path)
         if secret is None:
             raise Refused(404, f"no Secret bmc-{spec['nodeName']}", "NotConfigured")
-
-        def system_uuid():
-            node = self.kubernetes.get(f"/api/v1/nodes/{spec['nodeName']}")
-            if node is None or node["metadata"]["uid"] != spec["node"]["uid"]:
-                raise Refused(0, "the Node is another one or gone, and the Secret has no uuid", "WrongMachine")
-            return node["status"]["nodeInfo"]["systemUUID"]
-
-        return identify(secret, spec["nodeName"], system_uuid)
+        node = self.kubernetes.get(f"/api/v1/nodes/{spec['nodeName']}")
+        if node is not None and node["metadata"]["uid"] != spec["node"]["uid"]:
+            raise Refused(0, "the Node is another one than the one that failed", "WrongMachine")
+        return identify(secret, spec["nodeName"], node)
 
     @staticmethod
     def row(volume, rows, result, reason=None, error=None):
@@ -437,7 +442,10 @@ class PowerWatch:
                     self.forget()
                 else:
                     self.collect()
-                    if time.monotonic() >= due:
+                    if self.settings.watch_seconds <= 0:
+                        # Nobody looks any more: what was told before is taken back.
+                        self.unseen = set()
+                    elif time.monotonic() >= due:
                         due = time.monotonic() + self.settings.watch_seconds
                         self.look()
                     self.tell()
@@ -466,7 +474,7 @@ class PowerWatch:
         """The row of a node whose machine is off; None for one that is on, or of which that cannot be said."""
         name, about = node["metadata"]["name"], node["status"]["nodeInfo"]
         try:
-            _, system = identify(secret, name, lambda: about["systemUUID"])
+            _, system = identify(secret, name, node)
         except Refused as refused:
             log.debug("%s: cannot look whether it is off: %s", name, refused)
             return None
@@ -494,6 +502,9 @@ class PowerWatch:
         path = f"{REPORTS}/{self.settings.fencer}"
         report = self.kubernetes.get(path)
         self.leadership.require()
+        if report is None and self.settings.watch_seconds <= 0:
+            self.told = rows
+            return
         if report is None:
             report = {"apiVersion": "bulkhead.dev/v1alpha1", "kind": "DriverReport"}
             report = self.kubernetes.call("POST", REPORTS, {**report, "metadata": {"name": self.settings.fencer}})
@@ -555,9 +566,8 @@ def serve(settings, stop):
     kubernetes = Kubernetes(settings)
     leadership = Leadership(settings, kubernetes)
     threading.Thread(target=leadership.run, args=(stop,), daemon=True).start()
-    if settings.watch_seconds > 0:
-        watch = PowerWatch(settings, kubernetes, leadership)
-        threading.Thread(target=watch.run, args=(stop,), daemon=True).start()
+    watch = PowerWatch(settings, kubernetes, leadership)
+    threading.Thread(target=watch.run, args=(stop,), daemon=True).start()
     workers = Workers(Fencer(settings, kubernetes, leadership))
     field = urllib.parse.quote(f"spec.fencerName={settings.fencer}")
     versions = {}

@@ -1,5 +1,7 @@
 //! Channel Power: what it takes, whom nobody believes, and what a node that is heard makes of it.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -12,6 +14,7 @@ use crate::controllers::testing::*;
 use super::super::decide::{decide, effective};
 use super::super::evidence::{Silence, declares};
 use super::super::heartbeat::Heartbeat;
+use super::super::memory::{Found, Memory};
 use super::super::plan::LiveNode;
 use super::super::power::{PowerTracker, Told};
 use super::super::storage::Paths;
@@ -46,7 +49,13 @@ fn named(more: &Value) -> Value {
 fn world(known_for: u64, spec: &Value) -> World {
     let mut world = World::with_failed(3, 0, spec);
     world.seen.reports = reports([able(DRIVER), off(vec![row("n0")])]);
-    let told = Told { fencer: POWER.into(), row: row("n0"), known_for: Duration::from_secs(known_for) };
+    let told = Told {
+        fencer: POWER.into(),
+        row: row("n0"),
+        known_for: Duration::from_secs(known_for),
+        is_denied: false,
+        was_there: false,
+    };
     world.seen.off = [("n0".to_owned(), vec![told])].into();
     world
 }
@@ -57,7 +66,13 @@ fn heard(agent: Option<u64>, lease: u64) -> Silence {
     let (agent, lease) = (agent.map(Duration::from_secs), Some(Duration::from_secs(lease)));
     let against = agent.filter(|silent| *silent >= Duration::from_secs(3)).map(|_| (4, 5));
     let heartbeat = Heartbeat { silent_for: agent, against, out_of_reach_for: agent };
-    Silence { lease_age: lease, still_for: lease, heartbeat, ..Silence::default() }
+    Silence { lease_age: lease, still_for: lease, has_moved: true, heartbeat, ..Silence::default() }
+}
+
+/// An agent that was heard so many milliseconds ago, of which the peers do not say that it is out of reach.
+fn lost_for(millis: u64) -> Heartbeat {
+    let ago = Some(Duration::from_millis(millis));
+    Heartbeat { silent_for: ago, against: None, out_of_reach_for: ago }
 }
 
 /// The channels that declare the first node.
@@ -79,6 +94,9 @@ fn a_node_without_power_must_be_silent_too() {
         silence.heartbeat.out_of_reach_for = Some(Duration::from_secs(ago));
         silence
     };
+    // Our own silence is long enough, and the peers have not answered yet; or they have, a moment ago, and are asked again.
+    let asking = |millis, lease| Silence { heartbeat: lost_for(millis), ..heard(None, lease) };
+    let hasty = json!({ "detection": { "agent": { "suspectAfter": "2s" } } });
     let unproved = Silence { lease_age: None, ..heard(None, 30) };
     let (defaults, three) = (json!({}), json!({ "detection": { "requiredChannels": 3, "decisiveChannels": [] } }));
     let fences_itself = json!({ "selfFencing": { "mode": "Enabled", "after": "15s" } });
@@ -89,6 +107,16 @@ fn a_node_without_power_must_be_silent_too() {
         ("a peer was answered", reached(heard(Some(9), 9), 1), 2, &defaults, NOTHING),
         ("one renewal that is missed", heard(None, 20), 2, &defaults, NOTHING),
         ("two that are", heard(None, 21), 2, &defaults, SLOW),
+        ("two that are, while the peers are asked", asking(3_000, 21), 2, &defaults, NOTHING),
+        ("a node that its peers reach, and we do not", asking(2_300, 21), 2, &hasty, NOTHING),
+        (
+            "a node without a Lease",
+            Silence { still_for: None, lease_age: None, ..heard(Some(22), 25) },
+            2,
+            &defaults,
+            NOTHING,
+        ),
+        ("an agent that nobody has heard for long", asking(9_000, 21), 2, &defaults, SLOW),
         ("a Lease whose age is not proved", unproved, 2, &defaults, NOTHING),
         ("all three", heard(Some(22), 25), 2, &defaults, ALL),
         ("the agent is heard", heard(Some(1), 30), 2, &defaults, NOTHING),
@@ -125,10 +153,13 @@ fn it_agrees_with_what_kubernetes_says() {
 #[test]
 fn whoever_cannot_be_believed_says_nothing() {
     type Case = (&'static str, fn(&mut World), &'static [Channel]);
-    let cases: [Case; 9] = [
+    let cases: [Case; 12] = [
         ("as it is", |_| {}, FAST),
         ("a fencer that is not heard of", |world| _ = world.seen.silent_fencers.insert(POWER.into()), NOTHING),
         ("one that has no Lease", |world| _ = world.seen.missing_fencers.insert(POWER.into()), NOTHING),
+        ("one whose Lease was only found", |world| _ = world.seen.unproved_fencers.insert(POWER.into()), NOTHING),
+        ("a word that was there before us", |world| off_of(world).was_there = true, NOTHING),
+        ("a node without a Lease", |world| world.seen.nodes[0].1.still_for = None, NOTHING),
         ("no report", |world| _ = world.seen.reports.remove(POWER), NOTHING),
         ("the node is not in it any more", |world| world.seen.reports.extend(reports([off(vec![])])), NOTHING),
         ("one that is not Ready", |world| world.seen.reports.extend(reports([unready()])), NOTHING),
@@ -154,11 +185,16 @@ fn whoever_cannot_be_believed_says_nothing() {
     }
 }
 
+/// What is said of the first node.
+fn off_of(world: &mut World) -> &mut Told {
+    &mut world.seen.off.get_mut("n0").expect("it is said")[0]
+}
+
 fn other_boot(world: &mut World) {
     world.seen.nodes[0].0 = but_node(|node| node.status.node_info.boot_id = "2".into());
 }
 
-fn but_node(change: impl FnOnce(&mut Node)) -> std::sync::Arc<Node> {
+fn but_node(change: impl FnOnce(&mut Node)) -> Arc<Node> {
     let mut node = node("n0");
     change(&mut node);
     node.into()
@@ -205,8 +241,12 @@ fn what_the_api_says_now_decides() {
 #[test]
 fn a_fencer_that_is_contradicted_is_told_and_counts_for_nothing() {
     type Case = (&'static str, Silence, u64, fn(&mut World), Option<&'static str>);
-    let cases: [Case; 8] = [
-        ("its Lease moves", heard(None, 4), 60, |_| {}, Some("Lease")),
+    let found = Silence { has_moved: false, ..heard(Some(4), 9) };
+    let cases: [Case; 10] = [
+        // Beside a heartbeat that is lost: nothing but the Lease stands in its way.
+        ("its Lease moves", heard(Some(4), 9), 60, |_| {}, Some("Lease")),
+        ("its Lease may have moved", found, 60, |_| {}, None),
+        ("its agent was heard", heard(None, 70), 60, |w| off_of(w).is_denied = true, Some("agent")),
         ("its agent is heard", heard(Some(1), 70), 60, |_| {}, Some("agent")),
         ("it has booted", heard(None, 70), 60, other_boot, Some("booted")),
         ("all silent since", heard(Some(65), 70), 60, |_| {}, None),
@@ -231,18 +271,57 @@ fn a_fencer_that_is_contradicted_is_told_and_counts_for_nothing() {
             Some(word) => assert!(heard.is_some_and(|it| it.contains(word)), "{name}: {told:?}"),
             None => assert!(told.is_empty(), "{name}: {told:?}"),
         }
-        if wanted.is_some() {
+        if wanted.is_some() || !silence.has_moved {
             world.rest();
             assert_eq!(world.opened(), 0, "{name}");
         }
     }
 }
 
-/// A fencer that says it, takes it back and says it again of the same boot was wrong, or is.
+/// What a tracker makes of reports, of heartbeats of the first node and of its boot.
+struct Tracked {
+    tracker: PowerTracker,
+    term: u64,
+    begun: Instant,
+}
+
+impl Tracked {
+    fn new() -> Self {
+        Self { tracker: PowerTracker::default(), term: 1, begun: Instant::now() }
+    }
+
+    fn at(&mut self, seconds: u64, report: Option<DriverReport>, heard: Heartbeat) -> Option<Told> {
+        self.of(node("n0"), seconds, report, heard)
+    }
+
+    fn of(&mut self, node: Node, seconds: u64, report: Option<DriverReport>, heard: Heartbeat) -> Option<Told> {
+        let boot_id = node.status.node_info.boot_id.clone();
+        let nodes = [(Arc::new(node), Silence::default())];
+        let heartbeats = BTreeMap::from([("n0".to_owned(), heard)]);
+        let now = self.begun + Duration::from_secs(seconds);
+        let mut told = self.tracker.update(&reports(report), &nodes, &heartbeats, self.term, now);
+        told.remove("n0")?.into_iter().find(|told| told.row.boot_id == boot_id)
+    }
+}
+
+/// A word that may have been denied before we looked has time to be denied again.
+#[test]
+fn a_word_that_was_there_before_us_waits_for_the_kubelet() {
+    let mut world = world(30, &named(&json!({})));
+    off_of(&mut world).was_there = true;
+    for (silence, wanted) in [(heard(Some(29), 29), ALL), (heard(None, 31), SLOW), (heard(Some(20), 20), NOTHING)] {
+        world.seen.nodes[0].1 = silence;
+        let known_for = silence.still_for.expect("it has a Lease");
+        off_of(&mut world).known_for = known_for;
+        assert_eq!(declared(&world), wanted, "{silence:?}");
+    }
+}
+
+/// A fencer that says it, takes it back and says it again of the same boot was wrong, or is; whatever else it says in between.
 #[test]
 fn a_word_is_as_old_as_when_it_was_first_said_of_a_boot() {
-    let (mut tracker, begun) = (PowerTracker::default(), Instant::now());
-    let other = PoweredOffNode { boot_id: "boot-2".into(), ..row("n0") };
+    let mut known = Tracked::new();
+    let other = PoweredOffNode { boot_id: "boot-0".into(), ..row("n0") };
     let again = PoweredOffNode { since: at(99_999), reason: Some("PowerLost".into()), ..row("n0") };
     for (seconds, report, wanted) in [
         (0, Some(off(vec![row("n0")])), Some(0)),
@@ -250,12 +329,94 @@ fn a_word_is_as_old_as_when_it_was_first_said_of_a_boot() {
         (20, Some(off(vec![])), None),
         (25, Some(unready()), None),
         (30, Some(off(vec![again])), Some(30)),
-        (40, Some(off(vec![other.clone()])), Some(0)),
+        (35, Some(off(vec![other.clone()])), None),
+        (40, Some(off(vec![other.clone(), row("n0")])), Some(40)),
+        (45, Some(off(vec![row("n0"), other])), Some(45)),
         (50, None, None),
-        (60, Some(off(vec![other])), Some(0)),
+        (60, Some(off(vec![row("n0")])), Some(0)),
     ] {
-        let told = tracker.update(&reports(report), begun + Duration::from_secs(seconds));
-        let known_for = told.get("n0").map(|told| told[0].known_for.as_secs());
-        assert_eq!(known_for, wanted, "after {seconds} s");
+        let told = known.at(seconds, report, Heartbeat::default());
+        assert_eq!(told.map(|told| told.known_for.as_secs()), wanted, "after {seconds} s");
     }
+    let booted = but_node(|node| node.status.node_info.boot_id = "boot-2".into());
+    let row = PoweredOffNode { boot_id: "boot-2".into(), ..row("n0") };
+    let told = known.of(Node::clone(&booted), 70, Some(off(vec![row])), Heartbeat::default());
+    assert_eq!(told.map(|told| told.known_for), Some(Duration::ZERO), "another boot, another word");
+}
+
+/// Whatever becomes of the agent, or of our hearing: once it was heard after the word, the word counts for nothing.
+#[test]
+fn a_word_that_was_denied_stays_so_for_the_boot() {
+    for back in [true, false] {
+        let mut known = Tracked::new();
+        let said = || Some(off(vec![row("n0")]));
+        let mut is_denied = |seconds, report, heard| known.at(seconds, report, heard).map(|told| told.is_denied);
+        assert_eq!(is_denied(0, said(), lost_for(100)), Some(false), "it comes");
+        assert_eq!(is_denied(2, said(), lost_for(100)), Some(false), "what was under way arrives");
+        assert_eq!(is_denied(9, said(), lost_for(7_100)), Some(false), "silent since");
+        let between = if back { off(vec![]) } else { off(vec![row("n0")]) };
+        is_denied(30, Some(between), lost_for(1_000));
+        assert_eq!(is_denied(31, said(), Heartbeat::default()), Some(true), "its agent is replaced");
+        assert_eq!(is_denied(99, said(), lost_for(99_000)), Some(true), "nothing is remembered of it");
+    }
+}
+
+#[test]
+fn a_word_came_while_we_looked_or_was_there() {
+    let mut known = Tracked::new();
+    let said = || Some(off(vec![row("n0")]));
+    let was_there = |told: Option<Told>| told.map(|told| told.was_there);
+    let booted = |boot_id: &str| PoweredOffNode { boot_id: boot_id.into(), ..row("n0") };
+    assert_eq!(was_there(known.at(0, said(), Heartbeat::default())), Some(true), "the first look");
+    assert_eq!(was_there(known.at(1, said(), Heartbeat::default())), Some(true), "and for good");
+    for (second, boot_id, term, before, wanted) in [
+        (10, "boot-2", 1, Some(off(vec![])), false),
+        (20, "boot-3", 1, Some(unready()), true),
+        (30, "boot-4", 1, None, true),
+        (40, "boot-5", 2, Some(off(vec![])), true),
+        (50, "boot-6", 2, Some(off(vec![])), false),
+    ] {
+        let mut node = node("n0");
+        node.status.node_info.boot_id = boot_id.into();
+        known.of(node.clone(), second, before, Heartbeat::default());
+        known.term = term;
+        let told = known.of(node, second + 1, Some(off(vec![booted(boot_id)])), Heartbeat::default());
+        assert_eq!(was_there(told), Some(wanted), "{boot_id}");
+    }
+}
+
+#[test]
+fn only_of_nodes_that_are_there_something_is_remembered() {
+    let mut known = Tracked::new();
+    let another = PoweredOffNode { node_uid: "uid-before".into(), ..row("n0") };
+    for second in 0..9 {
+        let of_nobody = PoweredOffNode { boot_id: format!("boot-{second}"), ..row(&format!("nobody-{second}")) };
+        assert_eq!(known.at(second, Some(off(vec![of_nobody, another.clone()])), Heartbeat::default()), None);
+    }
+    assert_eq!(known.tracker.remembered(), 0, "{:?}", known.tracker);
+    let before = PoweredOffNode { boot_id: "boot-0".into(), ..row("n0") };
+    known.at(10, Some(off(vec![before])), Heartbeat::default());
+    assert_eq!(known.tracker.remembered(), 1, "{:?}", known.tracker);
+    known.at(11, Some(off(vec![])), Heartbeat::default());
+    assert_eq!(known.tracker.remembered(), 0, "of a boot that is over: {:?}", known.tracker);
+}
+
+/// Of a fencer whose Lease was only found, of an agent that was heard once.
+#[test]
+fn a_pass_knows_who_was_heard() {
+    let (mut memory, begun) = (Memory::default(), now());
+    let mut seen = |seconds, heard| {
+        let found = Found {
+            policies: vec![Arc::new(policy("db", &named(&json!({}))))],
+            nodes: vec![Arc::new(node("n0"))],
+            reports: vec![Arc::new(off(vec![row("n0")]))],
+            heartbeats: BTreeMap::from([("n0".to_owned(), heard)]),
+            ..Found::default()
+        };
+        memory.look(found, (0, 1), later(begun, seconds))
+    };
+    let first = seen(0.0, lost_for(100));
+    assert!(first.unproved_fencers.contains(POWER) && !first.off["n0"][0].is_denied, "{:?}", first.off);
+    assert!(seen(10.0, lost_for(100)).off["n0"][0].is_denied);
+    assert!(seen(20.0, Heartbeat::default()).off["n0"][0].is_denied, "its agent is replaced");
 }

@@ -66,6 +66,17 @@ fn an_age_grows_while_the_watch_is_proved_live() {
 }
 
 #[test]
+fn a_lease_that_was_found_has_not_moved() {
+    let mut fed = Fed::new(&["a"], &["dead"]);
+    fed.run(30, &node("dead"));
+    let has_moved = |fed: &Fed| ["a", "dead"].map(|name| fed.tracker.of(&node(name), fed.now()).has_moved);
+    assert_eq!(has_moved(&fed), [true, false]);
+    fed.epoch.1 += 1;
+    fed.run(1, &node("dead"));
+    assert_eq!(has_moved(&fed), [false, false], "a new term");
+}
+
+#[test]
 fn no_age_is_told_while_it_is_not() {
     let mut all_still = Fed::new(&[], &["a", "b", "dead"]);
     all_still.run(60, &node("dead"));
@@ -126,10 +137,25 @@ fn a_fencer_is_silent_when_its_lease_stands_still() {
     for (seconds, renewed, silent) in
         [(0, 1, false), (19, 1, false), (20, 1, true), (25, 2, false), (44, 2, false), (45, 2, true)]
     {
-        tracker.update([("fencer", &lease(renewed))], at(seconds));
+        tracker.update([("fencer", &lease(renewed))], 1, at(seconds));
         assert_eq!(tracker.is_silent("fencer", at(seconds)), silent, "after {seconds} s");
     }
     assert!(!tracker.is_silent("another", at(100)), "one without a Lease tells nothing");
+}
+
+/// The Lease of a fencer that is gone is there for ever.
+#[test]
+fn a_fencer_is_there_when_its_lease_was_seen_to_move() {
+    let now = Instant::now();
+    let mut tracker = FencerTracker::default();
+    let steps = [(1, 1, false), (1, 1, false), (2, 1, true), (2, 1, true), (2, 2, false), (3, 2, true), (4, 3, false)];
+    for (renewed, term, has_moved) in steps {
+        tracker.update([("fencer", &lease(renewed))], term, now);
+        assert_eq!(tracker.has_moved("fencer"), has_moved, "renewal {renewed}, term {term}");
+    }
+    tracker.update(std::iter::empty::<(&str, &Lease)>(), 3, now);
+    tracker.update([("fencer", &lease(5))], 3, now);
+    assert!(!tracker.has_moved("fencer"), "made anew");
 }
 
 /// With a lost heartbeat two missed renewals declare a node: an API server that is away must not make them up, with a relist
