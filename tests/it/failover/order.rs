@@ -68,9 +68,18 @@ pub async fn every_step_waits_for_the_one_before(cluster: &Cluster) -> Result<()
         fence.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(names::ACTIVE_LABEL))
     })
     .await?;
-    let refused =
-        attach(&lane, &set.volume_name(0, 0)).await.err().and_then(|error| error.message().map(str::to_owned));
-    assert!(refused.is_some_and(|text| text.contains("denied")), "an active incident let an attachment in");
+    // From when the API server has heard of the incident.
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    let volume = set.volume_name(0, 0);
+    lane.cluster
+        .wait("an active incident lets no attachment in", super::fleet::SOON, async || {
+            let answer = attach_with(&lane, &volume, &dry).await.map_err(|error| format!("{error:?}"));
+            Ok(match answer {
+                Err(text) if text.contains("denied") => Ok(()),
+                other => Err(format!("{other:?}")),
+            })
+        })
+        .await?;
     lane.moved(&set).await?;
     lane.detached().await?;
     // Set, and taken back when it had done its work.
@@ -117,6 +126,10 @@ pub async fn every_step_waits_for_the_one_before(cluster: &Cluster) -> Result<()
 }
 
 pub async fn attach(lane: &Lane<'_>, volume: &str) -> Result<VolumeAttachment, Failed> {
+    attach_with(lane, volume, &PostParams::default()).await
+}
+
+async fn attach_with(lane: &Lane<'_>, volume: &str, params: &PostParams) -> Result<VolumeAttachment, Failed> {
     let attachment: VolumeAttachment = serde_json::from_value(json!({
         "metadata": { "name": format!("{}-by-hand", lane.name) },
         "spec": {
@@ -125,7 +138,7 @@ pub async fn attach(lane: &Lane<'_>, volume: &str) -> Result<VolumeAttachment, F
             "source": { "persistentVolumeName": volume },
         },
     }))?;
-    Ok(Api::all(lane.client()).create(&PostParams::default(), &attachment).await?)
+    Ok(Api::all(lane.client()).create(params, &attachment).await?)
 }
 
 /// A pod that stays keeps the node-wide taint away: attachments are removed one by one, and only what is proved.

@@ -104,8 +104,8 @@ impl SimulatedNodes {
     pub async fn add(&self, name: &str) -> Result<SimulatedNode, NodeError> {
         let node = {
             let mut registry = lock(&self.world.registry);
-            let number = registry.nodes.len();
-            let node = Arc::new(Kubelet::new(self.world.clone(), name, number)?);
+            let node = Arc::new(Kubelet::new(self.world.clone(), name, registry.added)?);
+            registry.added += 1;
             registry.nodes.insert(name.to_owned(), node.clone());
             node
         };

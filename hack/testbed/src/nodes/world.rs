@@ -32,6 +32,8 @@ pub(super) struct World {
 #[derive(Default)]
 pub(super) struct Registry {
     pub nodes: HashMap<String, Arc<Kubelet>>,
+    /// How many were added ever: addresses go by that, so that no two have one, also after some were removed.
+    pub added: usize,
     /// By uid: a pod of the same name is another pod.
     pods: HashMap<String, Bound>,
 }
