@@ -1,12 +1,11 @@
 //! Method NetworkFence, and somebody who writes its objects or lets the addresses in.
 
-use bulkhead::api::fence_request::FenceRequest;
 use bulkhead::api::names;
 use bulkhead::api::network_fence::NetworkFence;
 use bulkhead::api::node_fence::{NodeFence, Phase};
 use bulkhead_testbed::cluster::Cluster;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::json;
@@ -54,22 +53,7 @@ pub async fn a_fence_that_somebody_lifts_while_the_machine_may_run_is_made_again
     Api::<Node>::all(scene.lane.client()).delete(&victim, &DeleteParams::default()).await?;
     let told = |fence: &NodeFence| condition(fence, "NodeClean") == Some(("Unknown", "MachineMayRun"));
     let fence = scene.lane.fence("its machine may write on", told).await?;
-    let round = |request: &FenceRequest| request.spec.volumes.iter().map(|volume| volume.round).max();
-    let before = round(&scene.lane.request("it is still fenced", FenceRequest::shuts_out).await?);
-    let fences: Api<NetworkFence> = Api::all(scene.lane.client());
-    let theirs: NetworkFence = serde_json::from_value(json!({
-        "apiVersion": "csiaddons.openshift.io/v1alpha1", "kind": "NetworkFence", "metadata": { "name": "may-run" },
-        "spec": { "networkFenceClassName": "netmayrun", "fenceState": "Unfenced", "cidrs": ["10.77.22.1/32"] },
-    }))?;
-    fences.create(&PostParams::default(), &theirs).await?;
-    scene.lane.request("asked for again", |request| round(request) > before).await?;
-    assert_eq!(clients_out(scene.lane.array()), [] as [String; 0], "shut out while somebody lets it in");
-    fences.delete("may-run", &DeleteParams::default()).await?;
-    let again = async || {
-        let out = clients_out(scene.lane.array());
-        Ok(if out == ["10.77.22.1/32"] { Ok(()) } else { Err(format!("{out:?}")) })
-    };
-    cluster.wait("the machine is shut out again", SOON, again).await?;
+    scene.is_made_again("netmayrun", "10.77.22.1/32").await?;
     let said = json!({ names::MACHINE_OFF_ANNOTATION: fence.spec.episode.to_string() });
     let patch = Patch::Merge(json!({ "metadata": { "annotations": said } }));
     let incidents: Api<NodeFence> = Api::all(scene.lane.client());

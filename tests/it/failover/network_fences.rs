@@ -93,6 +93,27 @@ impl<'a> Scene<'a> {
         };
         Ok(self.lane.cluster.wait("the NetworkFence is gone", SOON, gone).await?)
     }
+
+    /// Somebody lets in whom we shut out: it is asked for again, and carried out when they are done.
+    pub(super) async fn is_made_again(&self, class: &str, address: &str) -> Result<(), Failed> {
+        let round = |request: &FenceRequest| request.spec.volumes.iter().map(|volume| volume.round).max();
+        let before = round(&self.lane.request("it is still fenced", FenceRequest::shuts_out).await?);
+        let fences: Api<NetworkFence> = Api::all(self.lane.client());
+        let name = format!("{class}-let-in");
+        let theirs: NetworkFence = serde_json::from_value(json!({
+            "apiVersion": "csiaddons.openshift.io/v1alpha1", "kind": "NetworkFence", "metadata": { "name": name },
+            "spec": { "networkFenceClassName": class, "fenceState": "Unfenced", "cidrs": [address] },
+        }))?;
+        fences.create(&PostParams::default(), &theirs).await?;
+        self.lane.request("asked for again", |request| round(request) > before).await?;
+        assert_eq!(clients_out(self.lane.array()), [] as [String; 0], "shut out while somebody lets it in");
+        fences.delete(&name, &DeleteParams::default()).await?;
+        let again = async || {
+            let out = clients_out(self.lane.array());
+            Ok(if out == [address] { Ok(()) } else { Err(format!("{out:?}")) })
+        };
+        Ok(self.lane.cluster.wait("it is shut out again", SOON, again).await?)
+    }
 }
 
 /// The agent of a node reports this address, by which the array sees it, beside that of the Node.
@@ -311,22 +332,7 @@ pub async fn a_fence_that_somebody_lifts_too_early_is_made_again(cluster: &Clust
     scene.lane.victim()?.revive().await?;
     let unclean = |fence: &NodeFence| condition(fence, "NodeClean") == Some(("False", "AgentMissing"));
     scene.lane.fence("back, not clean", unclean).await?;
-    let round = |request: &FenceRequest| request.spec.volumes.iter().map(|volume| volume.round).max();
-    let before = round(&scene.lane.request("it is still fenced", |request| request.shuts_out()).await?);
-    let fences: Api<NetworkFence> = Api::all(scene.lane.client());
-    let theirs: NetworkFence = serde_json::from_value(json!({
-        "apiVersion": "csiaddons.openshift.io/v1alpha1", "kind": "NetworkFence", "metadata": { "name": "too-early" },
-        "spec": { "networkFenceClassName": "netlifted", "fenceState": "Unfenced", "cidrs": ["10.77.11.1/32"] },
-    }))?;
-    fences.create(&PostParams::default(), &theirs).await?;
-    scene.lane.request("asked for again", |request| round(request) > before).await?;
-    assert_eq!(clients_out(scene.lane.array()), [] as [String; 0], "shut out while somebody lets it in");
-    fences.delete("too-early", &DeleteParams::default()).await?;
-    let again = async || {
-        let out = clients_out(scene.lane.array());
-        Ok(if out == ["10.77.11.1/32"] { Ok(()) } else { Err(format!("{out:?}")) })
-    };
-    cluster.wait("the node is shut out again", SOON, again).await?;
+    scene.is_made_again("netlifted", "10.77.11.1/32").await?;
     scene.comes_back().await?;
     scene.lane.end().await
 }
