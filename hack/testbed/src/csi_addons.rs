@@ -3,6 +3,8 @@
 //! nothing; what one object lifts is lifted for all; after a restart every object is worked on again. The array does what it
 //! is told, so a node that is shut out writes nothing.
 
+pub mod protocol;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
