@@ -161,10 +161,9 @@ impl RealCsiAddons {
     /// Makes the Pod of a sidecar, with the address where it listens, and returns its uid. No scheduler and no kubelet knows it.
     async fn pod(&self, name: &str) -> Result<String, RealCsiAddonsError> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let owner = accounts.get(ACCOUNT).await?.uid();
         // csi-addons wants an owner, to name its object after.
-        let owner = json!({
-            "apiVersion": "v1", "kind": "ServiceAccount", "name": ACCOUNT, "uid": accounts.get(ACCOUNT).await?.uid(),
-        });
+        let owner = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "name": ACCOUNT, "uid": owner });
         let pod: Pod = serde_json::from_value(json!({
             "metadata": { "name": name, "namespace": NAMESPACE, "ownerReferences": [owner] },
             "spec": {
