@@ -251,7 +251,8 @@ fn build(module: &Module, wanted: &[Program], cache: &Path) -> Result<(), Binari
         if let Some(parent) = target.parent() {
             create_folder(parent)?;
         }
-        fs::rename(scratch.join(program.name()), &target).map_err(file_error("move a built program to", &target))?;
+        fs::rename(scratch.join(program.built_as()), &target)
+            .map_err(file_error("move a built program to", &target))?;
     }
     fs::remove_dir_all(&scratch).map_err(file_error("remove", &scratch))?;
     eprintln!("testbed: built {} {} in {} s", module.path, module.version, started.elapsed().as_secs());

@@ -183,6 +183,11 @@ impl Testbed {
         Ok(path)
     }
 
+    /// The apiserver's port on 127.0.0.1, for a program that takes no kubeconfig.
+    pub(crate) fn server_port(&self) -> u16 {
+        self.ports.apiserver
+    }
+
     /// The server's address for real nodes and what they run, if it has one.
     pub fn advertised_server(&self) -> Option<String> {
         self.advertised.map(|address| format!("https://{address}:{}", self.ports.apiserver))

@@ -1,7 +1,10 @@
 //! csi-addons as far as it fences: definitions with its group, version and fields, and a controller with its habits. An object
 //! is worked on when its generation is new; it gets a finalizer first, and with it fields that nobody wrote; its result tells how the last operation ended and not which; its deletion lifts
 //! nothing; what one object lifts is lifted for all; after a restart every object is worked on again. The array does what it
-//! is told, so a node that is shut out writes nothing.
+//! is told, so a node that is shut out writes nothing. [`real`] has csi-addons itself.
+
+pub mod protocol;
+pub mod real;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -12,7 +12,11 @@ mod rights;
 mod rights_page;
 
 /// Folders that hold generated files only.
-const FOLDERS: [&str; 3] = ["crds", "docs/reference", "src/csi/generated"];
+const FOLDERS: [&str; 4] = ["crds", "docs/reference", CSI, CSI_ADDONS];
+/// The calls of a CSI driver.
+const CSI: &str = "src/csi/generated";
+/// Those that csi-addons adds to them: only the testbed's array has these.
+const CSI_ADDONS: &str = "hack/testbed/src/csi_addons/generated";
 
 /// What the Helm chart takes over as it is: folders of ours, and those of the chart with the copies. Helm reads nothing that
 /// lies outside of a chart.
@@ -114,7 +118,8 @@ fn generate(root: &Path, out: &Path) -> Result<()> {
     for folder in folders() {
         std::fs::create_dir_all(out.join(folder))?;
     }
-    protos(root, &out.join("src/csi/generated"))?;
+    protos(root, &out.join(CSI))?;
+    csi_addons_protos(root, &out.join(CSI_ADDONS))?;
     definitions(&out.join("crds"))?;
     rights::write(out)?;
     reference::write(&out.join("docs/reference"))?;
@@ -160,6 +165,18 @@ fn protos(root: &Path, out: &Path) -> Result<()> {
             "csi.v1.NodePublishVolumeRequest",
             "csi.v1.ValidateVolumeCapabilitiesRequest",
         ])
+        .compile_fds(descriptors)?;
+    Ok(())
+}
+
+/// The same for csi-addons' calls, which the testbed answers and never makes.
+fn csi_addons_protos(root: &Path, out: &Path) -> Result<()> {
+    let protos = root.join("hack/testbed/src/csi_addons/proto");
+    let descriptors = protox::compile(["fence.proto", "identity.proto"], [protos])?;
+    tonic_prost_build::configure()
+        .out_dir(out)
+        .build_client(false)
+        .generate_default_stubs(true)
         .compile_fds(descriptors)?;
     Ok(())
 }

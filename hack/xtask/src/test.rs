@@ -45,7 +45,8 @@ fn all(steps: &mut Steps, wide: bool) -> Result<()> {
     steps.tests("unit and property tests", &mut unit, "a unit test failed: see above")?;
     steps.step("upstream programs", |_| {
         let of_others = [Program::Helm, Program::Kstatus, Program::ArgoCd];
-        Ok(Binaries::ensure_all(None, &[&Program::BASE[..], &of_others].concat()).map(drop)?)
+        let all = [&Program::BASE[..], &of_others, &Program::CSI_ADDONS].concat();
+        Ok(Binaries::ensure_all(None, &all).map(drop)?)
     })?;
     // Where the tests on real nodes say themselves what is lacking, nothing is built for them.
     if real_nodes::check().is_ok() {

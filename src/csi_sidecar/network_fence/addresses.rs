@@ -107,6 +107,16 @@ fn told(seen: &Seen, around: &Around) -> Result<Option<Vec<Cidr>>, Failure> {
     let is_without_nat = own.iter().any(|address| before.contains(address));
     if is_without_nat {
         check_unchanged(seen, around, &before)?;
+    } else if let Some(other) = known_by_its_own(seen, around) {
+        return Err(stop(
+            "AddressesChanged",
+            format!(
+                "the driver said that class {} knows node {name} by {}, which the node did not have when it failed, and knows node \
+                 {other} by an address of its own: csi-addons asks once an hour, and {name} may have got another one since. Fence by hand",
+                seen.class,
+                text(&own)
+            ),
+        ));
     }
     Ok(Some(own.into_iter().chain(before.into_iter().filter(|_| is_without_nat)).collect()))
 }
@@ -169,6 +179,21 @@ fn check_unchanged(seen: &Seen, around: &Around, before: &[Cidr]) -> Result<(), 
         )),
         None => Ok(()),
     }
+}
+
+/// Another node that the storage knows by an address which that node has: there is no NAT before the class.
+fn known_by_its_own<'a>(seen: &Seen, around: &'a Around) -> Option<&'a str> {
+    let is_own = |it: &&NetworkFenceClients| {
+        let nodes = around.nodes.iter().filter(|node| node.metadata.uid.as_ref() == Some(&it.node_uid));
+        let reports = around.reports.iter().filter(|report| report.status.node_uid.as_ref() == Some(&it.node_uid));
+        let of_nodes = nodes.flat_map(|node| &node.status.addresses).map(|address| &address.address);
+        let own = of_nodes.chain(reports.flat_map(|report| &report.status.addresses));
+        let told = parsed(&it.addresses);
+        own.filter_map(|text| text.parse::<Cidr>().ok()).any(|address| told.contains(&address))
+    };
+    let (class, name) = (&seen.class, &seen.request.spec.node_name);
+    let mut others = around.record.iter().filter(|it| it.class_name == *class && it.node != *name);
+    others.find(is_own).map(|it| it.node.as_str())
 }
 
 /// What is said in the driver's own namespace.

@@ -27,6 +27,7 @@ mod plugins;
 mod policies;
 mod power;
 mod power_evidence;
+mod real_csi_addons;
 mod released;
 mod replacements;
 mod restarts;
@@ -68,6 +69,7 @@ pub fn trials() -> Vec<Trial> {
             external::a_node_without_power_is_carried_through_by_the_next_controller,
         ),
         alone("without_csi_addons_the_pods_wait", network_fences::without_csi_addons_the_pods_wait),
+        real_csi_addons::trial(),
         heartbeat::trial(),
         heartbeat_storage::trial(),
         power_evidence::trial(),

@@ -23,7 +23,7 @@ use super::kept::Kept;
 use super::look::{Before, answer, condition, phase, volume_row};
 use super::volume_taints::agent_says;
 
-fn by(class: &str) -> Value {
+pub(super) fn by(class: &str) -> Value {
     let method = json!({ "type": "NetworkFence", "networkFence": { "className": class } });
     json!({ "fencing": { "minimumProof": "Acknowledged", "methods": [method], "callTimeout": "5s", "giveUpAfter": "10s" } })
 }
@@ -117,7 +117,7 @@ impl<'a> Scene<'a> {
 }
 
 /// The agent of a node reports this address, by which the array sees it, beside that of the Node.
-async fn has_address(cluster: &Cluster, node: &str, address: &str) -> Result<(), Failed> {
+pub(super) async fn has_address(cluster: &Cluster, node: &str, address: &str) -> Result<(), Failed> {
     let status = Api::<Node>::all(cluster.client.clone()).get(node).await?.status.unwrap_or_default();
     let addresses = status.addresses.unwrap_or_default().into_iter();
     let internal = addresses.filter(|it| it.type_ == "InternalIP").map(|it| it.address);
@@ -131,7 +131,7 @@ pub(super) fn clients_out(array: &Array) -> Vec<String> {
 }
 
 /// Waits until the sidecar has found a class for its driver.
-async fn can_fence(cluster: &Cluster, driver: &str) -> Result<(), Failed> {
+pub(super) async fn can_fence(cluster: &Cluster, driver: &str) -> Result<(), Failed> {
     let reports: Api<DriverReport> = Api::all(cluster.client.clone());
     let look = async || {
         let status = reports.get_opt(driver).await?.and_then(|report| report.status).unwrap_or_default();
@@ -142,7 +142,7 @@ async fn can_fence(cluster: &Cluster, driver: &str) -> Result<(), Failed> {
 }
 
 /// Waits until the sidecar has put on record by what the array knows a node.
-async fn is_on_record(cluster: &Cluster, driver: &str, node: &str, address: &str) -> Result<(), Failed> {
+pub(super) async fn is_on_record(cluster: &Cluster, driver: &str, node: &str, address: &str) -> Result<(), Failed> {
     let reports: Api<DriverReport> = Api::all(cluster.client.clone());
     let look = async || {
         let status = reports.get_opt(driver).await?.and_then(|report| report.status).unwrap_or_default();

@@ -9,7 +9,7 @@ use crate::lock::lock;
 
 /// The calls the driver answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "named as in CSI")]
+#[expect(missing_docs, reason = "named as in CSI, and as csi-addons names its own")]
 pub enum Method {
     GetPluginInfo,
     GetPluginCapabilities,
@@ -32,6 +32,9 @@ pub enum Method {
     NodeUnpublishVolume,
     NodeGetVolumeHealth,
     ValidateVolumeHostConnectivity,
+    FenceClusterNetwork,
+    UnfenceClusterNetwork,
+    GetFenceClients,
 }
 
 impl Method {
@@ -49,6 +52,9 @@ impl Method {
                 | Method::ControllerListVolumeHealth
                 | Method::ControllerGetVolumeHealth
                 | Method::ValidateVolumeHostConnectivity
+                | Method::FenceClusterNetwork
+                | Method::UnfenceClusterNetwork
+                | Method::GetFenceClients
         )
     }
 

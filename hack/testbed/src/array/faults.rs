@@ -99,7 +99,7 @@ impl Fault {
         Fault::new(Scope::All, effect)
     }
 
-    /// In all calls that need the array's management: the Controller and the podmon service.
+    /// In all calls that need the array's management: the Controller, the podmon service, and csi-addons' fences.
     pub fn gateway(effect: Effect) -> Self {
         Fault::new(Scope::Gateway, effect)
     }

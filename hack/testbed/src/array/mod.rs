@@ -2,12 +2,14 @@
 //!
 //! Three Unix sockets: the driver's controller (Identity, Controller, podmon), the node plugins (Identity, Node; metadata
 //! says which node), and volume I/O. For nodes that are real, management and I/O are served over TCP, too; their CSI
-//! driver is a program of its own ([`csi_driver`](crate::csi_driver)). The array is honest about access: I/O passes only while the node is published. It
+//! driver is a program of its own ([`csi_driver`](crate::csi_driver)). Where csi-addons is to speak to it, each part of the driver has
+//! one more socket. The array is honest about access: I/O passes only while the node is published. It
 //! is not careful: a second publish of a single-writer volume is accepted unless told otherwise, so that it can be
 //! misused. What happened is in the [`Ledger`]; what is to go wrong is in the [`FaultScript`].
 
 mod calls;
 mod controller_service;
+mod csi_addons_service;
 mod driver;
 mod faults;
 pub mod file_protocol;

@@ -17,7 +17,24 @@ pub(super) struct Networks {
 impl Networks {
     /// Whether the node is shut out by its address.
     pub fn shuts_out(&self, node: &str) -> bool {
-        self.clients.get(node).is_some_and(|client| self.shut_out.iter().any(|cidr| cidr.overlaps(*client)))
+        self.client(node).is_some_and(|client| self.shut_out.iter().any(|cidr| cidr.overlaps(client)))
+    }
+
+    /// The address by which the array sees a node, by its CSI node id.
+    pub fn client(&self, node: &str) -> Option<Cidr> {
+        self.clients.get(node).copied()
+    }
+
+    /// Shuts addresses out, or lets them in. What is asked again is done already.
+    pub fn fence(&mut self, cidrs: &[String], shut_out: bool) -> Result<(), String> {
+        for cidr in cidrs.iter().map(|cidr| cidr.parse()).collect::<Result<Vec<Cidr>, String>>()? {
+            if shut_out {
+                self.shut_out.insert(cidr);
+            } else {
+                self.shut_out.remove(&cidr);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -32,23 +49,13 @@ impl Array {
         Ok(())
     }
 
-    /// Shuts addresses out, or lets them in, as `FenceClusterNetwork` and `UnfenceClusterNetwork` do: what is asked again is
-    /// done already.
+    /// Shuts addresses out, or lets them in, as `FenceClusterNetwork` and `UnfenceClusterNetwork` do.
     ///
     /// # Errors
     ///
     /// When one of them is no block of addresses.
     pub fn fence_network(&self, cidrs: &[String], shut_out: bool) -> Result<(), String> {
-        let cidrs = cidrs.iter().map(|cidr| cidr.parse()).collect::<Result<Vec<Cidr>, String>>()?;
-        let mut state = lock(&self.driver.state);
-        for cidr in cidrs {
-            if shut_out {
-                state.networks.shut_out.insert(cidr);
-            } else {
-                state.networks.shut_out.remove(&cidr);
-            }
-        }
-        Ok(())
+        lock(&self.driver.state).networks.fence(cidrs, shut_out)
     }
 
     /// The addresses that are shut out now.

@@ -65,6 +65,15 @@ pub(super) const CSI_TEST: Module = Module {
     linker_flags: "-X main.VERSION=v5.6.0",
     usual_time: "one minute",
 };
+// csi-addons: the newest release that is to be had by its version.
+pub(super) const CSI_ADDONS: Module = Module {
+    folder: "csi-addons",
+    path: "github.com/csi-addons/kubernetes-csi-addons",
+    version: "v0.14.0",
+    tags: "",
+    linker_flags: "-X github.com/csi-addons/kubernetes-csi-addons/internal/version.Version=v0.14.0",
+    usual_time: "three minutes",
+};
 pub(super) const CONTAINERD: Module = Module {
     folder: "containerd",
     path: "github.com/containerd/containerd/v2",

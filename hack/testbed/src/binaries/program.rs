@@ -1,8 +1,8 @@
 //! The programs: of which release they are, and how each is built.
 
 use super::modules::{
-    ARGO_CD, CONTAINERD, CSI_TEST, ETCD, EXTERNAL_ATTACHER, EXTERNAL_PROVISIONER, HELM, KSTATUS, KUBERNETES,
-    KUSTOMIZE_CONTROLLER, KWOK, Module, SOURCE_CONTROLLER,
+    ARGO_CD, CONTAINERD, CSI_ADDONS, CSI_TEST, ETCD, EXTERNAL_ATTACHER, EXTERNAL_PROVISIONER, HELM, KSTATUS,
+    KUBERNETES, KUSTOMIZE_CONTROLLER, KWOK, Module, SOURCE_CONTROLLER,
 };
 
 /// An upstream program that the testbed runs.
@@ -18,6 +18,8 @@ pub enum Program {
     CsiAttacher,
     CsiProvisioner,
     CsiSanity,
+    CsiAddonsManager,
+    CsiAddonsSidecar,
     Kubelet,
     KubeProxy,
     Containerd,
@@ -33,6 +35,8 @@ pub enum Program {
 impl Program {
     /// Flux, as far as it brings what git has to a cluster.
     pub const FLUX: [Self; 2] = [Self::SourceController, Self::KustomizeController];
+    /// csi-addons: its controllers, and what stands beside a driver's plugin.
+    pub const CSI_ADDONS: [Self; 2] = [Self::CsiAddonsManager, Self::CsiAddonsSidecar];
     /// What every testbed needs.
     pub const BASE: [Self; 7] = [
         Self::Etcd,
@@ -59,6 +63,8 @@ impl Program {
             Self::CsiAttacher => "csi-attacher",
             Self::CsiProvisioner => "csi-provisioner",
             Self::CsiSanity => "csi-sanity",
+            Self::CsiAddonsManager => "csi-addons-manager",
+            Self::CsiAddonsSidecar => "csi-addons-sidecar",
             Self::Kubelet => "kubelet",
             Self::KubeProxy => "kube-proxy",
             Self::Containerd => "containerd",
@@ -84,6 +90,8 @@ impl Program {
             Self::CsiAttacher
                 | Self::CsiProvisioner
                 | Self::CsiSanity
+                | Self::CsiAddonsManager
+                | Self::CsiAddonsSidecar
                 | Self::SourceController
                 | Self::KustomizeController
                 | Self::Kstatus
@@ -113,6 +121,7 @@ impl Program {
             Self::CsiAttacher => &EXTERNAL_ATTACHER,
             Self::CsiProvisioner => &EXTERNAL_PROVISIONER,
             Self::CsiSanity => &CSI_TEST,
+            Self::CsiAddonsManager | Self::CsiAddonsSidecar => &CSI_ADDONS,
             Self::Containerd | Self::ContainerdShim | Self::Ctr => &CONTAINERD,
             Self::Helm => &HELM,
             Self::SourceController => &SOURCE_CONTROLLER,
@@ -127,7 +136,18 @@ impl Program {
             // These wrappers are themselves the programs.
             Self::Etcd | Self::Kstatus | Self::ArgoCd => ".".into(),
             Self::SourceController | Self::KustomizeController => self.module().path.into(),
+            Self::CsiAddonsManager => format!("{}/cmd/manager", self.module().path),
+            Self::CsiAddonsSidecar => format!("{}/sidecar", self.module().path),
             other => format!("{}/cmd/{}", other.module().path, other.name()),
+        }
+    }
+
+    /// What `go build` calls it: after its package, which says less than the name.
+    pub(super) fn built_as(self) -> &'static str {
+        match self {
+            Self::CsiAddonsManager => "manager",
+            Self::CsiAddonsSidecar => "sidecar",
+            other => other.name(),
         }
     }
 }

@@ -123,6 +123,21 @@ fn a_node_that_was_renumbered_since_it_failed_is_not_shut_out() {
     }
 }
 
+/// csi-addons asks a driver once an hour: it may tell what the node had before.
+#[test]
+fn a_node_that_was_renumbered_before_the_driver_was_asked_again_is_not_shut_out() {
+    let mut world = World::new("Fenced");
+    let renumbered = on_record("n1", "uid-n1", &["10.0.0.9/32"]);
+    for own in ["10.0.0.2/32", "10.9.0.2/32"] {
+        world.around().reports.push(report("n2", &["10.9.0.2"]));
+        world.around().record = vec![renumbered.clone(), on_record("n2", "uid-n2", &[own])];
+        assert_eq!(world.code(fence), "AddressesChanged", "{own}");
+    }
+    // Where the storage knows the others by nothing of theirs either there is a NAT.
+    world.around().record = vec![renumbered, on_record("n2", "uid-n2", &["192.0.2.2/32"])];
+    assert_eq!(world.made().spec.cidrs, ["10.0.0.9/32"]);
+}
+
 #[test]
 fn what_is_said_in_another_namespace_is_not_believed() {
     let elsewhere = |node: &str, address: &str| {
