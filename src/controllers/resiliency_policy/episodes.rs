@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::api::fencing::FenceMethodType;
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, NodeFenceSpec, VolumeStatusState};
 use crate::api::time::Now;
@@ -59,7 +60,13 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
 
 /// The plan grown by what the draft has more; `None` when it has nothing more.
 pub(super) fn grow(fence: &NodeFence, live: &LiveNode, draft: Draft, now: Now) -> Option<Effect> {
-    let wanted = plan::without_early_returns(draft.plan, &fence.spec.plan, live, now);
+    let mut wanted = plan::without_early_returns(draft.plan, &fence.spec.plan, live, now);
+    // Shut out would be the addresses that were frozen, and they may be another machine's.
+    if fence.may_be_another_machine(&live.node) {
+        for row in &mut wanted.volumes {
+            row.methods.retain(|method| method.type_ != FenceMethodType::NetworkFence);
+        }
+    }
     let grown = plan::grown(&fence.spec.plan, &wanted)?;
     let mut next = fence.clone();
     next.status = None;
