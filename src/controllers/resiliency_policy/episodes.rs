@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::api::fencing::FenceMethodType;
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, NodeFenceSpec, VolumeStatusState};
+use crate::api::slim::Node;
 use crate::api::time::Now;
 
 use super::decide::Effect;
@@ -36,8 +37,11 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
     let rehearsed = modes::is_rehearsal(&fence.spec.policies);
     let unclean = |episode: i64, name: &str| {
         let row = status.volumes.iter().find(|row| row.episode == episode && row.name == name);
-        row.is_some_and(|row| {
-            !matches!(row.state, VolumeStatusState::Clean | VolumeStatusState::Undone | VolumeStatusState::Pending)
+        row.is_some_and(|row| match row.state {
+            VolumeStatusState::Undone | VolumeStatusState::Pending => false,
+            // A Node that was deleted and is there again in the same boot holds what it held.
+            VolumeStatusState::Clean => row.is_clean_by_deletion() && !is_another_boot(fence, &live.node),
+            _ => true,
         })
     };
     let carried = fence.spec.plan.volumes.iter().filter(|row| !rehearsed && unclean(row.episode, &row.name));
@@ -56,6 +60,11 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
         hold: fence.spec.hold.clone(),
     };
     Effect::Replan(Box::new(next))
+}
+
+fn is_another_boot(fence: &NodeFence, node: &Node) -> bool {
+    let boot_id = node.status.node_info.boot_id.as_str();
+    !boot_id.is_empty() && fence.spec.node.boot_id.as_deref().is_some_and(|before| before != boot_id)
 }
 
 /// The plan grown by what the draft has more; `None` when it has nothing more.
