@@ -94,6 +94,10 @@ pub fn of_incident(reason: &str) -> Option<Words> {
         "IOInProgress" => {
             ("the array says that the node still writes", "look at the node: it may be alive behind a broken network")
         }
+        "MachineMayRun" => (
+            "a network fence shuts a machine out that may run, and another one may have its name: that one is not failed over",
+            "see that the machine that failed is off, gone or rebooted; then the command in the NodeFence's condition NodeClean",
+        ),
         "CleanupBlocked" => (
             "the node is back, and something of the moved pods cannot be removed",
             "reboot the node: the taint then goes by itself",

@@ -10,8 +10,10 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::cidr::Cidr;
 use super::fencing::{NodeIdentity, PolicyMode};
 use super::names;
+use super::slim::Node;
 
 /// Frozen identity and frozen plan, written by the controller only; approval and hold, written by people only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -115,6 +117,23 @@ impl NodeFence {
             row.is_some_and(|row| row.committed_at.is_some() && row.state != VolumeStatusState::Undone)
         };
         self.spec.plan.volumes.iter().filter(cut_off)
+    }
+
+    /// Whether what is there by the name of the Node may be another machine than the one that was frozen: it has another boot, and
+    /// none of the addresses. Spare hardware may join under that name while the old one is only cut off.
+    pub fn may_be_another_machine(&self, node: &Node) -> bool {
+        let frozen = &self.spec.node;
+        let before: Vec<Cidr> = frozen.addresses.iter().filter_map(|text| text.parse().ok()).collect();
+        let mut now = node.status.addresses.iter().filter_map(|it| it.address.parse::<Cidr>().ok());
+        let is_another_boot = frozen.boot_id.as_deref() != Some(node.status.node_info.boot_id.as_str());
+        is_another_boot && !now.any(|address| before.contains(&address))
+    }
+
+    /// Whether somebody who knows says that the machine of this episode is off, or exists no more.
+    pub fn is_machine_said_to_be_off(&self) -> bool {
+        let annotations = self.metadata.annotations.as_ref();
+        let said = annotations.and_then(|annotations| annotations.get(names::MACHINE_OFF_ANNOTATION));
+        said.is_some_and(|episode| *episode == self.spec.episode.to_string())
     }
 
     /// Digest of these volumes, in any order.

@@ -9,8 +9,11 @@ use serde::{Deserialize, Serialize};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::schema;
 
-/// Reason of Stalled and NodeClean: a network fence shuts out a machine that may write on, until somebody says that it is off.
+/// Reason of Stalled and NodeClean: a network fence shuts out a machine that may write on, until somebody says that it is off. And
+/// what holds another machine of its name until then.
 pub const MACHINE_MAY_RUN: &str = "MachineMayRun";
+/// Reason of a row that is taken for clean since the Node was deleted. Of its machine that says nothing.
+pub const NODE_DELETED: &str = "NodeDeleted";
 
 /// What happened. Written by the controller only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -123,6 +126,13 @@ pub struct VolumeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub refences: Option<i32>,
+}
+
+impl VolumeStatus {
+    /// Whether it is clean by nothing but the deletion of the Node.
+    pub fn is_clean_by_deletion(&self) -> bool {
+        self.state == VolumeStatusState::Clean && self.reason.as_deref() == Some(NODE_DELETED)
+    }
 }
 
 /// Where a volume stands.

@@ -1,10 +1,7 @@
 //! Whether a node still holds something of its incident: what proves that it does not, and what only seems to.
 
-use crate::api::cidr::Cidr;
-use crate::api::names::MACHINE_OFF_ANNOTATION;
-use crate::api::node_fence::{VolumeStatus, VolumeStatusState};
+use crate::api::node_fence::{NODE_DELETED, VolumeStatus};
 use crate::api::node_volume_report::Cleanup;
-use crate::api::slim::Node;
 use crate::mutants::{self, Mutant};
 
 use super::decide::Seen;
@@ -24,7 +21,7 @@ impl CleanBy {
     /// The reason in rows and conditions.
     pub fn reason(self) -> &'static str {
         match self {
-            Self::NodeDeleted => "NodeDeleted",
+            Self::NodeDeleted => NODE_DELETED,
             Self::Rebooted => "Rebooted",
             Self::TwoCleanPasses => "TwoCleanPasses",
         }
@@ -35,7 +32,7 @@ impl CleanBy {
 /// name has counts.
 pub fn by(seen: &Seen) -> Option<CleanBy> {
     let Some(node) = &seen.node else { return Some(CleanBy::NodeDeleted) };
-    if is_another_machine(seen) && !is_said_to_be_off(seen) {
+    if is_another_machine(seen) && !seen.fence.is_machine_said_to_be_off() {
         return None;
     }
     let boot_id = node.status.node_info.boot_id.as_str();
@@ -69,34 +66,17 @@ pub fn may_write_on(seen: &Seen) -> bool {
     let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str()).filter(|id| !id.is_empty());
     let is_another_boot = before.is_some() && boot_id.is_some() && before != boot_id;
     let is_let_in = mutants::is_on(Mutant::DeletedNodeLetIn);
-    (is_another_machine(seen) || was_node_deleted(seen) && !is_another_boot) && !is_said_to_be_off(seen) && !is_let_in
+    let may_run = is_another_machine(seen) || was_node_deleted(seen) && !is_another_boot;
+    may_run && !seen.fence.is_machine_said_to_be_off() && !is_let_in
 }
 
-/// Whether a network fence shuts a machine out, and what is there by the name of its Node may be another one: it has another boot,
-/// and none of the addresses. Spare hardware may join under that name while the old one is only cut off.
+/// Whether a network fence shuts a machine out, and what is there by the name of its Node may be another one.
 pub fn is_another_machine(seen: &Seen) -> bool {
-    let Some(node) = seen.node.as_ref().filter(|_| seen.requests.iter().any(|request| request.shuts_out())) else {
-        return false;
-    };
-    let frozen = &seen.fence.spec.node;
-    frozen.boot_id.as_deref() != Some(node.status.node_info.boot_id.as_str()) && !has_any_of(node, &frozen.addresses)
-}
-
-fn has_any_of(node: &Node, addresses: &[String]) -> bool {
-    let frozen: Vec<Cidr> = addresses.iter().filter_map(|text| text.parse().ok()).collect();
-    let mut now = node.status.addresses.iter().filter_map(|it| it.address.parse::<Cidr>().ok());
-    now.any(|address| frozen.contains(&address))
-}
-
-fn is_said_to_be_off(seen: &Seen) -> bool {
-    let said = seen.fence.metadata.annotations.as_ref().and_then(|annotations| annotations.get(MACHINE_OFF_ANNOTATION));
-    said.is_some_and(|episode| *episode == seen.fence.spec.episode.to_string())
+    let is_shut_out = seen.requests.iter().any(|request| request.shuts_out());
+    is_shut_out && seen.node.as_ref().is_some_and(|node| seen.fence.may_be_another_machine(node))
 }
 
 fn was_node_deleted(seen: &Seen) -> bool {
-    let rows = seen.fence.status.iter().flat_map(|status| &status.volumes);
-    let taken_for_clean = |row: &VolumeStatus| {
-        row.state == VolumeStatusState::Clean && row.reason.as_deref() == Some(CleanBy::NodeDeleted.reason())
-    };
-    rows.into_iter().any(taken_for_clean)
+    let mut rows = seen.fence.status.iter().flat_map(|status| &status.volumes);
+    rows.any(VolumeStatus::is_clean_by_deletion)
 }

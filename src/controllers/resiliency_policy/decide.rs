@@ -28,7 +28,7 @@ use super::scope::{Counts, Scope};
 use super::select::Effective;
 use super::storage::{self, Paths};
 use super::volumes::{self, Troubles, Unmoved};
-use super::{episodes, heartbeat, modes, plugins, policies, volumeless};
+use super::{episodes, heartbeat, machines, modes, plugins, policies, volumeless};
 
 /// What a pass sees.
 #[derive(Default)]
@@ -308,7 +308,8 @@ fn consider(
         return;
     }
     // A plan that grows by the pods of a further policy is that policy's doing, and in an outage nothing grows.
-    if let Some(held) = held(candidate, fence, brakes, now) {
+    let held = held(candidate, fence, brakes, now);
+    if let Some(held) = held.or_else(|| machines::held(seen, candidate, fence?, begins)) {
         decision.restrained.push(held);
         return;
     }
@@ -362,7 +363,7 @@ fn lacks(fence: Option<&NodeFence>, pods: &[(&PodView, Effective)]) -> bool {
 }
 
 /// The policies that would act, each once.
-fn acting<'a>(pods: &[(&PodView, Effective<'a>)]) -> BTreeMap<&'a str, &'a ResiliencyPolicy> {
+pub(super) fn acting<'a>(pods: &[(&PodView, Effective<'a>)]) -> BTreeMap<&'a str, &'a ResiliencyPolicy> {
     let policies = pods.iter().flat_map(|(_, effective)| effective.policies().to_vec());
     policies.filter_map(|policy| Some((policy.metadata.name.as_deref()?, policy))).collect()
 }

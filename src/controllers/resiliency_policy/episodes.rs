@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::api::fencing::FenceMethodType;
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, NodeFenceSpec, VolumeStatusState};
+use crate::api::slim::Node;
 use crate::api::time::Now;
 
 use super::decide::Effect;
@@ -35,8 +37,11 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
     let rehearsed = modes::is_rehearsal(&fence.spec.policies);
     let unclean = |episode: i64, name: &str| {
         let row = status.volumes.iter().find(|row| row.episode == episode && row.name == name);
-        row.is_some_and(|row| {
-            !matches!(row.state, VolumeStatusState::Clean | VolumeStatusState::Undone | VolumeStatusState::Pending)
+        row.is_some_and(|row| match row.state {
+            VolumeStatusState::Undone | VolumeStatusState::Pending => false,
+            // A Node that was deleted and is there again in the same boot holds what it held.
+            VolumeStatusState::Clean => row.is_clean_by_deletion() && !is_another_boot(fence, &live.node),
+            _ => true,
         })
     };
     let carried = fence.spec.plan.volumes.iter().filter(|row| !rehearsed && unclean(row.episode, &row.name));
@@ -57,9 +62,20 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
     Effect::Replan(Box::new(next))
 }
 
+fn is_another_boot(fence: &NodeFence, node: &Node) -> bool {
+    let boot_id = node.status.node_info.boot_id.as_str();
+    !boot_id.is_empty() && fence.spec.node.boot_id.as_deref().is_some_and(|before| before != boot_id)
+}
+
 /// The plan grown by what the draft has more; `None` when it has nothing more.
 pub(super) fn grow(fence: &NodeFence, live: &LiveNode, draft: Draft, now: Now) -> Option<Effect> {
-    let wanted = plan::without_early_returns(draft.plan, &fence.spec.plan, live, now);
+    let mut wanted = plan::without_early_returns(draft.plan, &fence.spec.plan, live, now);
+    // Shut out would be the addresses that were frozen, and they may be another machine's.
+    if fence.may_be_another_machine(&live.node) {
+        for row in &mut wanted.volumes {
+            row.methods.retain(|method| method.type_ != FenceMethodType::NetworkFence);
+        }
+    }
     let grown = plan::grown(&fence.spec.plan, &wanted)?;
     let mut next = fence.clone();
     next.status = None;

@@ -8,10 +8,14 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use crate::api::node_fence::{NodeFence, Phase};
+use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, Phase};
 use crate::runtime::telemetry::Telemetry;
 
 use super::decide::Decision;
+
+/// What may hold a node.
+const BRAKES: [&str; 7] =
+    ["Paused", "MaintenanceWindow", "BudgetExhausted", "CorrelatedOutage", "Cooldown", "ArrayOutage", MACHINE_MAY_RUN];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 enum PhaseLabel {
@@ -92,7 +96,7 @@ impl Metrics {
         self.contradicted.set(i64::try_from(decision.contradicted.len()).unwrap_or(i64::MAX));
         self.plugins_down.set(i64::try_from(decision.plugins_down).unwrap_or(i64::MAX));
         self.crash_loops_held.set(i64::try_from(decision.crash_loops.held.len()).unwrap_or(i64::MAX));
-        for brake in ["Paused", "MaintenanceWindow", "BudgetExhausted", "CorrelatedOutage", "Cooldown", "ArrayOutage"] {
+        for brake in BRAKES {
             let held = decision.restrained.iter().filter(|held| held.brake == brake).count();
             self.held.get_or_create(&HeldBy { brake }).set(i64::try_from(held).unwrap_or(i64::MAX));
         }

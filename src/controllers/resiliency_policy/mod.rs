@@ -14,6 +14,7 @@ mod fence_ready;
 pub mod heartbeat;
 mod identity;
 pub mod kubevirt;
+mod machines;
 pub mod memory;
 pub(crate) mod metrics;
 pub mod modes;

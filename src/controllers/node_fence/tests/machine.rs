@@ -50,6 +50,26 @@ fn another_boot_without_an_address_of_the_machine_is_no_reboot_of_it() {
     assert!(!is_shut_out(&world), "{:#?}", world.log);
 }
 
+/// Its own incident would let both in; so none is begun (`resiliency_policy::machines`) before somebody says that the first is off.
+#[test]
+fn another_machine_that_fails_too_lets_nobody_in() {
+    let mut world = deleted();
+    let mut another = with_address(node("n1"), ANOTHER);
+    another.metadata.uid = Some("uid-again".into());
+    another.status.node_info.boot_id = "boot-2".into();
+    world.seen.node = Some(Arc::new(another));
+    world.run();
+    world.node_fails();
+    world.run();
+    assert!(is_shut_out(&world), "{:#?}", world.log);
+    assert_eq!(world.condition("NodeClean"), Some(("Unknown".into(), "MachineMayRun".into())));
+    assert_eq!(world.seen.phase(), Some(Phase::Cleaning));
+    say_that_it_is_off(&mut world, "1");
+    world.run();
+    assert_eq!(world.condition("NodeClean"), Some(("Unknown".into(), "NodeAway".into())));
+    assert_eq!(world.seen.phase(), Some(Phase::Cleaning), "from here its next episode begins");
+}
+
 /// Nobody reported its addresses: then nothing tells its reboot from another machine.
 #[test]
 fn without_frozen_addresses_a_person_says_that_the_machine_is_off() {

@@ -8,6 +8,7 @@ mod fencers;
 mod heartbeat;
 mod identity;
 mod kubevirt;
+mod machines;
 mod modes;
 mod people;
 mod plan;

@@ -1,0 +1,60 @@
+//! A network fence shuts out the addresses of the machine that its incident has frozen. Another one may take the name of the Node
+//! while that one is only cut off. No incident is begun for it then: a driver has one FenceRequest for both, whose end lets in all
+//! that it shut out. Nor does the open one grow by it: its fence proves nothing of a machine with other addresses (docs/adr/0027).
+
+use crate::api::fencing::FenceMethodType;
+use crate::api::names::MACHINE_OFF_ANNOTATION;
+use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, VolumeStatusState};
+use crate::api::slim::Node;
+
+use super::brakes;
+use super::candidates::{Candidate, Cause};
+use super::decide::{Restrained, Seen, acting};
+
+/// What holds a node whose NodeFence is of another machine; `begins`: it would begin the next episode. The store will do to hold
+/// it, so that nothing is read for as long as that takes; what is begun rests on what was read.
+pub(super) fn held(seen: &Seen, candidate: &Candidate, fence: &NodeFence, begins: bool) -> Option<Restrained> {
+    let name = candidate.node;
+    let mut stored = seen.nodes.iter().map(|(node, _)| node).filter(|node| node.metadata.name.as_deref() == Some(name));
+    let node = seen.live.get(name).map(|live| &live.node).or_else(|| stored.next())?;
+    let about = if begins { shut_out(fence, node) } else { ungrown(fence, node, candidate.cause) };
+    let policy = acting(&candidate.pods).into_keys().next().unwrap_or_default().to_owned();
+    about.map(|about| Restrained { node: name.to_owned(), policy, brake: MACHINE_MAY_RUN, about: Some(about) })
+}
+
+/// The machine of the last episode is shut out and may run, and this is another one.
+fn shut_out(fence: &NodeFence, node: &Node) -> Option<String> {
+    let is_over = !is_shut_out(fence) || fence.is_machine_said_to_be_off();
+    let name = fence.metadata.name.as_deref().unwrap_or_default();
+    (!is_over && fence.may_be_another_machine(node)).then(|| {
+        format!(
+            "a NetworkFence shuts out the machine that failed under this name before, and this may be another one. Is that one off, or \
+             gone: kubectl annotate nodefence {name} {MACHINE_OFF_ANNOTATION}={}",
+            fence.spec.episode
+        )
+    })
+}
+
+/// The incident that is open is of another machine, whose network fence would be taken for a proof of this one.
+fn ungrown(fence: &NodeFence, node: &Node, cause: Cause) -> Option<String> {
+    // Nobody is shut out for the sake of volumes, or of a path.
+    let is_of_node = cause == Cause::NodeFailure || fence.spec.plan.is_of_node();
+    let mut methods = fence.spec.plan.volumes.iter().flat_map(|row| &row.methods);
+    let is_listed = is_of_node && methods.any(|method| method.type_ == FenceMethodType::NetworkFence);
+    ((is_listed || is_shut_out(fence)) && fence.may_be_another_machine(node)).then(|| {
+        "the incident that is open under this name may be of another machine: it takes in nothing of this one until all its pods \
+         are gone and its node is back"
+            .into()
+    })
+}
+
+/// Whether a network fence keeps the machine of the episode from a volume that nothing has shown clean. That its Node was
+/// deleted shows nothing.
+fn is_shut_out(fence: &NodeFence) -> bool {
+    let mut rows = fence.status.iter().flat_map(|status| &status.volumes);
+    let is_held = rows.any(|row| {
+        let by_network = row.method == Some(FenceMethodType::NetworkFence);
+        by_network && (row.state != VolumeStatusState::Clean || row.is_clean_by_deletion())
+    });
+    is_held && brakes::in_progress(fence)
+}

@@ -1,0 +1,200 @@
+//! Another machine has the name of one that a network fence shuts out, and fails too.
+
+use std::sync::Arc;
+
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::names;
+use crate::api::node_fence::{MACHINE_MAY_RUN, NODE_DELETED, Phase, VolumeStatus, VolumeStatusState};
+use crate::api::slim::{Node, NodeAddress};
+use crate::controllers::testing::*;
+
+use super::World;
+
+const FROZEN: &str = "10.0.0.1";
+const ANOTHER: &str = "10.0.0.9";
+
+fn by(methods: &[&str]) -> Value {
+    let method = |type_: &&str| match *type_ {
+        "NetworkFence" => json!({ "type": type_, "networkFence": { "className": "file-fence" } }),
+        _ => json!({ "type": type_ }),
+    };
+    let methods: Vec<_> = methods.iter().map(method).collect();
+    json!({ "fencing": { "minimumProof": "Acknowledged", "methods": methods } })
+}
+
+/// The failed node, in that boot and by that address.
+fn machine(boot_id: &str, address: &str) -> Node {
+    let mut node = unreachable("n0");
+    node.status.node_info.boot_id = boot_id.into();
+    node.status.addresses = vec![NodeAddress { type_: "InternalIP".into(), address: address.into() }];
+    if boot_id != "boot-1" {
+        node.metadata.uid = Some("uid-again".into());
+    }
+    node
+}
+
+/// A node has failed, and its volume is cut off by that method.
+fn cut_off(method: FenceMethodType, phase: Phase, (state, reason): (VolumeStatusState, Option<&str>)) -> World {
+    let mut world = World::with_failed(3, 1, &by(&["NetworkFence", "Unpublish"]));
+    world.rest();
+    world.reach("n0", phase);
+    let fence = Arc::make_mut(&mut world.seen.fences[0]);
+    fence.spec.node.addresses = vec![FROZEN.into()];
+    let at = Some(world.now.wall);
+    fence.status.as_mut().unwrap().volumes = vec![VolumeStatus {
+        episode: 1,
+        name: "v0".into(),
+        state,
+        proof: Proof::Acknowledged,
+        method: Some(method),
+        committed_at: at,
+        proved_at: at,
+        reason: reason.map(str::to_owned),
+        message: None,
+        refences: None,
+    }];
+    world.wait(1.0);
+    world
+}
+
+fn shut_out() -> World {
+    cut_off(FenceMethodType::NetworkFence, Phase::Cleaning, (VolumeStatusState::Detached, None))
+}
+
+fn episode(world: &World) -> i64 {
+    world.fence("n0").unwrap().spec.episode
+}
+
+fn say_that_it_is_off(world: &mut World, episode: &str) {
+    let annotations = Arc::make_mut(&mut world.seen.fences[0]).annotations_mut();
+    annotations.insert(names::MACHINE_OFF_ANNOTATION.into(), episode.into());
+}
+
+/// At its end, or by the reboot of the other machine, the first one would be let in too.
+#[test]
+fn another_machine_gets_no_incident_before_the_first_is_said_to_be_off() {
+    use VolumeStatusState::{Clean, Detached, Failed, Fencing};
+    for row in [
+        (Clean, Some(NODE_DELETED)),
+        (Detached, None),
+        (Failed, Some("NetworkFenceLifted")),
+        (Fencing, Some("Reattached")),
+    ] {
+        let mut world = cut_off(FenceMethodType::NetworkFence, Phase::Cleaning, row);
+        world.node_becomes(machine("boot-2", ANOTHER));
+        for said in ["", "7"] {
+            say_that_it_is_off(&mut world, said);
+            world.wait(3600.0);
+            world.rest();
+            assert_eq!(episode(&world), 1, "{row:?} {said:?}");
+        }
+        world.seen.live.clear();
+        let decision = super::decide(&world.seen, world.now);
+        assert_eq!(decision.look_at, [""; 0], "nothing is read for as long as it waits: {row:?}");
+        let [held] = decision.restrained.as_slice() else { panic!("{:?}", decision.restrained) };
+        assert_eq!((held.node.as_str(), held.policy.as_str(), held.brake), ("n0", "db", MACHINE_MAY_RUN));
+        assert!(held.about.as_ref().unwrap().ends_with("nodefence n0 bulkhead.dev/machine-is-off=1"), "{held:?}");
+        say_that_it_is_off(&mut world, "1");
+        world.rest();
+        assert_eq!(episode(&world), 2, "{row:?}");
+        assert_eq!(world.fence("n0").unwrap().spec.node.uid, "uid-again", "{row:?}");
+        assert_eq!(world.decide().restrained, [], "{row:?}");
+    }
+}
+
+#[test]
+fn who_is_the_same_machine_or_rests_on_no_address_is_failed_over_again() {
+    use VolumeStatusState::{Clean, Detached};
+    let network = FenceMethodType::NetworkFence;
+    for (name, method, phase, row, node) in [
+        ("the same boot", network, Phase::Cleaning, (Detached, None), machine("boot-1", ANOTHER)),
+        ("a frozen address", network, Phase::Cleaning, (Detached, None), machine("boot-2", FROZEN)),
+        ("shown clean", network, Phase::Cleaning, (Clean, Some("Rebooted")), machine("boot-3", ANOTHER)),
+        ("over", network, Phase::Recovered, (Clean, Some(NODE_DELETED)), machine("boot-2", ANOTHER)),
+        (
+            "cut off by its driver",
+            FenceMethodType::Unpublish,
+            Phase::Cleaning,
+            (Clean, Some(NODE_DELETED)),
+            machine("boot-2", ANOTHER),
+        ),
+    ] {
+        let mut world = cut_off(method, phase, row);
+        world.node_becomes(node);
+        world.rest();
+        assert_eq!(episode(&world), 2, "{name}");
+        assert_eq!(world.decide().restrained, [], "{name}");
+    }
+}
+
+/// The store may be a moment behind.
+#[test]
+fn what_is_read_live_tells_another_machine_too() {
+    let mut world = shut_out();
+    world.node_becomes(machine("boot-1", FROZEN));
+    let mut live = world.look_at("n0").unwrap();
+    live.node = Arc::new(machine("boot-2", ANOTHER));
+    world.live.insert("n0".into(), live);
+    world.rest();
+    assert_eq!(episode(&world), 1);
+    let held: Vec<_> = world.decide().restrained.iter().map(|it| it.brake).collect();
+    assert_eq!(held, [MACHINE_MAY_RUN]);
+}
+
+/// Its fence would be taken for the proof of pods that run by other addresses, whether the first machine is off or not.
+#[test]
+fn an_open_incident_takes_in_nothing_of_another_machine() {
+    for phase in [Phase::Fencing, Phase::Detached] {
+        let mut world = cut_off(FenceMethodType::NetworkFence, phase, (VolumeStatusState::Detached, None));
+        world.node_becomes(machine("boot-2", ANOTHER));
+        say_that_it_is_off(&mut world, "1");
+        world.seen.pods.get_mut("n0").unwrap().push(pod("late", "n0", &[csi("v9")]));
+        world.rest();
+        let fence = world.fence("n0").unwrap();
+        assert_eq!((fence.spec.episode, fence.spec.plan.pods.len()), (1, 1), "{phase:?}");
+        let held: Vec<_> = world.decide().restrained.iter().map(|it| it.brake).collect();
+        assert_eq!(held, [MACHINE_MAY_RUN], "{phase:?}");
+        world.node_becomes(machine("boot-1", FROZEN));
+        world.rest();
+        assert_eq!(world.fence("n0").unwrap().spec.plan.pods.len(), 2, "{phase:?}: the first machine is there");
+    }
+}
+
+/// The incident began with another method; the policy has the network fence since.
+#[test]
+fn what_another_machine_brings_is_not_fenced_by_the_addresses_of_the_first() {
+    for (node, expected) in [
+        (machine("boot-2", ANOTHER), vec![FenceMethodType::Unpublish]),
+        (machine("boot-1", FROZEN), vec![FenceMethodType::NetworkFence, FenceMethodType::Unpublish]),
+    ] {
+        let mut world = World::with_failed(3, 1, &by(&["Unpublish"]));
+        world.rest();
+        world.reach("n0", Phase::Fencing);
+        Arc::make_mut(&mut world.seen.fences[0]).spec.node.addresses = vec![FROZEN.into()];
+        let edited = policy("db", &by(&["NetworkFence", "Unpublish"]));
+        Arc::make_mut(&mut world.seen.policies[0]).spec = edited.spec;
+        world.node_becomes(node);
+        world.seen.pods.get_mut("n0").unwrap().push(pod("late", "n0", &[csi("v9")]));
+        world.rest();
+        let rows = &world.fence("n0").unwrap().spec.plan.volumes;
+        let late = rows.iter().find(|row| row.name == "v9").unwrap();
+        assert_eq!(late.methods.iter().map(|method| method.type_).collect::<Vec<_>>(), expected);
+    }
+}
+
+/// The deletion of its Node was taken to have cleaned it, and its machine never went away.
+#[test]
+fn what_a_deletion_cleaned_is_carried_over_in_the_same_boot() {
+    for (node, expected) in [(machine("boot-1", FROZEN), true), (machine("boot-2", FROZEN), false)] {
+        let row = (VolumeStatusState::Clean, Some(NODE_DELETED));
+        let mut world = cut_off(FenceMethodType::NetworkFence, Phase::Cleaning, row);
+        world.node_becomes(node);
+        world.rest();
+        assert_eq!(episode(&world), 2);
+        let rows = &world.fence("n0").unwrap().spec.plan.volumes;
+        assert_eq!(rows.iter().any(|row| row.episode == 1 && row.name == "v0"), expected);
+    }
+}
