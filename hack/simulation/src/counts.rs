@@ -42,6 +42,10 @@ counts! {
     opened_for_paths,
     /// Nodes declared failed before Kubernetes gave them up.
     declared_early,
+    /// Nodes declared failed beside a fencer's word that they have no power.
+    declared_off,
+    /// Such words, by passes, that the node had denied.
+    contradicted,
     /// Pods that stayed though their volumes were tainted.
     unmoved,
     /// Passes that found volumes of too many nodes tainted.

@@ -25,7 +25,10 @@ pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
     }
     let mut workloads = workloads(chance, &volumes, nodes);
     workloads.extend(chance.one_in(c, 3).then(|| node_plugin(&drivers[0].name)));
-    let power = chance.one_in(c, 4).then(|| PowerShape { gives_back: chance.one_in(c, 2) });
+    let power = chance.one_in(c, 4).then(|| {
+        let (gives_back, reports) = (chance.one_in(c, 2), chance.one_in(Choice::Report, 2));
+        PowerShape { gives_back, reports }
+    });
     let policies = policies(chance, &workloads, (&drivers, power));
     let mut shape = Shape::new(nodes, drivers, volumes, workloads, policies);
     // Who tolerates every taint is kept off a failed node by admission alone (docs/safety.md): a program that fails elsewhere

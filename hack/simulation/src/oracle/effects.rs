@@ -22,7 +22,10 @@ impl World {
         self.counts.restrained += decision.restrained.len() as u64;
         self.counts.unmoved += decision.unmoved.len() as u64;
         self.counts.array_outages += decision.array_outage.len() as u64;
+        self.counts.contradicted += decision.contradicted.len() as u64;
         self.notice_overlap(pid);
+        self.note_shown(pid);
+        self.judge_words(pid, decision);
         self.judge_outage(pid, decision);
     }
 

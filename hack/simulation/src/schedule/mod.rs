@@ -1,4 +1,6 @@
-//! A schedule: what a seed makes happen, and when.
+//! A schedule: what a seed makes happen, and when. Whatever came to be drawn later is drawn after all else, or from a stream of its
+//! own, and only where its subject is there: a seed that is known to show something goes as it did. With fencers that report the
+//! power of nodes those seeds have changed, and no others, whose fencer does.
 
 mod network;
 mod storage;
@@ -69,6 +71,9 @@ impl Schedule {
         }
         if shape.power.is_some() && draft.pick(2) == 1 {
             draft.bad_fencer(failed);
+        }
+        if shape.power.is_some_and(|power| power.reports) && draft.pick(3) > 0 {
+            draft.bad_report(failed);
         }
         let events = draft.events;
         let last = events.iter().filter_map(|(when, _)| if let When::At(at) = when { Some(*at) } else { None }).max();
