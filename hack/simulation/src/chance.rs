@@ -25,10 +25,12 @@ pub enum Choice {
     Restart,
     /// Whether a fencer reports what it sees of the power, and how late.
     Report,
+    /// Whether storages give access by their network only, and how a node is then cut off.
+    Network,
 }
 
 /// The number of streams.
-const STREAMS: usize = 11;
+const STREAMS: usize = 12;
 
 /// A source of choices. The first option (0) is always the ordinary one: nothing late, nothing lost.
 pub trait Chance {

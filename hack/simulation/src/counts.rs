@@ -76,6 +76,10 @@ counts! {
     powered_off,
     /// Of these, those that were taken back as somebody gave the node its power.
     power_restored,
+    /// Network fences made.
+    shut_out,
+    /// Nodes let in again, by a driver's sidecar.
+    let_in,
     /// Pods deleted with grace 0 by us.
     released,
     /// Of these, pods that had been asked to end.

@@ -286,6 +286,7 @@ impl World {
             }
         }
         left.extend(self.plugin_taints_left());
+        left.extend(self.network_fences_left());
         for policy in self.api.policies.values() {
             if policy.metadata.deletion_timestamp.is_some() {
                 left.push(format!("policy {} is being deleted", policy.name_any()));

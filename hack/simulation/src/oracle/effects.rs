@@ -141,7 +141,7 @@ impl World {
     }
 
     /// I3: nothing is done by force to a node that has been well for long, as its API and its Lease tell.
-    fn judge_health(&mut self, pid: Pid, node: &str, sent: Millis, what: &str) {
+    pub(super) fn judge_health(&mut self, pid: Pid, node: &str, sent: Millis, what: &str) {
         let since = self.machines.get(node).and_then(|machine| machine.well_since);
         let ready = self.api.nodes.get(node).is_some_and(|node| node.ready() == "True");
         // A process that slept with its machine does not know what it missed; it has the preconditions of its writes.

@@ -1,6 +1,8 @@
 //! A schedule: what a seed makes happen, and when. Whatever came to be drawn later is drawn after all else, or from a stream of its
 //! own, and only where its subject is there: a seed that is known to show something goes as it did. With fencers that report the
-//! power of nodes those seeds have changed, and no others, whose fencer does.
+//! power of nodes those seeds have changed whose fencer does, one in eight; with method NetworkFence those whose storages give
+//! access by their network only, one in eight; and no others. That somebody lifts such a fence is not drawn: whoever lets a machine
+//! in that writes on makes a second writer.
 
 mod network;
 mod storage;
@@ -299,7 +301,8 @@ impl Draft<'_> {
         let apps: Vec<&str> =
             self.shape.workloads.iter().filter(|it| it.is_protected).map(|it| it.name.as_str()).collect();
         if !apps.is_empty() {
-            let spec = shapes::spec(self.chance, (&self.shape.drivers, self.shape.power));
+            let shape = self.shape;
+            let spec = shapes::spec(self.chance, (&shape.drivers, shape.power, shape.network));
             self.events.push((when, Fault::EditPolicy(Box::new(policy("all", &apps, &spec)))));
         }
     }
