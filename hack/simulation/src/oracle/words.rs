@@ -108,16 +108,18 @@ impl World {
         self.oracle.shown.insert(pid, shown);
     }
 
-    /// A pass has decided to begin with nodes.
+    /// A pass has decided to begin with nodes, or to take them for failed as a whole.
     pub(super) fn judge_words(&mut self, pid: Pid, decision: &Decision) {
         for effect in &decision.effects {
             let (Effect::Open(fence) | Effect::Replan(fence)) = effect else { continue };
             let node = fence.name_any();
             let known = self.api.get::<NodeFence>(&node);
-            let begins = known.is_none_or(|known| known.spec.episode < fence.spec.episode);
-            let mut evidence = fence.spec.plan.evidence.iter();
-            let rests_on_it = evidence.any(|it| it.channel == Channel::Power && it.state == EvidenceState::Failed);
-            if begins && rests_on_it {
+            // A plan of another version is refused, whatever it was decided on.
+            let version = &fence.metadata.resource_version;
+            let is_refused = known.as_ref().is_some_and(|known| known.metadata.resource_version != *version);
+            let known = known.filter(|known| known.spec.episode == fence.spec.episode);
+            let rested_on_it = known.is_some_and(|known| rests_on_power(&known));
+            if rests_on_power(fence) && !rested_on_it && !is_refused {
                 self.judge_word(pid, &node);
             }
         }
@@ -147,6 +149,11 @@ impl World {
     fn own_time(&self, pid: Pid) -> Millis {
         self.now.saturating_sub(self.processes[pid].clocks.slept)
     }
+}
+
+fn rests_on_power(fence: &NodeFence) -> bool {
+    let mut evidence = fence.spec.plan.evidence.iter();
+    evidence.any(|it| it.channel == Channel::Power && it.state == EvidenceState::Failed)
 }
 
 fn word(row: &PoweredOffNode) -> Word {
