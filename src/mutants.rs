@@ -40,13 +40,15 @@ pub enum Mutant {
     PeersUnasked,
     /// A heartbeat that is lost counts beside a kubelet that is heard.
     HeartbeatAlone,
+    /// A fencer's word that a node has no power counts though the node has denied it.
+    ContradictionIgnored,
     /// A machine whose Node was deleted is let in, though it may write on.
     DeletedNodeLetIn,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -64,6 +66,7 @@ impl Mutant {
         Self::WholeNodeForVolumes,
         Self::PeersUnasked,
         Self::HeartbeatAlone,
+        Self::ContradictionIgnored,
         Self::DeletedNodeLetIn,
     ];
 }

@@ -23,10 +23,14 @@ pub enum Choice {
     Others,
     /// How long a process takes to start again.
     Restart,
+    /// Whether a fencer reports what it sees of the power, and how late.
+    Report,
+    /// Whether storages give access by their network only, and how a node is then cut off.
+    Network,
 }
 
 /// The number of streams.
-const STREAMS: usize = 10;
+const STREAMS: usize = 12;
 
 /// A source of choices. The first option (0) is always the ordinary one: nothing late, nothing lost.
 pub trait Chance {

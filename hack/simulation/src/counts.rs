@@ -42,6 +42,10 @@ counts! {
     opened_for_paths,
     /// Nodes declared failed before Kubernetes gave them up.
     declared_early,
+    /// Nodes declared failed beside a fencer's word that they have no power.
+    declared_off,
+    /// Such words, by passes, that the node had denied.
+    contradicted,
     /// Pods that stayed though their volumes were tainted.
     unmoved,
     /// Passes that found volumes of too many nodes tainted.
@@ -72,6 +76,10 @@ counts! {
     powered_off,
     /// Of these, those that were taken back as somebody gave the node its power.
     power_restored,
+    /// Network fences made.
+    shut_out,
+    /// Nodes let in again, by a driver's sidecar.
+    let_in,
     /// Pods deleted with grace 0 by us.
     released,
     /// Of these, pods that had been asked to end.

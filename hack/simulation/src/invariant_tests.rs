@@ -1,6 +1,7 @@
 //! A check that cannot fail is a defect: for each invariant a world that was made to break it by hand.
 
 mod moments;
+mod words;
 
 use std::sync::Arc;
 
@@ -352,7 +353,7 @@ fn switched_off() -> World {
     let external = json!({ "type": "External", "external": { "fencerName": POWER } });
     let spec = json!({ "fencing": { "minimumProof": "PowerOff", "methods": [external] } });
     shape.policies = vec![policy("all", &["db", "queue"], &spec)];
-    shape.power = Some(PowerShape { gives_back: false });
+    shape.power = Some(PowerShape { gives_back: false, reports: false });
     let mut world = World::new(Arc::new(shape));
     befalls(&mut world, 40 * SECOND, Fault::Disconnect("n0".into()));
     assert!(world.run_until(4 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);

@@ -39,6 +39,8 @@ mod invariant_tests;
 #[cfg(test)]
 mod network_tests;
 #[cfg(test)]
+mod power_tests;
+#[cfg(test)]
 mod span_tests;
 #[cfg(test)]
 mod tests;

@@ -49,6 +49,7 @@ impl Story {
             Mutant::WholeNodeForVolumes => ("I3", 1, stories::a_volume_is_in_trouble_on_a_node_that_is_well),
             Mutant::PeersUnasked => ("I15", 1, stories::its_peers_reach_it),
             Mutant::HeartbeatAlone => ("I15", 1, stories::only_its_heartbeats_are_lost),
+            Mutant::ContradictionIgnored => ("I15", 1, stories::it_is_heard_after_it_was_called_off),
             Mutant::DeletedNodeLetIn => ("I1", 1, stories::its_node_is_deleted_while_it_is_shut_out),
         };
         Self { mutant, invariant, schedules, tell }

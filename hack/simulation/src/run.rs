@@ -261,6 +261,7 @@ impl World {
             || began_weaker
             || row.methods.is_empty()
             || matches!(reason.as_str(), "NeverPublished" | "ProofTooWeak" | "Unimplemented")
+            || self.shape.network.is_some() && is_address_in_doubt(&reason)
     }
 
     /// What is not as it was before anything happened.
@@ -286,6 +287,7 @@ impl World {
             }
         }
         left.extend(self.plugin_taints_left());
+        left.extend(self.network_fences_left());
         for policy in self.api.policies.values() {
             if policy.metadata.deletion_timestamp.is_some() {
                 left.push(format!("policy {} is being deleted", policy.name_any()));
@@ -302,6 +304,14 @@ impl World {
         }
         left
     }
+}
+
+/// Whether nobody is shut out, since the Node, or what is there by its name, is another one by now: people fence by hand then.
+fn is_address_in_doubt(reason: &str) -> bool {
+    matches!(
+        reason,
+        "AddressClaimed" | "AddressesChanged" | "AddressesUnknown" | "ClientsUnknown" | "IdentityAmbiguous"
+    )
 }
 
 /// The volumes that must be proved before a pod goes: of all pods that hang together with it by volumes they share.

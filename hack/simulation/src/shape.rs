@@ -37,6 +37,8 @@ pub struct Driver {
 pub struct PowerShape {
     /// It switches them on when it is told to give the access back.
     pub gives_back: bool,
+    /// It reports those that have no power before anybody asks.
+    pub reports: bool,
 }
 
 /// Storages that give access by their network only: what csi-addons shuts out writes nothing, and an unpublish revokes nothing.

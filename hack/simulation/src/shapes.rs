@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use crate::chance::{Chance, Choice};
 use crate::oracle::programs::plugin;
 use crate::others::POWER;
-use crate::shape::{Driver, Owner, Placement, PowerShape, Shape, VolumeShape, Workload, one_of, policy};
+use crate::shape::{
+    Driver, NetworkShape, Owner, Placement, PowerShape, Shape, VolumeShape, Workload, fence_class, one_of, policy,
+};
 
 /// A shape by chance.
 pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
@@ -25,8 +27,13 @@ pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
     }
     let mut workloads = workloads(chance, &volumes, nodes);
     workloads.extend(chance.one_in(c, 3).then(|| node_plugin(&drivers[0].name)));
-    let power = chance.one_in(c, 4).then(|| PowerShape { gives_back: chance.one_in(c, 2) });
-    let policies = policies(chance, &workloads, (&drivers, power));
+    let power = chance.one_in(c, 4).then(|| {
+        let (gives_back, reports) = (chance.one_in(c, 2), chance.one_in(Choice::Report, 2));
+        PowerShape { gives_back, reports }
+    });
+    let network = chance.one_in(Choice::Network, 8);
+    let network = network.then(|| NetworkShape { is_behind_nat: chance.one_in(Choice::Network, 2) });
+    let policies = policies(chance, &workloads, (&drivers, power, network));
     let mut shape = Shape::new(nodes, drivers, volumes, workloads, policies);
     // Who tolerates every taint is kept off a failed node by admission alone (docs/safety.md): a program that fails elsewhere
     // would be put back there, beside its own zombie.
@@ -34,6 +41,7 @@ pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
     shape.admission_missing = is_lawless && shape.workloads.iter().all(|it| it.placement != Placement::ToleratesAll);
     shape.beats = chance.one_in(c, 3);
     shape.power = power;
+    shape.network = network;
     shape
 }
 
@@ -119,13 +127,17 @@ fn policies(chance: &mut dyn Chance, workloads: &[Workload], fencers: Fencers) -
     policies
 }
 
-/// Who can cut nodes off: sidecars of drivers, and whoever switches nodes off.
-type Fencers<'a> = (&'a [Driver], Option<PowerShape>);
+/// Who can cut nodes off: sidecars of drivers, whoever switches nodes off, and csi-addons.
+type Fencers<'a> = (&'a [Driver], Option<PowerShape>, Option<NetworkShape>);
+
+fn external() -> Value {
+    json!({ "type": "External", "external": { "fencerName": POWER } })
+}
 
 /// The spec of a policy, selector aside.
-pub(crate) fn spec(chance: &mut dyn Chance, (drivers, power): Fencers) -> Value {
+pub(crate) fn spec(chance: &mut dyn Chance, (drivers, power, network): Fencers) -> Value {
     let c = Choice::Shape;
-    let external = json!({ "type": "External", "external": { "fencerName": POWER } });
+    let external = external();
     let unpublish = json!({ "type": "Unpublish" });
     let mut fencing = match chance.pick(c, 8) {
         _ if power.is_some() && !chance.one_in(c, 4) => match chance.pick(c, 4) {
@@ -144,6 +156,9 @@ pub(crate) fn spec(chance: &mut dyn Chance, (drivers, power): Fencers) -> Value 
         ] }),
         _ => json!({ "minimumProof": "Verified" }),
     };
+    if network.is_some() {
+        fencing = shut_out(chance, drivers, power.is_some());
+    }
     // A call that can never end in time proves nothing for ever: that is no fault.
     let slow = drivers.iter().any(|driver| driver.latency > 1000);
     fencing["callTimeout"] = json!(one_of(chance, if slow { &["30s"] } else { &["30s", "30s", "5s", "2s"] }));
@@ -168,4 +183,21 @@ pub(crate) fn spec(chance: &mut dyn Chance, (drivers, power): Fencers) -> Value 
         },
         "release": { "detach": one_of(chance, &["Automatic", "Automatic", "VolumeAttachments"]) },
     })
+}
+
+/// How nodes are cut off from storages that give access by their network only. What a driver says of an unpublish is not so there,
+/// and a policy that believes it, or wants no proof, lets a second writer in.
+fn shut_out(chance: &mut dyn Chance, drivers: &[Driver], has_power: bool) -> Value {
+    let by_driver = drivers.iter().map(|driver| {
+        let fence = json!({ "type": "NetworkFence", "networkFence": { "className": fence_class(&driver.name) } });
+        let order = if has_power { chance.pick(Choice::Network, 3) } else { 0 };
+        let methods = match order {
+            1 => vec![fence, external()],
+            2 => vec![external(), fence],
+            _ => vec![fence],
+        };
+        json!({ "name": driver.name, "minimumProof": "Acknowledged", "methods": methods })
+    });
+    let by_driver: Vec<_> = by_driver.collect();
+    json!({ "drivers": by_driver })
 }

@@ -12,7 +12,7 @@ use crate::api::Kind;
 use crate::array::Mood;
 use crate::chance::{Chance, Choice, Prompt};
 use crate::faults::Fault;
-use crate::others::{FencerMood, POWER};
+use crate::others::{FencerMood, Lie, POWER};
 use crate::people::Person;
 use crate::shape::{Driver, NetworkShape, PowerShape, Shape, VolumeShape, Workload, fence_class, handle, policy};
 use crate::time::{Millis, SECOND};
@@ -176,7 +176,7 @@ pub(crate) fn the_node_is_switched_on_and_its_fencer_is_dead(_: u64) -> World {
         vec![Workload::protected("db", &["v0", "v1"], 0)],
         vec![policy("all", &["db"], &spec)],
     );
-    shape.power = Some(PowerShape { gives_back: false });
+    shape.power = Some(PowerShape { gives_back: false, reports: false });
     let mut world = world(shape);
     at(&mut world, SECOND, Fault::Mood(other.into(), stuck("v1")));
     at(&mut world, FAILS, Fault::Disconnect("n0".into()));
@@ -196,7 +196,7 @@ pub(crate) fn a_volume_is_in_trouble_on_a_node_that_is_well(_: u64) -> World {
         "fencing": { "methods": [{ "type": "Unpublish" }, external()] },
     });
     shape.policies = vec![policy("all", &["db", "queue"], &spec)];
-    shape.power = Some(PowerShape { gives_back: true });
+    shape.power = Some(PowerShape { gives_back: true, reports: false });
     let mut world = world(shape);
     at(&mut world, SECOND, Fault::Mood(DRIVER.into(), Mood { ok_but_nothing: 1, ..Mood::default() }));
     at(&mut world, FAILS, Fault::TaintVolume("v0".into(), vec!["n0".into()]));
@@ -216,6 +216,18 @@ pub(crate) fn its_peers_reach_it(_: u64) -> World {
 pub(crate) fn only_its_heartbeats_are_lost(_: u64) -> World {
     let mut world = world(five_that_beat());
     at(&mut world, FAILS, Fault::Mute("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// Whoever reports its power looks at another machine. Its kubelet is heard after that, and is then cut off for less than a minute;
+/// Kubernetes, whose controller-manager starts again, does not give it up.
+pub(crate) fn it_is_heard_after_it_was_called_off(_: u64) -> World {
+    let mut world = world(with_power_reported());
+    let wrong = FencerMood { lies: Some(("n0".into(), Lie::ThisBoot)), ..FencerMood::default() };
+    at(&mut world, FAILS - 30 * SECOND, Fault::Fencer(wrong));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 20 * SECOND, Fault::RestartManager);
+    at(&mut world, FAILS + 50 * SECOND, Fault::Reconnect("n0".into()));
     to_its_end(world, &mut Prompt)
 }
 
@@ -279,6 +291,15 @@ pub(crate) fn five_that_beat() -> Shape {
     let workloads = vec![Workload::protected("db", &["v0"], 0), Workload::protected("queue", &["v1"], 0)];
     let mut shape = shape(5, workloads, &[], &json!({}));
     shape.beats = true;
+    shape
+}
+
+/// Three nodes with two databases on the first, and a fencer that reports those without power before anybody asks it.
+pub(crate) fn with_power_reported() -> Shape {
+    let mut shape = Shape::plain();
+    let spec = json!({ "fencing": { "methods": [{ "type": "Unpublish" }, external()] } });
+    shape.policies = vec![policy("all", &["db", "queue"], &spec)];
+    shape.power = Some(PowerShape { gives_back: true, reports: true });
     shape
 }
 

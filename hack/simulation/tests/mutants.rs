@@ -110,6 +110,11 @@ fn mutant_heartbeat_alone_is_caught() {
 }
 
 #[test]
+fn mutant_contradiction_ignored_is_caught() {
+    is_caught(Mutant::ContradictionIgnored);
+}
+
+#[test]
 fn mutant_deleted_node_let_in_is_caught() {
     is_caught(Mutant::DeletedNodeLetIn);
 }

@@ -11,6 +11,7 @@ use crate::api::driver_report::PoweredOffNode;
 use crate::api::node_fence::{Channel, Evidence, EvidenceState};
 use crate::api::slim::Node;
 use crate::api::time;
+use crate::mutants::{self, Mutant};
 
 use super::decide::{Seen, live_policies};
 use super::evidence::Silence;
@@ -142,12 +143,16 @@ pub fn evidence(
     policies: &Effective,
 ) -> Option<Evidence> {
     let told = seen.off.get(node.metadata.name.as_deref()?)?;
+    let is_denied = |told: &Told| {
+        let denied = contradiction(told, node, silence, policies.agent_suspect_after()).is_some();
+        denied && !mutants::is_on(Mutant::ContradictionIgnored)
+    };
     let counts = |told: &&Told| {
         policies.names_fencer(&told.fencer)
             && is_believed(seen, &told.fencer)
             && is_said(reports, told)
             && is_of(&told.row, node)
-            && contradiction(told, node, silence, policies.agent_suspect_after()).is_none()
+            && !is_denied(told)
             && (is_news(told, silence) || is_kubelet_silent(node, silence))
     };
     let told = told.iter().find(counts).filter(|_| is_silent_as_one(silence))?;

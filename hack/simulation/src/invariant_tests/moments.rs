@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bulkhead::api::driver_report::PathState;
+use bulkhead::api::fence_request::FenceRequest;
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{Channel, NodeFence, STORAGE_PATH_LOSS};
 use bulkhead::api::slim::{Node, Pod};
@@ -17,6 +18,7 @@ use crate::others::Power;
 use crate::process::queue::Key;
 use crate::shape::{Shape, handle, policy};
 use crate::shapes::node_plugin;
+use crate::stories::by_network;
 use crate::time::{MINUTE, SECOND};
 use crate::world::{Purpose, Task, World};
 
@@ -79,6 +81,38 @@ fn i3_a_node_is_tainted_for_a_plugin_that_is_well() {
         let taint = Taint { key, value: None, effect: "NoSchedule".into(), time_added: None };
         writes(&mut world, Op::AddTaint(node, taint));
         assert_eq!(is_broken(&world, "I3"), is_wrong, "{name}: {:?}", world.oracle.violations);
+    }
+}
+
+/// A node that failed and one that did not, each by the addresses of its own.
+#[test]
+fn i3_a_node_that_is_well_is_shut_out_of_its_storage() {
+    for (node, is_wrong) in [("n0", false), ("n1", true)] {
+        let mut world = just_failed();
+        assert!(world.run_until(2 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
+        let mut request = FenceRequest::clone(world.api.requests.values().next().expect("a request"));
+        request.spec.node_name = node.into();
+        let address = world.own_address(node);
+        world.judge_shut_out(2, &request, &[address]);
+        assert_eq!(is_broken(&world, "I3"), is_wrong, "{node}: {:?}", world.oracle.violations);
+    }
+}
+
+/// Where a detach revokes nothing: a writer that goes on when its pod is gone, whoever has removed that.
+#[test]
+fn i1_a_second_writer_is_judged_where_nobody_else_made_it() {
+    for (by_a_person, is_wrong) in [(false, true), (true, false)] {
+        let mut world = World::new(Arc::new(by_network(false)));
+        assert!(world.run_until(MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
+        let uid = world.machines["n0"].running[0].uid.clone();
+        world.arrays.values_mut().next().unwrap().publish(&handle("v0"), "id-n1");
+        world.machines.get_mut("n1").unwrap().running.push(incarnation("v0", 999));
+        if by_a_person {
+            world.oracle.released_by_a_person(&uid);
+        }
+        world.oracle.touch();
+        world.judge();
+        assert_eq!(is_broken(&world, "I1"), is_wrong, "{:?}", world.oracle.violations);
     }
 }
 

@@ -22,7 +22,10 @@ impl World {
         self.counts.restrained += decision.restrained.len() as u64;
         self.counts.unmoved += decision.unmoved.len() as u64;
         self.counts.array_outages += decision.array_outage.len() as u64;
+        self.counts.contradicted += decision.contradicted.len() as u64;
         self.notice_overlap(pid);
+        self.note_shown(pid);
+        self.judge_words(pid, decision);
         self.judge_outage(pid, decision);
     }
 
@@ -138,7 +141,7 @@ impl World {
     }
 
     /// I3: nothing is done by force to a node that has been well for long, as its API and its Lease tell.
-    fn judge_health(&mut self, pid: Pid, node: &str, sent: Millis, what: &str) {
+    pub(super) fn judge_health(&mut self, pid: Pid, node: &str, sent: Millis, what: &str) {
         let since = self.machines.get(node).and_then(|machine| machine.well_since);
         let ready = self.api.nodes.get(node).is_some_and(|node| node.ready() == "True");
         // A process that slept with its machine does not know what it missed; it has the preconditions of its writes.

@@ -15,6 +15,7 @@ mod proofs;
 mod records;
 mod recovery;
 mod volumes;
+mod words;
 mod writers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bulkhead::api::fence_request::FenceResult;
 use bulkhead::api::fencing::Proof;
 
+use crate::process::Pid;
 use crate::time::Millis;
 
 /// An invariant that is broken.
@@ -83,6 +85,8 @@ pub struct Oracle {
     are_policies_edited: bool,
     /// Rows recorded as Clean: uid of the NodeFence, episode and volume.
     cleaned: BTreeSet<(String, i64, String)>,
+    /// What processes were shown of what fencers report.
+    shown: BTreeMap<Pid, words::Shown>,
 }
 
 impl Oracle {

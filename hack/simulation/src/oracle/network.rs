@@ -1,14 +1,20 @@
-//! What a network fence is used for: it shuts out the machine of its incident, and no other (I3).
+//! What a network fence is used for: it shuts out the machine of its incident, and no other, nor one that is well (I3).
 
 use bulkhead::api::cidr::Cidr;
 use bulkhead::api::fence_request::FenceRequest;
 
+use crate::process::Pid;
 use crate::world::World;
 
 impl World {
     /// A sidecar makes a NetworkFence.
-    pub(crate) fn judge_shut_out(&mut self, request: &FenceRequest, cidrs: &[String]) {
+    pub(crate) fn judge_shut_out(&mut self, pid: Pid, request: &FenceRequest, cidrs: &[String]) {
+        self.counts.shut_out += 1;
         let node = &request.spec.node_name;
+        // As with an unpublish: one that came back is cut off until it is clean.
+        if self.api.nodes.get(node).is_some() && !self.api.is_fenced(node) {
+            self.judge_health(pid, node, self.now, "a network fence");
+        }
         let boot = request.spec.node.boot_id.clone().unwrap_or_default();
         self.oracle.cut.entry(node.clone()).or_default().insert(boot);
         let cidrs: Vec<Cidr> = cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect();

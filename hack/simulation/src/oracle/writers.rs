@@ -1,5 +1,6 @@
 //! I1: never two writers. Writers write all the time; so what the array accepts is looked at whenever something that
-//! decides it has changed.
+//! decides it has changed. Where a detach revokes nothing, whoever else removes a pod by force makes a second writer: that is not
+//! judged.
 
 use bulkhead::api::fencing::Proof;
 
@@ -29,10 +30,11 @@ impl World {
                 self.judge_shared(&volume, number, &node);
                 continue;
             }
+            let is_ours = self.shape.network.is_none() || !self.oracle.by_others.contains(&uid);
             let newest = self.oracle.newest.entry(volume.clone()).or_insert_with(|| (number, node.clone()));
             if number >= newest.0 {
                 *newest = (number, node);
-            } else if newest.1 != node {
+            } else if newest.1 != node && is_ours {
                 let what = format!("pod {uid} on {node} writes to {volume} though {} has taken it over", newest.1);
                 self.oracle.break_("I1", self.now, what);
             }

@@ -137,7 +137,15 @@ impl World {
 
     /// And takes these objects away.
     pub(crate) fn forget_lifts(&mut self) {
-        self.others.csi_addons.fences.retain(|_, fence| fence.labels().contains_key(names::FENCE_REQUEST_LABEL));
+        self.others.csi_addons.fences.retain(|_, fence| is_ours(fence));
+    }
+
+    /// What shuts machines out.
+    pub(crate) fn network_fences_left(&self) -> Vec<String> {
+        let fences = self.others.csi_addons.fences.values().filter(|fence| is_ours(fence));
+        let fences = fences.map(|fence| format!("NetworkFence {} is there", fence.name_any()));
+        let arrays = self.arrays.iter().filter(|(_, array)| !array.shut_out.is_empty());
+        fences.chain(arrays.map(|(driver, array)| format!("{driver} shuts {:?} out", array.shut_out))).collect()
     }
 }
 
@@ -153,6 +161,10 @@ impl CsiAddons {
             self.fences.remove(&name);
         }
     }
+}
+
+fn is_ours(fence: &NetworkFence) -> bool {
+    fence.labels().contains_key(names::FENCE_REQUEST_LABEL)
 }
 
 fn operate(array: &mut Array, fence: &NetworkFence) {

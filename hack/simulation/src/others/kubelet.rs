@@ -85,7 +85,16 @@ impl Machine {
 
     /// Its boot id.
     pub fn boot_id(&self) -> String {
-        format!("boot-{}-{}", self.node_id, self.boot)
+        self.boot_id_of(self.boot)
+    }
+
+    /// The boot id that it had before.
+    pub fn boot_id_before(&self) -> String {
+        self.boot_id_of(self.boot.saturating_sub(1))
+    }
+
+    fn boot_id_of(&self, boot: u32) -> String {
+        format!("boot-{}-{boot}", self.node_id)
     }
 }
 

@@ -9,6 +9,7 @@ mod kubelet;
 mod lifecycle;
 mod network;
 mod power;
+mod power_report;
 mod programs;
 mod workloads;
 
@@ -19,7 +20,7 @@ pub use csi_addons::CsiAddons;
 pub use kubelet::{Incarnation, Machine, Power};
 pub use lifecycle::Lifecycle;
 pub use network::Network;
-pub use power::{FencerMood, POWER, PowerFencer};
+pub use power::{FencerMood, Lie, POWER, PowerFencer};
 
 use std::collections::BTreeMap;
 

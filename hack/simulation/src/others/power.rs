@@ -17,6 +17,7 @@ use crate::chance::{Chance, Choice};
 use crate::time::{Clocks, Millis, SECOND, millis};
 use crate::world::World;
 
+use super::power_report::Watching;
 use super::{Actor, Power};
 
 /// Its name.
@@ -33,6 +34,17 @@ pub struct FencerMood {
     pub fails: u64,
     /// One call in so many takes up to a minute and a half.
     pub slow: u64,
+    /// What it reports of this node is not what it has.
+    pub lies: Option<(String, Lie)>,
+}
+
+/// What a fencer reports of a node, whatever power that has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// The boot that it is in has ended: its BMC is that of another machine.
+    ThisBoot,
+    /// The one before has: so it is, and it says nothing of the one that it is in.
+    BootBefore,
 }
 
 /// The fencer.
@@ -42,6 +54,8 @@ pub struct PowerFencer {
     pub(crate) mood: FencerMood,
     /// What it is at, and when that takes effect, by node.
     jobs: BTreeMap<String, (Millis, Job)>,
+    /// What it reports before anybody asks.
+    pub(super) watching: Watching,
     lease: Option<String>,
 }
 
@@ -63,9 +77,10 @@ enum Job {
 }
 
 impl PowerFencer {
-    /// It behaves so from now on. One that ends forgets what it was at.
+    /// It behaves so from now on, and looks at once. One that ends forgets what it was at.
     pub(crate) fn set(&mut self, mood: &FencerMood) {
         self.mood.clone_from(mood);
+        self.watching = Watching::default();
         if mood.is_dead {
             self.jobs.clear();
         }
@@ -100,7 +115,8 @@ impl World {
                 self.others.power.jobs.insert(node.clone(), (at, job));
             }
         }
-        let next = self.others.power.jobs.values().map(|(due, _)| *due).min().unwrap_or(Millis::MAX);
+        let looks = self.watch_power(chance);
+        let next = self.others.power.jobs.values().map(|(due, _)| *due).min().unwrap_or(Millis::MAX).min(looks);
         self.wake(Actor::PowerFencer, next.max(now + 1).min(now + PACE));
         self.renew_fencer_lease();
     }
@@ -122,7 +138,7 @@ impl World {
         chance.between(c, low, high) + if slow { chance.between(c, 2 * SECOND, 90 * SECOND) } else { 0 }
     }
 
-    fn has_power(&self, node: &str) -> bool {
+    pub(super) fn has_power(&self, node: &str) -> bool {
         self.machines.get(node).is_some_and(|machine| machine.power != Power::Off)
     }
 

@@ -143,7 +143,7 @@ impl World {
         if let Step::Create(fence) = step
             && fence.spec.fence_state == FenceState::Fenced
         {
-            self.judge_shut_out(&call.request, &fence.spec.cidrs);
+            self.judge_shut_out(call.pid, &call.request, &fence.spec.cidrs);
         }
         if *step != Step::Record {
             return self.write_network_fence(step, chance);
@@ -158,6 +158,7 @@ impl World {
     fn network_call_ends(&mut self, call: NetworkCall, outcome: Result<(), Failure>, chance: &mut dyn Chance) {
         let name = call.request.name_any();
         let Work::Fence(_, rows) = call.work else {
+            self.counts.let_in += u64::from(outcome.is_ok());
             return self.serve_step(call.pid, &name, Found { let_in: Some(outcome), ..Found::default() }, chance);
         };
         let at = self.processes[call.pid].now(self.now).mono;

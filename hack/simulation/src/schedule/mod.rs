@@ -1,4 +1,8 @@
-//! A schedule: what a seed makes happen, and when.
+//! A schedule: what a seed makes happen, and when. Whatever came to be drawn later is drawn after all else, or from a stream of its
+//! own, and only where its subject is there: a seed that is known to show something goes as it did. With fencers that report the
+//! power of nodes those seeds have changed whose fencer does, one in eight; with method NetworkFence those whose storages give
+//! access by their network only, one in eight; and no others. That somebody lifts such a fence is not drawn: whoever lets a machine
+//! in that writes on makes a second writer.
 
 mod network;
 mod storage;
@@ -69,6 +73,9 @@ impl Schedule {
         }
         if shape.power.is_some() && draft.pick(2) == 1 {
             draft.bad_fencer(failed);
+        }
+        if shape.power.is_some_and(|power| power.reports) && draft.pick(3) > 0 {
+            draft.bad_report(failed);
         }
         let events = draft.events;
         let last = events.iter().filter_map(|(when, _)| if let When::At(at) = when { Some(*at) } else { None }).max();
@@ -294,7 +301,8 @@ impl Draft<'_> {
         let apps: Vec<&str> =
             self.shape.workloads.iter().filter(|it| it.is_protected).map(|it| it.name.as_str()).collect();
         if !apps.is_empty() {
-            let spec = shapes::spec(self.chance, (&self.shape.drivers, self.shape.power));
+            let shape = self.shape;
+            let spec = shapes::spec(self.chance, (&shape.drivers, shape.power, shape.network));
             self.events.push((when, Fault::EditPolicy(Box::new(policy("all", &apps, &spec)))));
         }
     }

@@ -1,8 +1,9 @@
-//! What goes wrong between the programs: bad weather, networks that carry no heartbeats, and a fencer of somebody else's.
+//! What goes wrong between the programs: bad weather, networks that carry no heartbeats, and a fencer of somebody else's, in what
+//! it does and in what it reports.
 
 use crate::chance::Chance;
 use crate::faults::Fault;
-use crate::others::FencerMood;
+use crate::others::{FencerMood, Lie};
 use crate::shape::one_of;
 use crate::time::{Millis, SECOND};
 use crate::world::Weather;
@@ -57,6 +58,31 @@ impl Draft<'_> {
             _ => FencerMood { is_dead: true, ..FencerMood::default() },
         };
         self.events.push((when, Fault::Fencer(mood)));
+        if self.pick(3) > 0 {
+            let end = self.after(when, 2 * SECOND, 120 * SECOND);
+            self.events.push((end, Fault::Fencer(FencerMood::default())));
+        }
+    }
+
+    /// Whoever reports the power of nodes is wrong about one; and takes it back and says it again, or names another boot in
+    /// between. It may come to see what is so.
+    pub(super) fn bad_report(&mut self, failed: Millis) {
+        let shape = self.shape;
+        let node = if self.pick(3) > 0 { shape.nodes[0].clone() } else { one_of(self.chance, &shape.nodes) };
+        let wrong = |lie| Fault::Fencer(FencerMood { lies: Some((node.clone(), lie)), ..FencerMood::default() });
+        let mut when = match self.pick(3) {
+            0 => self.some_time(failed),
+            1 => When::At(failed.saturating_sub(self.between(0, 5_000))),
+            _ => When::At(self.between(5 * SECOND, failed)),
+        };
+        self.events.push((when, wrong(Lie::ThisBoot)));
+        for _ in 0..self.pick(3) {
+            let between = if self.pick(2) == 1 { wrong(Lie::BootBefore) } else { Fault::Fencer(FencerMood::default()) };
+            when = self.after(when, 2 * SECOND, 40 * SECOND);
+            self.events.push((when, between));
+            when = self.after(when, 2 * SECOND, 40 * SECOND);
+            self.events.push((when, wrong(Lie::ThisBoot)));
+        }
         if self.pick(3) > 0 {
             let end = self.after(when, 2 * SECOND, 120 * SECOND);
             self.events.push((end, Fault::Fencer(FencerMood::default())));
