@@ -274,10 +274,7 @@ pub mod fence_controller_server {
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as FenceController>::get_fence_clients(
-                                        &inner,
-                                        request,
-                                    )
+                                <T as FenceController>::get_fence_clients(&inner, request)
                                     .await
                             };
                             Box::pin(fut)
