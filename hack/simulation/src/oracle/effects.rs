@@ -118,7 +118,7 @@ impl World {
                 let still =
                     self.api.attachments.get(&attachment.name_any()).is_some_and(|it| it.uid() == attachment.uid());
                 if still {
-                    self.judge_detach(&volume, &node);
+                    self.judge_detach(&volume, &node, sent);
                 }
             }
             _ => {}

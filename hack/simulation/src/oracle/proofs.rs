@@ -38,7 +38,7 @@ impl World {
     }
 
     /// I2: no attachment goes unless its volume is proved, or its deletion is the fence call.
-    pub(super) fn judge_detach(&mut self, volume: &str, node: &str) {
+    pub(super) fn judge_detach(&mut self, volume: &str, node: &str, sent: Millis) {
         let Some(fence) = self.api.get::<NodeFence>(node) else {
             return self.oracle.break_("I2", self.now, format!("{volume} is detached from {node} without a NodeFence"));
         };
@@ -53,7 +53,16 @@ impl World {
             self.oracle.cut.entry(node.to_owned()).or_default().insert(boot);
             return;
         }
-        if let Err(why) = self.is_proved(&fence, volume, None) {
+        // One that its sender had given up may arrive when the machine was let in again and a pod of its own runs there: attach/detach
+        // attaches that once more. What proves that a whole machine is stopped has to be so when it was sent.
+        let of_machine =
+            |row: &VolumeStatus| matches!(row.method, Some(FenceMethodType::External | FenceMethodType::NetworkFence));
+        let let_in = row.as_ref().is_some_and(|row| row.state == VolumeStatusState::Clean && of_machine(row));
+        let proved = match let_in && sent + LATE <= self.now {
+            true => self.was_stopped(node, volume, sent),
+            false => self.is_proved(&fence, volume, None),
+        };
+        if let Err(why) = proved {
             let what = format!("{volume} is detached from {node} unproved: {why}");
             self.oracle.break_("I2", self.now, what);
         }
