@@ -10,6 +10,7 @@ use crate::api::cidr::{Cidr, readable};
 use crate::api::driver_report::NetworkFenceClients;
 use crate::api::names::FENCED_ADDRESSES_ANNOTATION;
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
+use crate::api::node_volume_report::unreported;
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 
 use super::decide::{Seen, stop};
@@ -228,10 +229,9 @@ fn frozen(seen: &Seen, around: &Around) -> Result<Vec<Cidr>, Failure> {
     }
     let parse = |it: &String| it.parse::<Cidr>().map_err(|message| stop("AddressUnusable", message));
     let known = node.addresses.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
-    let own = around.nodes.iter().filter(|it| it.metadata.uid.as_ref() == Some(&node.uid));
-    let internal = own.flat_map(|it| &it.status.addresses).filter(|it| it.type_ == "InternalIP");
-    let is_missing = |address: &Cidr| !known.iter().any(|it| it.overlaps(*address));
-    if let Some(missing) = internal.filter_map(|it| it.address.parse::<Cidr>().ok()).find(is_missing) {
+    // The plan was made by the same measure; but the Node may have got another address since, or the plan is of an older controller.
+    let mut own = around.nodes.iter().filter(|it| it.metadata.uid.as_ref() == Some(&node.uid));
+    if let Some(missing) = own.find_map(|it| unreported(&it.status.addresses, &node.addresses)) {
         return unknown(format!(
             "the Node has address {missing}, which its agent did not report: a fence would leave out that one, and maybe others"
         ));
