@@ -81,7 +81,7 @@ fn present(found: &Found) -> Foreseen {
 fn explained(found: &Found) -> explain_node::NodeExplanation {
     let fence = found.fences.first().map(Arc::as_ref);
     let (present, failure) = (present(found), failure(found));
-    let simulation = simulate::report(NODE, &failure, fence, &[], now());
+    let simulation = simulate::node(NODE, &failure, fence, &[], now());
     let node = found.nodes.first().map(Arc::as_ref);
     let facts = explain_node::Facts {
         name: NODE,
@@ -127,13 +127,13 @@ fn incident(found: &Found) -> NodeFence {
 
 #[test]
 fn a_simulation_in_words() {
-    let simulation = simulate::report(NODE, &failure(&found()), None, &[], now());
+    let simulation = simulate::node(NODE, &failure(&found()), None, &[], now());
     insta::assert_snapshot!(simulation.text());
 }
 
 #[test]
 fn a_simulation_for_programs() {
-    let simulation = simulate::report(NODE, &failure(&found()), None, &[], now());
+    let simulation = simulate::node(NODE, &failure(&found()), None, &[], now());
     insta::assert_snapshot!(Output::Yaml.render(&simulation).unwrap());
 }
 
@@ -148,7 +148,7 @@ fn a_brake_that_holds_in_words() {
             Arc::new(if name == NODE { node(name) } else { with_ready(node(name), "False") })
         })
         .collect();
-    insta::assert_snapshot!(simulate::report(NODE, &failure(&found), None, &[], now()).text());
+    insta::assert_snapshot!(simulate::node(NODE, &failure(&found), None, &[], now()).text());
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_node_with_a_held_incident_in_words() {
 fn pods_in_words() {
     let mut found = found();
     let failure = failure(&found);
-    let simulation = simulate::report(NODE, &failure, None, &[], now());
+    let simulation = simulate::node(NODE, &failure, None, &[], now());
     found.fences = vec![Arc::new(incident(&found))];
     let told: Vec<_> = found
         .pods
