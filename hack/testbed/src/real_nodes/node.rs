@@ -296,7 +296,7 @@ impl RealNode {
         import(&inside, &self.built.pause).await
     }
 
-    /// Makes what this fault is about as the faults say. What is killed is no matter of it.
+    /// Links and processes become as the faults say, as far as this one is about them.
     async fn settle(&self, state: &State, fault: Fault) -> Result<(), RealNodeError> {
         match fault {
             Fault::CutControl | Fault::CutStorage => self.settle_links(state).await?,
