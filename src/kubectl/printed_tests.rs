@@ -1,6 +1,5 @@
 //! The printed words, as recorded.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::executor::block_on;
@@ -8,13 +7,13 @@ use serde_json::json;
 
 use crate::api::node_fence::NodeFence;
 use crate::api::slim::Namespace;
-use crate::api::usage::VolumeKind;
 use crate::controllers::resiliency_policy::evidence::Silence;
 use crate::controllers::resiliency_policy::memory::Found;
 use crate::controllers::resiliency_policy::plan::LiveNode;
 use crate::controllers::testing::*;
 use crate::error::Error;
 
+use super::foresee::tests::live_of;
 use super::foresee::{self, Foreseen};
 use super::print::{Output, Report};
 use super::{explain_node, explain_pod, simulate};
@@ -41,27 +40,9 @@ fn found() -> Found {
     }
 }
 
+/// A node as the API has it, without its CSINode.
 fn live(found: &Found, name: &str) -> Option<LiveNode> {
-    let node = found.nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name))?.clone();
-    let pods: Vec<_> =
-        found.pods.iter().filter(|pod| pod.pod.spec.node_name.as_deref() == Some(name)).cloned().collect();
-    let volumes = pods.iter().flat_map(|pod| &pod.volumes).filter_map(|volume| match &volume.kind {
-        VolumeKind::Csi(csi) => Some((volume.name.clone(), csi.clone())),
-        _ => None,
-    });
-    let attached_volumes: BTreeMap<_, _> = volumes.collect();
-    Some(LiveNode {
-        silence: Silence::default(),
-        migration_targets: Default::default(),
-        node_report: None,
-        reports: Default::default(),
-        lease_is_still: node.is_unreachable(),
-        node,
-        pods,
-        attachments: attached_volumes.keys().map(|volume| Arc::new(attachment(volume, name))).collect(),
-        attached_volumes,
-        csi_node: None,
-    })
+    Some(LiveNode { csi_node: None, ..live_of(found, name)? })
 }
 
 fn failure(found: &Found) -> Foreseen {
