@@ -32,6 +32,11 @@ impl Cidr {
     }
 }
 
+/// Those of these texts that are an address or a block of them; what is neither is passed over.
+pub fn readable<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Vec<Cidr> {
+    texts.into_iter().filter_map(|text| text.as_ref().parse().ok()).collect()
+}
+
 /// What the prefix keeps of `width` bits.
 fn kept(bits: u128, prefix: u8, width: u8) -> u128 {
     bits.checked_shr(u32::from(width - prefix.min(width))).unwrap_or(0)
@@ -105,6 +110,23 @@ mod tests {
             assert!(text.parse::<Cidr>().is_err(), "{text}");
         }
         assert_eq!(cidr("10.0.3.17").to_string(), "10.0.3.17/32");
+    }
+
+    #[test]
+    fn one_address_is_the_same_in_any_way_of_writing() {
+        for (some, other) in
+            [("10.0.3.17", "10.0.3.17/32"), ("10.0.3.17", "::ffff:10.0.3.17"), ("2001:db8::1", "2001:0db8:0:0::1/128")]
+        {
+            assert_eq!(cidr(some), cidr(other), "{some} {other}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_passed_over() {
+        let texts = ["10.0.3.17", "", "node-1.example.com", "10.0.3.17/33", "2001:db8::/64"];
+        let read = vec![cidr("10.0.3.17"), cidr("2001:db8::/64")];
+        assert_eq!(readable(texts), read);
+        assert_eq!(readable(&texts.map(str::to_owned)), read);
     }
 
     proptest! {

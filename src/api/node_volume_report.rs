@@ -6,8 +6,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::cidr::{Cidr, readable};
 use super::node_fence::NodeFence;
 use super::schema;
+use super::slim::NodeAddress;
 use super::volume::{Finding, VolumeState};
 
 /// NodeVolumeReport has no spec.
@@ -245,6 +247,15 @@ pub enum RemnantKind {
     Container,
     /// Something that cannot be told: it counts as left.
     Unknown,
+}
+
+/// The first InternalIP in the status of a Node that its agent did not report, or that is no address. Where there is one, others may
+/// be missing too.
+pub fn unreported<'a>(of_node: &'a [NodeAddress], reported: &[String]) -> Option<&'a str> {
+    let reported = readable(reported);
+    let is_reported = |text: &str| text.parse::<Cidr>().is_ok_and(|address| reported.contains(&address));
+    let internal = of_node.iter().filter(|it| it.type_ == "InternalIP");
+    internal.map(|it| it.address.as_str()).find(|text| !is_reported(text))
 }
 
 impl NodeVolumeReport {

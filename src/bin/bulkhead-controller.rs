@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bulkhead::api::time;
 use bulkhead::controllers::{
-    Context, ProviderStores, S3Stores, SharedVolumeStores, Stores, mountpoint_s3_pod_attachment, node_fence,
+    Context, Informers, ProviderStores, S3Stores, SharedVolumeStores, Stores, mountpoint_s3_pod_attachment, node_fence,
     resiliency_policy, shared_volume, shared_volume_provider, volume_health, volume_health_policy,
 };
 use bulkhead::error::{Error, Result};
@@ -105,14 +105,14 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         None => Heartbeats::default(),
     };
     let announced = announced(&program, &heartbeats, namespace.clone(), identity);
+    let informers = Informers {
+        client: &program.clients.watches,
+        telemetry: &program.telemetry,
+        health: &program.health,
+        cancel: &program.cancel,
+    };
     let cx = Context {
-        stores: Stores::spawn(
-            &program.clients.watches,
-            &namespace,
-            &program.telemetry,
-            &program.health,
-            &program.cancel,
-        ),
+        stores: Stores::spawn(informers, &namespace),
         clients: program.clients.clone(),
         writer: program.writer.clone(),
         events: program.events.clone(),
@@ -126,11 +126,10 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     };
     let cancel = program.cancel.clone();
     let s3 = s3.map(|config| {
-        let (watches, namespace) = (&program.clients.watches, &config.pods.namespace);
-        let stores = S3Stores::spawn(watches, namespace, &program.telemetry, &program.health, &cancel);
+        let stores = S3Stores::spawn(informers, &config.pods.namespace);
         mountpoint_s3_pod_attachment::run(cx.clone(), stores, config, cancel.clone())
     });
-    let shared_volumes = shared_volumes(&cx, &program, &cli.providers, cli.shared_volumes);
+    let shared_volumes = shared_volumes(&cx, informers, &cli.providers, cli.shared_volumes);
     let work = async move {
         tokio::join!(
             shared_volumes,
@@ -169,14 +168,13 @@ fn announced(
 /// Shared volumes and their providers, which meet in what the providers report.
 fn shared_volumes(
     cx: &Context,
-    program: &Program,
+    informers: Informers<'_>,
     providers: &shared_volume_provider::flags::ProviderFlags,
     flags: shared_volume::flags::SharedVolumeFlags,
 ) -> impl Future<Output = ()> + use<> {
-    let Program { clients, telemetry, health, cancel, .. } = program;
-    let stores = SharedVolumeStores::spawn(&clients.watches, telemetry, health, cancel);
-    let of_providers =
-        ProviderStores::spawn(&clients.watches, stores.shared_volumes.clone(), telemetry, health, cancel);
+    let stores = SharedVolumeStores::spawn(informers);
+    let of_providers = ProviderStores::spawn(informers, stores.shared_volumes.clone());
+    let cancel = informers.cancel;
     let intervals = shared_volume::decide::Intervals {
         cache_expiry: providers.cache_expiry(),
         create_poll: providers.create_poll(),

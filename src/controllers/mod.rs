@@ -31,7 +31,7 @@ pub use indexes::{BY_MOUNT, BY_MOUNTPOINT_POD, BY_PLACE, BY_UID, BY_WORKLOAD};
 pub use indexes::{BY_PROVIDER_VOLUME, BY_SERVICE, BY_SHARED_VOLUME};
 pub use indexes::{BY_TROUBLE, CRASH_LOOP};
 pub use listed::Unread;
-pub use stores::{ProviderStores, S3Stores, SharedVolumeStores, Stores};
+pub use stores::{Informers, ProviderStores, S3Stores, SharedVolumeStores, Stores};
 
 /// Where kubelets keep their Leases.
 pub const NODE_LEASES: &str = "kube-node-lease";

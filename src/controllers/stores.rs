@@ -35,6 +35,54 @@ use super::{
     BY_SERVICE, BY_SHARED_VOLUME, BY_TROUBLE, BY_UID, BY_VOLUME, BY_WORKLOAD, NODE_LEASES, indexes,
 };
 
+/// With what informers are started.
+#[derive(Clone, Copy)]
+pub struct Informers<'a> {
+    /// For watches.
+    pub client: &'a Client,
+    /// Their metrics.
+    pub telemetry: &'a Telemetry,
+    /// A gate for each.
+    pub health: &'a Health,
+    /// Ends them.
+    pub cancel: &'a CancellationToken,
+}
+
+impl Informers<'_> {
+    /// One of all objects of a kind.
+    fn all<K: Watched>(self, name: &'static str, configure: impl FnOnce(Informer<K>) -> Informer<K>) -> Store<K> {
+        let api = Api::all(self.client.clone());
+        self.spawn(name, configure(Informer::new(api, name)))
+    }
+
+    /// One of those in a namespace.
+    fn within<K>(
+        self,
+        namespace: &str,
+        name: &'static str,
+        configure: impl FnOnce(Informer<K>) -> Informer<K>,
+    ) -> Store<K>
+    where
+        K: Watched + Resource<Scope = NamespaceResourceScope>,
+    {
+        let api = Api::namespaced(self.client.clone(), namespace);
+        self.spawn(name, configure(Informer::new(api, name)))
+    }
+
+    /// The program is not ready before the first list is there.
+    fn spawn<K: Watched>(self, name: &str, informer: Informer<K>) -> Store<K> {
+        let store = informer.spawn(self.cancel.clone(), self.telemetry);
+        let gate = self.health.gate(format!("informer {name}"));
+        gate.close("the first list has not arrived");
+        let synced = store.clone();
+        tokio::spawn(async move {
+            synced.wait_synced().await;
+            gate.open();
+        });
+        store
+    }
+}
+
 /// One informer per kind, shared by all controllers.
 #[derive(Clone)]
 pub struct Stores {
@@ -80,19 +128,12 @@ pub struct Stores {
 
 impl Stores {
     /// Starts all informers. `namespace` is the operator's own.
-    pub fn spawn(
-        client: &Client,
-        namespace: &str,
-        telemetry: &Telemetry,
-        health: &Health,
-        cancel: &CancellationToken,
-    ) -> Self {
-        let all = |name| Start { name, client, telemetry, health, cancel };
+    pub fn spawn(informers: Informers<'_>, namespace: &str) -> Self {
         Self {
-            nodes: all("nodes").informer(|i| i.index(BY_HOST, indexes::hosts_of_node)),
-            leases: all("leases").namespaced(NODE_LEASES),
-            fencer_leases: all("fencerleases").namespaced(namespace),
-            pods: all("pods").informer(|i| {
+            nodes: informers.all("nodes", |i| i.index(BY_HOST, indexes::hosts_of_node)),
+            leases: informers.within(NODE_LEASES, "leases", |i| i),
+            fencer_leases: informers.within(namespace, "fencerleases", |i| i),
+            pods: informers.all("pods", |i| {
                 i.index(BY_NODE, indexes::node_of_pod)
                     .index(BY_CLAIM, indexes::claims_of_pod)
                     .index(BY_PLACE, indexes::places_of_pod)
@@ -101,34 +142,35 @@ impl Stores {
                     .keep(uses_volumes)
                     .packed()
             }),
-            claims: all("persistentvolumeclaims").informer(|i| i.index(BY_VOLUME, indexes::volume_of_claim).packed()),
-            volumes: all("persistentvolumes").informer(|i| {
+            claims: informers.all("persistentvolumeclaims", |i| i.index(BY_VOLUME, indexes::volume_of_claim).packed()),
+            volumes: informers.all("persistentvolumes", |i| {
                 i.index(BY_HOST, indexes::hosts_of_volume)
                     .index(BY_DRIVER, indexes::driver_of_volume)
                     .index(BY_HANDLE, indexes::handle_of_volume)
                     .packed()
             }),
-            attachments: all("volumeattachments").informer(|i| {
+            attachments: informers.all("volumeattachments", |i| {
                 i.index(BY_NODE, |attachment: &VolumeAttachment| vec![attachment.spec.node_name.clone()])
                     .index(BY_VOLUME, |attachment: &VolumeAttachment| vec![attachment.volume().to_owned()])
                     .packed()
             }),
-            csi_nodes: all("csinodes").informer(Informer::packed),
-            csi_drivers: all("csidrivers").informer(|i| i),
-            namespaces: all("namespaces").informer(|i| i),
-            policies: all("resiliencypolicies").informer(|i| i),
-            fences: all("nodefences").informer(|i| i),
-            requests: all("fencerequests")
-                .informer(|i| i.index(BY_NODE, |request: &FenceRequest| vec![request.spec.node_name.clone()])),
-            reports: all("driverreports").informer(|i| i),
-            node_reports: all("nodevolumereports")
-                .informer(|i| i.index(BY_VOLUME, indexes::volumes_of_report).packed()),
-            health_policies: all("volumehealthpolicies").informer(|i| i),
-            healths: all("volumehealths").informer(|i| i.index(BY_CLAIM, indexes::claims_of_health)),
-            agents: all("agents").informer(|i| {
+            csi_nodes: informers.all("csinodes", Informer::packed),
+            csi_drivers: informers.all("csidrivers", |i| i),
+            namespaces: informers.all("namespaces", |i| i),
+            policies: informers.all("resiliencypolicies", |i| i),
+            fences: informers.all("nodefences", |i| i),
+            requests: informers.all("fencerequests", |i| {
+                i.index(BY_NODE, |request: &FenceRequest| vec![request.spec.node_name.clone()])
+            }),
+            reports: informers.all("driverreports", |i| i),
+            node_reports: informers
+                .all("nodevolumereports", |i| i.index(BY_VOLUME, indexes::volumes_of_report).packed()),
+            health_policies: informers.all("volumehealthpolicies", |i| i),
+            healths: informers.all("volumehealths", |i| i.index(BY_CLAIM, indexes::claims_of_health)),
+            agents: informers.all("agents", |i| {
                 i.labels(&format!("{}=true", names::NODE_AGENT_LABEL)).index(BY_NODE, indexes::node_of_pod)
             }),
-            admission_bindings: all("admissionbindings").informer(|i| i),
+            admission_bindings: informers.all("admissionbindings", |i| i),
         }
     }
 
@@ -198,23 +240,16 @@ pub struct S3Stores {
 
 impl S3Stores {
     /// Starts the informers. `namespace` is that of Mountpoint Pods.
-    pub fn spawn(
-        client: &Client,
-        namespace: &str,
-        telemetry: &Telemetry,
-        health: &Health,
-        cancel: &CancellationToken,
-    ) -> Self {
-        let all = |name| Start { name, client, telemetry, health, cancel };
-        let pods = Api::namespaced(client.clone(), namespace);
-        let pods = Informer::new(pods, "mountpointpods").index(BY_MOUNT, indexes::mount_of_pod);
+    pub fn spawn(informers: Informers<'_>, namespace: &str) -> Self {
         Self {
-            attachments: all("mountpoints3podattachments").informer(|i| {
+            attachments: informers.all("mountpoints3podattachments", |i| {
                 i.index(BY_MOUNT, indexes::mount_of_attachment)
                     .index(BY_WORKLOAD, indexes::workloads_of_attachment)
                     .index(BY_MOUNTPOINT_POD, indexes::pods_of_attachment)
             }),
-            mountpoint_pods: all("mountpointpods").spawn(pods.keep(MountpointPod::is_one)),
+            mountpoint_pods: informers.within(namespace, "mountpointpods", |i| {
+                i.index(BY_MOUNT, indexes::mount_of_pod).keep(MountpointPod::is_one)
+            }),
             namespace: namespace.to_owned(),
         }
     }
@@ -257,24 +292,23 @@ pub struct SharedVolumeStores {
 
 impl SharedVolumeStores {
     /// Starts the informers.
-    pub fn spawn(client: &Client, telemetry: &Telemetry, health: &Health, cancel: &CancellationToken) -> Self {
-        let all = |name| Start { name, client, telemetry, health, cancel };
+    pub fn spawn(informers: Informers<'_>) -> Self {
         // The slices of Services with a selector are most of a cluster's, and change with each of its pods.
         let slices = format!("{MANAGED_BY_LABEL}!={SELECTOR_SLICES}");
         Self {
-            shared_volumes: all("sharedvolumes").informer(|i| {
+            shared_volumes: informers.all("sharedvolumes", |i| {
                 i.index(BY_CLAIM, indexes::claim_of_shared_volume)
                     .index(BY_SERVICE, indexes::service_of_shared_volume)
                     .index(BY_NODE, indexes::nodes_of_shared_volume)
                     .index(BY_PROVIDER_VOLUME, indexes::provider_volume_of_shared_volume)
             }),
-            services: all("services").informer(|i| i),
-            slices: all("endpointslices").informer(|i| {
+            services: informers.all("services", |i| i),
+            slices: informers.all("endpointslices", |i| {
                 i.labels(&slices)
                     .index(BY_SERVICE, indexes::service_of_slice)
                     .index(BY_SHARED_VOLUME, indexes::shared_volume_of_slice)
             }),
-            endpoints: all("endpoints").informer(|i| i.labels(SHARED_VOLUME_LABEL)),
+            endpoints: informers.all("endpoints", |i| i.labels(SHARED_VOLUME_LABEL)),
         }
     }
 
@@ -302,15 +336,8 @@ pub struct ProviderStores {
 
 impl ProviderStores {
     /// Starts the informers, but for that of SharedVolumes.
-    pub fn spawn(
-        client: &Client,
-        shared_volumes: Store<SharedVolume>,
-        telemetry: &Telemetry,
-        health: &Health,
-        cancel: &CancellationToken,
-    ) -> Self {
-        let all = |name| Start { name, client, telemetry, health, cancel };
-        Self { providers: all("sharedvolumeproviders").informer(|i| i), shared_volumes }
+    pub fn spawn(informers: Informers<'_>, shared_volumes: Store<SharedVolume>) -> Self {
+        Self { providers: informers.all("sharedvolumeproviders", |i| i), shared_volumes }
     }
 
     /// Returns once they, and the stores that they rest on, hold what the API server has.
@@ -327,40 +354,6 @@ impl ProviderStores {
 /// Only pods that use volumes are kept; the others of a suspect node are listed live.
 pub(super) fn uses_volumes(pod: &Pod) -> bool {
     pod.spec.volumes.iter().any(|volume| volume.source != VolumeSource::PodLocal)
-}
-
-/// How an informer is started.
-#[derive(Clone, Copy)]
-struct Start<'a> {
-    name: &'static str,
-    client: &'a Client,
-    telemetry: &'a Telemetry,
-    health: &'a Health,
-    cancel: &'a CancellationToken,
-}
-
-impl Start<'_> {
-    fn informer<K: Watched>(self, configure: impl FnOnce(Informer<K>) -> Informer<K>) -> Store<K> {
-        let api = Api::all(self.client.clone());
-        self.spawn(configure(Informer::new(api, self.name)))
-    }
-
-    fn namespaced<K: Watched + Resource<Scope = NamespaceResourceScope>>(self, namespace: &str) -> Store<K> {
-        let api = Api::namespaced(self.client.clone(), namespace);
-        self.spawn(Informer::new(api, self.name))
-    }
-
-    fn spawn<K: Watched>(self, informer: Informer<K>) -> Store<K> {
-        let store = informer.spawn(self.cancel.clone(), self.telemetry);
-        let gate = self.health.gate(format!("informer {}", self.name));
-        gate.close("the first list has not arrived");
-        let synced = store.clone();
-        tokio::spawn(async move {
-            synced.wait_synced().await;
-            gate.open();
-        });
-        store
-    }
 }
 
 /// What an informer needs of a kind.

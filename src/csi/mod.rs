@@ -1,4 +1,4 @@
-//! The CSI and podmon gRPC definitions, and how to reach a driver.
+//! The CSI and podmon gRPC definitions, how a driver is reached, and how to be one.
 //!
 //! `generated/` is made by `xtask generate` from `proto/` and never edited. No policy lives here: who calls what, and when,
 //! is for the callers.
@@ -7,6 +7,7 @@ use std::fmt;
 
 mod authority;
 pub mod client;
+pub mod plugin;
 pub mod server;
 
 /// The Container Storage Interface, package `csi.v1`.

@@ -17,7 +17,7 @@ use crate::controllers::resiliency_policy::storage::Paths;
 use super::foresee::Foreseen;
 use super::incident::IncidentReport;
 use super::print::{Page, Report, ago, names as joined, span};
-use super::simulation::{BRAKE_COLUMNS, Brake, PodRow, Simulation, brake_columns};
+use super::simulate::report::{BRAKE_COLUMNS, Brake, PodRow, Simulation, brake_columns};
 use super::words;
 
 /// What there is to say about a node.

@@ -17,7 +17,7 @@ use crate::controllers::resiliency_policy::select::{Effective, selects};
 
 use super::incident::{IncidentReport, PodStands};
 use super::print::{Page, Report, ago, names, or_dash};
-use super::simulation::{Said, Simulation};
+use super::simulate::report::{Said, Simulation};
 use super::words;
 
 /// What there is to say about a pod.

@@ -218,4 +218,4 @@ fn not_ready(mut view: PodView) -> PodView {
 
 #[cfg(test)]
 #[path = "foresee_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -156,7 +156,7 @@ fn cluster(shape: &Shape) -> Found {
 }
 
 /// A node as the API of that cluster has it.
-fn live_of(found: &Found, name: &str) -> Option<LiveNode> {
+pub(in crate::kubectl) fn live_of(found: &Found, name: &str) -> Option<LiveNode> {
     let node = found.nodes.iter().find(|node| node.name_any() == name)?.clone();
     let pods: Vec<_> =
         found.pods.iter().filter(|pod| pod.pod.spec.node_name.as_deref() == Some(name)).cloned().collect();

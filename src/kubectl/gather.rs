@@ -25,7 +25,7 @@ use crate::runtime::store::ObjectKey;
 use super::error::{Error, Result};
 use super::foresee::{self, Foreseen};
 use super::simulate;
-use super::simulation::Simulation;
+use super::simulate::report::Simulation;
 
 /// Shows in the server's audit log.
 const USER_AGENT: &str = "kubectl-bulkhead";
@@ -121,7 +121,7 @@ impl Gathered {
         })
         .await?;
         let fence = self.fence(node);
-        let simulation = simulate::report(node, &foreseen, fence.as_deref(), &self.requests(node), self.now);
+        let simulation = simulate::node(node, &foreseen, fence.as_deref(), &self.requests(node), self.now);
         Ok((foreseen, simulation))
     }
 

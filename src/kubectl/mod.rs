@@ -15,7 +15,6 @@ mod print;
 #[cfg(test)]
 mod printed_tests;
 mod simulate;
-mod simulation;
 mod support_bundle;
 mod words;
 mod write;

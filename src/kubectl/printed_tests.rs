@@ -1,6 +1,5 @@
 //! The printed words, as recorded.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::executor::block_on;
@@ -8,13 +7,13 @@ use serde_json::json;
 
 use crate::api::node_fence::NodeFence;
 use crate::api::slim::Namespace;
-use crate::api::usage::VolumeKind;
 use crate::controllers::resiliency_policy::evidence::Silence;
 use crate::controllers::resiliency_policy::memory::Found;
 use crate::controllers::resiliency_policy::plan::LiveNode;
 use crate::controllers::testing::*;
 use crate::error::Error;
 
+use super::foresee::tests::live_of;
 use super::foresee::{self, Foreseen};
 use super::print::{Output, Report};
 use super::{explain_node, explain_pod, simulate};
@@ -41,27 +40,9 @@ fn found() -> Found {
     }
 }
 
+/// A node as the API has it, without its CSINode.
 fn live(found: &Found, name: &str) -> Option<LiveNode> {
-    let node = found.nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name))?.clone();
-    let pods: Vec<_> =
-        found.pods.iter().filter(|pod| pod.pod.spec.node_name.as_deref() == Some(name)).cloned().collect();
-    let volumes = pods.iter().flat_map(|pod| &pod.volumes).filter_map(|volume| match &volume.kind {
-        VolumeKind::Csi(csi) => Some((volume.name.clone(), csi.clone())),
-        _ => None,
-    });
-    let attached_volumes: BTreeMap<_, _> = volumes.collect();
-    Some(LiveNode {
-        silence: Silence::default(),
-        migration_targets: Default::default(),
-        node_report: None,
-        reports: Default::default(),
-        lease_is_still: node.is_unreachable(),
-        node,
-        pods,
-        attachments: attached_volumes.keys().map(|volume| Arc::new(attachment(volume, name))).collect(),
-        attached_volumes,
-        csi_node: None,
-    })
+    Some(LiveNode { csi_node: None, ..live_of(found, name)? })
 }
 
 fn failure(found: &Found) -> Foreseen {
@@ -81,7 +62,7 @@ fn present(found: &Found) -> Foreseen {
 fn explained(found: &Found) -> explain_node::NodeExplanation {
     let fence = found.fences.first().map(Arc::as_ref);
     let (present, failure) = (present(found), failure(found));
-    let simulation = simulate::report(NODE, &failure, fence, &[], now());
+    let simulation = simulate::node(NODE, &failure, fence, &[], now());
     let node = found.nodes.first().map(Arc::as_ref);
     let facts = explain_node::Facts {
         name: NODE,
@@ -127,13 +108,13 @@ fn incident(found: &Found) -> NodeFence {
 
 #[test]
 fn a_simulation_in_words() {
-    let simulation = simulate::report(NODE, &failure(&found()), None, &[], now());
+    let simulation = simulate::node(NODE, &failure(&found()), None, &[], now());
     insta::assert_snapshot!(simulation.text());
 }
 
 #[test]
 fn a_simulation_for_programs() {
-    let simulation = simulate::report(NODE, &failure(&found()), None, &[], now());
+    let simulation = simulate::node(NODE, &failure(&found()), None, &[], now());
     insta::assert_snapshot!(Output::Yaml.render(&simulation).unwrap());
 }
 
@@ -148,7 +129,7 @@ fn a_brake_that_holds_in_words() {
             Arc::new(if name == NODE { node(name) } else { with_ready(node(name), "False") })
         })
         .collect();
-    insta::assert_snapshot!(simulate::report(NODE, &failure(&found), None, &[], now()).text());
+    insta::assert_snapshot!(simulate::node(NODE, &failure(&found), None, &[], now()).text());
 }
 
 #[test]
@@ -168,7 +149,7 @@ fn a_node_with_a_held_incident_in_words() {
 fn pods_in_words() {
     let mut found = found();
     let failure = failure(&found);
-    let simulation = simulate::report(NODE, &failure, None, &[], now());
+    let simulation = simulate::node(NODE, &failure, None, &[], now());
     found.fences = vec![Arc::new(incident(&found))];
     let told: Vec<_> = found
         .pods

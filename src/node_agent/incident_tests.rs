@@ -1,8 +1,8 @@
 //! Which volumes an incident has and what is known of them, over restarts, failed looks and episodes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chrono::DateTime;
 use serde_json::{Value, json};
@@ -20,6 +20,7 @@ use super::mounts::inventory::{Elsewhere, Inventory, Mounted, Place, Remains};
 use super::mounts::mountinfo::Device;
 use super::observe::incident;
 use super::status;
+use super::tests::first_seen;
 
 const DEVICE: Device = Device { major: 0, minor: 50 };
 
@@ -64,24 +65,9 @@ fn reported(report: &NodeVolumeReport, incident: Incident, found: Result<Invento
     let now = Now { wall: DateTime::from_timestamp(1_700_000_000, 0).unwrap(), mono: Instant::now() };
     let found = found.map(Arc::new).map_err(str::to_owned);
     let seen = Seen {
-        node_uid: "n".into(),
-        kubelet_is_up: true,
-        boot_id: incident.key.boot_id.clone(),
         node_boot_id: String::new(),
-        addresses: Vec::new(),
-        heartbeat: None,
-        self_fencing: None,
-        report: Arc::new(report.clone()),
-        fence: Some(incident),
-        has_fence: true,
-        fenced: BTreeSet::new(),
-        health: None,
-        pods: BTreeMap::new(),
         looked: Some(Looked { began: now.mono, ended: now.mono, found }),
-        hung: 0,
-        probes_hung: false,
-        patience: Duration::from_secs(3),
-        check_interval: Duration::from_secs(30),
+        ..first_seen(report.clone(), incident)
     };
     let mut memory = Memory::default();
     memory.note(&seen, now.mono);

@@ -1,10 +1,10 @@
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Instant;
 
 use chrono::DateTime;
 
 use super::super::decide::{Incident, Key};
+use super::super::tests::first_seen;
 use super::*;
 use crate::api::node_volume_report::{NodeVolumeReport, NodeVolumeReportSpec};
 use crate::api::volume::{Check, Finding};
@@ -43,26 +43,9 @@ fn seen(before: NodeVolumeReportStatus) -> Seen {
     let mut report = NodeVolumeReport::new("n", NodeVolumeReportSpec {});
     report.status = Some(before);
     let key = Key { fence_uid: "f".into(), episode: 1, digest: "sha256:00000000".into(), boot_id: "boot-1".into() };
-    Seen {
-        node_uid: "new".into(),
-        kubelet_is_up: true,
-        boot_id: "boot-1".into(),
-        node_boot_id: "boot-1".into(),
-        addresses: Vec::new(),
-        heartbeat: None,
-        self_fencing: None,
-        report: Arc::new(report),
-        fence: Some(Incident { key, wanted: Vec::new(), unusable: Vec::new() }),
-        has_fence: true,
-        fenced: BTreeSet::from(["private".to_owned()]),
-        health: None,
-        pods: BTreeMap::new(),
-        looked: None,
-        hung: 0,
-        probes_hung: false,
-        patience: Duration::from_secs(3),
-        check_interval: Duration::from_secs(30),
-    }
+    let incident = Incident { key, wanted: Vec::new(), unusable: Vec::new() };
+    let fenced = BTreeSet::from(["private".to_owned()]);
+    Seen { node_uid: "new".into(), fenced, ..first_seen(report, incident) }
 }
 
 fn names(status: &NodeVolumeReportStatus) -> Vec<(&str, VolumeState)> {

@@ -52,30 +52,35 @@ pub(super) fn zombie() -> Remains {
     Remains { targets: vec![target()], staging: vec![Place { pod: None, ..target() }], ..Remains::default() }
 }
 
+/// What an agent sees that has just started, of a node that is well: it has not looked yet.
+pub(super) fn first_seen(report: NodeVolumeReport, incident: Incident) -> Seen {
+    Seen {
+        node_uid: "n".into(),
+        kubelet_is_up: true,
+        boot_id: incident.key.boot_id.clone(),
+        node_boot_id: incident.key.boot_id.clone(),
+        addresses: Vec::new(),
+        heartbeat: None,
+        self_fencing: None,
+        report: Arc::new(report),
+        fence: Some(incident),
+        has_fence: true,
+        fenced: BTreeSet::new(),
+        health: None,
+        pods: BTreeMap::new(),
+        looked: None,
+        hung: 0,
+        probes_hung: false,
+        patience: Duration::from_secs(3),
+        check_interval: Duration::from_secs(30),
+    }
+}
+
 impl Case {
     pub(super) fn new(remains: Remains) -> Self {
         let start = Instant::now() + Duration::from_secs(3600);
         let incident = Incident { key: key(), wanted: vec![volume("pvc-1")], unusable: Vec::new() };
-        let seen = Seen {
-            node_uid: "n".into(),
-            kubelet_is_up: true,
-            boot_id: "boot-1".into(),
-            node_boot_id: "boot-1".into(),
-            addresses: Vec::new(),
-            heartbeat: None,
-            self_fencing: None,
-            report: Arc::new(NodeVolumeReport::new("n", NodeVolumeReportSpec {})),
-            fence: Some(incident),
-            has_fence: true,
-            fenced: BTreeSet::new(),
-            health: None,
-            pods: BTreeMap::new(),
-            looked: None,
-            hung: 0,
-            probes_hung: false,
-            patience: Duration::from_secs(3),
-            check_interval: Duration::from_secs(30),
-        };
+        let seen = first_seen(NodeVolumeReport::new("n", NodeVolumeReportSpec {}), incident);
         let mut case = Self { seen, memory: Memory::default(), start, now: start };
         case.finds(remains);
         case

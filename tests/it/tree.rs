@@ -9,6 +9,7 @@ use libtest_mimic::{Failed, Trial};
 pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("tree::layers_import_only_what_lies_below", layers_import_only_what_lies_below),
+        Trial::test("tree::what_decides_asks_nobody_and_no_clock", what_decides_asks_nobody_and_no_clock),
         Trial::test("tree::the_promised_crates_are_used_in_shipped_code", the_promised_crates_are_used),
         Trial::test("tree::controllers_have_the_same_steps", controllers_have_the_same_steps),
     ]
@@ -42,6 +43,11 @@ const IMPURE: [&str; 24] = [
     "/listed.rs",
 ];
 
+/// What a pure file of a controller or of the sidecar has no use for. In the node agent reads of the kernel and the disk are
+/// apart from what acts, and not named here.
+const REACHES_OUT: [&str; 7] =
+    ["async ", "tokio::", "kube::Client", "Api::", "Instant::now", "Utc::now", "SystemTime::now"];
+
 /// What `kubectl bulkhead` uses of a controller: its eyes and what is pure.
 const KUBECTL_SEES: [&str; 10] =
     ["brakes", "decide", "evidence", "memory", "observe", "plan", "rows", "select", "status", "storage"];
@@ -64,8 +70,7 @@ fn layers_import_only_what_lies_below() -> Result<(), Failed> {
     let mut wrong = Vec::new();
     for file in sources() {
         let path = file.strip_prefix(root())?.to_string_lossy().into_owned();
-        let is_test = path.ends_with("_tests.rs") || path.contains("/tests/") || path.ends_with("/tests.rs");
-        let Some(allowed) = allowed(&path).filter(|_| !is_test) else { continue };
+        let Some(allowed) = allowed(&path).filter(|_| !is_test(&path)) else { continue };
         for import in imports(&fs::read_to_string(&file)?) {
             if !allowed.iter().any(|prefix| import == *prefix || import.starts_with(&format!("{prefix}::"))) {
                 wrong.push(format!("{path}: crate::{import}"));
@@ -73,6 +78,26 @@ fn layers_import_only_what_lies_below() -> Result<(), Failed> {
         }
     }
     if wrong.is_empty() { Ok(()) } else { Err(format!("imports against the layers:\n{}", wrong.join("\n")).into()) }
+}
+
+fn is_test(path: &str) -> bool {
+    path.ends_with("_tests.rs") || path.contains("/tests/") || path.ends_with("/tests.rs")
+}
+
+fn what_decides_asks_nobody_and_no_clock() -> Result<(), Failed> {
+    let mut wrong = Vec::new();
+    for file in sources() {
+        let path = file.strip_prefix(root())?.to_string_lossy().into_owned();
+        let is_shown = path.starts_with("src/controllers/") || path.starts_with("src/csi_sidecar/");
+        let is_free = is_test(&path) || path.ends_with("/testing.rs") || IMPURE.iter().any(|it| path.ends_with(it));
+        if !is_shown || is_free {
+            continue;
+        }
+        let text = fs::read_to_string(&file)?;
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        wrong.extend(REACHES_OUT.iter().filter(|word| code.contains(**word)).map(|word| format!("{path}: {word}")));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(format!("pure files that reach out:\n{}", wrong.join("\n")).into()) }
 }
 
 /// Every path behind `crate::` in a text, with `{a, b}` written out.

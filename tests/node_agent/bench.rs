@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bulkhead::api::hysteresis::Sample;
 use bulkhead::api::volume::{Check, CheckMode};
 use bulkhead::node_agent::children::Children;
-use bulkhead::node_agent::probes::blocking::Prober;
+use bulkhead::node_agent::probes::blocking::{ASK, Prober};
 use bulkhead::node_agent::probes::gather::Gatherer;
 use bulkhead::node_agent::probes::{self, Expected, ExpectedKind, HostView, Kind, Seen, Subject};
 use rustix::mount::UnmountFlags;
@@ -28,13 +28,18 @@ pub struct Bench {
 
 impl Bench {
     pub fn new() -> Self {
+        Self::with_deadline(ASK)
+    }
+
+    /// With this deadline for what needs no write.
+    pub fn with_deadline(deadline: Duration) -> Self {
         let folder = tempfile::tempdir().unwrap();
         // How full the disk of the machine is says nothing here.
         tmpfs(folder.path());
         let children = Children::new(env!("CARGO_BIN_EXE_bulkhead-node-agent").into(), "/proc/self".into());
         Self {
             gatherer: Gatherer::new(children.clone(), "/proc/self".into()),
-            prober: Prober::new(children.clone(), "worker-1".into()),
+            prober: Prober::new(children.clone(), "worker-1".into(), deadline),
             children,
             root: folder.path().canonicalize().unwrap(),
             modes: BTreeMap::new(),

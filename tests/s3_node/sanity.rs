@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use bulkhead::api::s3::DRIVER;
 use bulkhead::csi::client::connect;
+use bulkhead::csi::plugin::PluginIdentity;
 use bulkhead::csi::server;
 use bulkhead::csi::v1::controller_server::{Controller, ControllerServer};
 use bulkhead::csi::v1::controller_service_capability::{self, rpc};
@@ -16,7 +18,6 @@ use bulkhead::csi::v1::node_client::NodeClient;
 use bulkhead::csi::v1::node_server::{Node, NodeServer};
 use bulkhead::csi::v1::volume_capability::access_mode::Mode;
 use bulkhead::csi::v1::*;
-use bulkhead::s3::node_service::identity::DriverIdentity;
 use bulkhead_testbed::binaries::{Binaries, Program};
 use libtest_mimic::Trial;
 use tokio_util::sync::CancellationToken;
@@ -158,7 +159,7 @@ async fn csi_sanity_passes(world: World) {
     let between = || AsTheKubelet { identity: IdentityClient::new(channel.clone()), node: plugin.calls.clone() };
     let of_node = Server::builder().add_service(IdentityServer::new(between())).add_service(NodeServer::new(between()));
     let of_controller = Server::builder()
-        .add_service(IdentityServer::new(DriverIdentity))
+        .add_service(IdentityServer::new(PluginIdentity { driver_name: DRIVER.to_owned() }))
         .add_service(ControllerServer::new(OneVolume));
     let serving = [(of_node, node.clone()), (of_controller, controller.clone())].map(|(services, socket)| {
         let stop = stop.clone();

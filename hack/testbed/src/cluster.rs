@@ -71,6 +71,16 @@ impl Default for ClusterOptions {
     }
 }
 
+impl ClusterOptions {
+    /// The control plane and our programs: no array, no node of its own and no controller yet. No kubelet renews anything there, so
+    /// no Lease says that a node is gone.
+    pub fn without_nodes(programs: Option<PathBuf>) -> Self {
+        let testbed =
+            TestbedOptions { node_monitor_grace_period: Duration::from_secs(86400), ..TestbedOptions::default() };
+        Self { testbed, programs, arrays: Vec::new(), nodes: 0, controller: false, ..Self::default() }
+    }
+}
+
 fn no_node(name: &str) -> ClusterError {
     ClusterError::Timeout { what: format!("node {name}"), limit: Duration::ZERO, last: "no such node was added".into() }
 }

@@ -10,7 +10,7 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::cidr::Cidr;
+use super::cidr;
 use super::fencing::{NodeIdentity, PolicyMode};
 use super::names;
 use super::slim::Node;
@@ -123,10 +123,10 @@ impl NodeFence {
     /// none of the addresses. Spare hardware may join under that name while the old one is only cut off.
     pub fn may_be_another_machine(&self, node: &Node) -> bool {
         let frozen = &self.spec.node;
-        let before: Vec<Cidr> = frozen.addresses.iter().filter_map(|text| text.parse().ok()).collect();
-        let mut now = node.status.addresses.iter().filter_map(|it| it.address.parse::<Cidr>().ok());
+        let before = cidr::readable(&frozen.addresses);
+        let now = cidr::readable(node.status.addresses.iter().map(|it| &it.address));
         let is_another_boot = frozen.boot_id.as_deref() != Some(node.status.node_info.boot_id.as_str());
-        is_another_boot && !now.any(|address| before.contains(&address))
+        is_another_boot && !now.iter().any(|address| before.contains(address))
     }
 
     /// Whether somebody who knows says that the machine of this episode is off, or exists no more.

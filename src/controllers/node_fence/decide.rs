@@ -21,7 +21,8 @@ use crate::api::usage::PodView;
 use crate::api::volume_health::VolumeHealth;
 use crate::mutants::{self, Mutant};
 
-use super::rows::{Change, Rows};
+use super::change::Change;
+use super::rows::Rows;
 use super::{detach, guard, held, recovery, requests, shut_out, status};
 
 /// A row of the plan: episode and volume name.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::fencing::Proof;
 use crate::api::node_fence::{
     Channel, NodeFenceStatus, PlannedVolume, PodStatus, PodStatusState, VolumeStatus, VolumeStatusState,
 };
@@ -34,48 +34,6 @@ pub struct Rows {
     pub outage: Option<RestraintType>,
     /// What stops the incident before its next destructive step, however far it got.
     pub held: Option<Held>,
-}
-
-/// How the rows differ from what is recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Change {
-    /// Not at all.
-    None,
-    /// Something is told that nothing rests on: what failed or is waited for, what has gone, and a fence that its
-    /// FenceRequest records already.
-    Progress,
-    /// Something will rest on the record: a release, a detach, a row that is closed or opened again.
-    Intent,
-}
-
-impl Change {
-    fn new(is_same: bool, is_intent: bool) -> Self {
-        match (is_same, is_intent) {
-            (true, _) => Self::None,
-            (false, true) => Self::Intent,
-            (false, false) => Self::Progress,
-        }
-    }
-
-    fn of_volume(row: &VolumeStatus, known: Option<&VolumeStatus>) -> Self {
-        use VolumeStatusState::{Clean, Detached, Failed, Fenced, Fencing, Pending, Undone};
-        let untouched = known.is_none() && row.state == Pending;
-        let was_cut_off = known.is_some_and(|known| matches!(known.state, Fenced | Detached | Clean));
-        let is_intent = match row.state {
-            Fenced | Clean | Undone => true,
-            // The record is method Detach's point of no return.
-            Fencing => was_cut_off || row.method == Some(FenceMethodType::Detach),
-            Failed => was_cut_off,
-            Pending | Detached => false,
-        };
-        Self::new(known == Some(row) || untouched, is_intent)
-    }
-
-    fn of_pod(row: &PodStatus, known: Option<&PodStatus>) -> Self {
-        use PodStatusState::{Kept, Pending, Releasing, Undone};
-        let untouched = known.is_none() && matches!(row.state, Pending | Kept);
-        Self::new(known == Some(row) || untouched, matches!(row.state, Releasing | Undone))
-    }
 }
 
 /// A planned volume and where it stands.
@@ -196,19 +154,6 @@ impl Rows {
             row.needed && row.status.state != VolumeStatusState::Failed && asked.is_some_and(|passed| passed < patience)
         };
         self.volumes.iter().any(near)
-    }
-
-    /// What must be recorded. A row that nothing has happened to needs no record of its own.
-    pub fn change_from(&self, recorded: &NodeFenceStatus) -> Change {
-        let volumes = self.volumes.iter().map(|row| &row.status).map(|row| {
-            let known = recorded.volumes.iter().find(|known| known.episode == row.episode && known.name == row.name);
-            Change::of_volume(row, known)
-        });
-        let pods = self.pods.iter().map(|row| {
-            let known = recorded.pods.iter().find(|known| known.episode == row.episode && known.uid == row.uid);
-            Change::of_pod(row, known)
-        });
-        volumes.chain(pods).max().unwrap_or(Change::None)
     }
 
     fn mark_needed(&mut self, seen: &Seen) {

@@ -20,7 +20,7 @@ use crate::mutants::{self, Mutant};
 use super::brakes::{self, Cluster};
 use super::candidates::{Candidate, Cause, Storage, candidates};
 use super::crash_loops::{self, CrashLoops};
-use super::evidence::{self, Silence};
+use super::evidence::Silence;
 use super::plan::{self, LiveNode, NamespaceLabels};
 use super::policy_brakes::PolicyBrakes;
 use super::power::{self, AllTold, Contradicted};
@@ -28,7 +28,7 @@ use super::scope::{Counts, Scope};
 use super::select::Effective;
 use super::storage::{self, Paths};
 use super::volumes::{self, Troubles, Unmoved};
-use super::{episodes, heartbeat, machines, modes, plugins, policies, volumeless};
+use super::{episodes, machines, modes, plugins, policies, unhealthy, volumeless};
 
 /// What a pass sees.
 #[derive(Default)]
@@ -182,7 +182,7 @@ impl Decision {
 
 /// Decides the next step of the whole cluster.
 pub fn decide(seen: &Seen, now: Now) -> Decision {
-    let mut decision = Decision { suspected: suspected(seen), ..Decision::default() };
+    let mut decision = Decision { suspected: unhealthy::suspected(seen), ..Decision::default() };
     let cluster = Cluster { nodes: seen.nodes.len(), suspected: decision.suspected.len() };
     let troubles = Troubles::new(seen);
     let mut brakes: BTreeMap<&str, PolicyBrakes> = BTreeMap::new();
@@ -192,7 +192,7 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         if brakes::is_outage(&policy.spec.limits, cluster) {
             decision.outage.insert(name.to_owned());
         }
-        let array = troubled(seen, &troubles, policy, &decision.suspected);
+        let array = unhealthy::troubled(seen, &troubles, policy, &decision.suspected);
         if array.is_some_and(|cluster| brakes::is_outage(&policy.spec.limits, cluster)) {
             decision.array_outage.insert(name.to_owned());
         }
@@ -212,47 +212,10 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     crash_loops::reschedule(seen, &busy, &brakes, &mut decision, now);
     policies::guard(seen, &mut decision);
     policies::record_all(seen, &brakes, &mut decision, now);
-    decision.lost = lost(seen);
+    decision.lost = unhealthy::lost(seen);
     decision.suspected.extend(decision.lost.iter().cloned());
     decision.look_again = look_again(seen, &decision, now);
     decision
-}
-
-/// The nodes that a taint of a volume speaks of, as `maxUnhealthy` counts them: together with those that are suspected.
-fn troubled(
-    seen: &Seen,
-    troubles: &Troubles,
-    policy: &ResiliencyPolicy,
-    suspected: &BTreeSet<String>,
-) -> Option<Cluster> {
-    let troubled = troubles.nodes(policy);
-    let all = seen.nodes.iter().filter_map(|(node, _)| node.metadata.name.as_ref());
-    let counted = all.filter(|name| troubled.contains(*name) || suspected.contains(*name)).count();
-    (!troubled.is_empty()).then_some(Cluster { nodes: seen.nodes.len(), suspected: counted })
-}
-
-fn suspected(seen: &Seen) -> BTreeSet<String> {
-    let after = seen.policies.iter().map(|policy| policy.spec.detection.kubelet.suspect_after.get()).min();
-    let after = after.unwrap_or(Duration::MAX);
-    let nodes = seen
-        .nodes
-        .iter()
-        .filter(|(node, silence)| evidence::is_suspected(node, *silence, after) || is_tainted_for_a_pod(seen, node));
-    nodes.filter_map(|(node, _)| node.metadata.name.clone()).collect()
-}
-
-fn lost(seen: &Seen) -> BTreeSet<String> {
-    let after = heartbeat::suspect_after(live_policies(seen)).unwrap_or(Duration::MAX);
-    let lost = seen.nodes.iter().filter(|(_, silence)| silence.heartbeat.is_lost(after));
-    lost.filter_map(|(node, _)| node.metadata.name.clone()).collect()
-}
-
-/// Channel Taint counts for `maxUnhealthy` too: a taint put on every node by mistake must not empty the cluster.
-fn is_tainted_for_a_pod(seen: &Seen, node: &Node) -> bool {
-    let pods = node.metadata.name.as_ref().and_then(|name| seen.pods.get(name));
-    pods.into_iter().flatten().filter(|pod| pod.pod.is("Initialized") && !pod.pod.is("Ready")).any(|pod| {
-        effective(seen, pod).is_some_and(|policies| node.taints().iter().any(|taint| policies.counts_taint(taint)))
-    })
 }
 
 /// The policies that protect a pod.

@@ -1,7 +1,7 @@
 //! Who a failed node is, as it is frozen with its plan: by then the Node is there yet.
 
-use crate::api::cidr::Cidr;
 use crate::api::fencing::NodeIdentity;
+use crate::api::node_volume_report::unreported;
 
 use super::plan::LiveNode;
 
@@ -23,8 +23,5 @@ fn reported_addresses(live: &LiveNode) -> Vec<String> {
     let status = live.node_report.as_ref().and_then(|report| report.status.as_ref());
     let of_node = status.filter(|status| status.node_uid.is_some() && status.node_uid == live.node.metadata.uid);
     let reported = of_node.map(|status| status.addresses.clone()).unwrap_or_default();
-    let known: Vec<Cidr> = reported.iter().filter_map(|text| text.parse().ok()).collect();
-    let is_known = |text: &str| text.parse::<Cidr>().is_ok_and(|address| known.contains(&address));
-    let mut internal = live.node.status.addresses.iter().filter(|it| it.type_ == "InternalIP");
-    if internal.all(|it| is_known(&it.address)) { reported } else { Vec::new() }
+    if unreported(&live.node.status.addresses, &reported).is_none() { reported } else { Vec::new() }
 }

@@ -35,6 +35,7 @@ mod tell;
 #[cfg(test)]
 mod tests;
 pub mod topology;
+mod unhealthy;
 mod volumeless;
 pub mod volumes;
 pub mod windows;

@@ -1,4 +1,5 @@
-//! What this process remembers of SharedVolumes between two passes.
+//! What this process remembers between two passes: the [`Memory`] of each SharedVolume, and which volume each asks its provider
+//! for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

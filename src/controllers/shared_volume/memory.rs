@@ -1,4 +1,4 @@
-//! What only this process knows of a SharedVolume. Pure.
+//! The memory of one SharedVolume: what only this process knows of it. Pure.
 
 use std::time::Instant;
 

@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use kube::ResourceExt as _;
 
 use super::super::decide::Failure;
-use crate::api::cidr::Cidr;
+use crate::api::cidr::{Cidr, readable};
 use crate::api::driver_report::NetworkFenceClients;
 use crate::api::names::FENCED_ADDRESSES_ANNOTATION;
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
+use crate::api::node_volume_report::unreported;
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 
 use super::decide::{Seen, stop};
@@ -103,7 +104,7 @@ fn told(seen: &Seen, around: &Around) -> Result<Option<Vec<Cidr>>, Failure> {
         ));
     }
     // Without a NAT the node may write by any address that it had; and a plugin in a pod with one of its own tells that beside them.
-    let before = parsed(&frozen.addresses);
+    let before = readable(&frozen.addresses);
     let is_without_nat = own.iter().any(|address| before.contains(address));
     if is_without_nat {
         check_unchanged(seen, around, &before)?;
@@ -169,8 +170,8 @@ fn check_unchanged(seen: &Seen, around: &Around, before: &[Cidr]) -> Result<(), 
     let (name, uid) = (&seen.request.spec.node_name, &seen.request.spec.node.uid);
     let is_own =
         |it: &&ReportedAddresses| it.metadata.name.as_ref() == Some(name) && it.status.node_uid.as_ref() == Some(uid);
-    let mut now = around.reports.iter().filter(is_own).flat_map(|it| parsed(&it.status.addresses));
-    match now.find(|address| !before.contains(address)) {
+    let now = readable(around.reports.iter().filter(is_own).flat_map(|it| &it.status.addresses));
+    match now.iter().find(|address| !before.contains(address)) {
         Some(new) => Err(stop(
             "AddressesChanged",
             format!(
@@ -188,8 +189,8 @@ fn known_by_its_own<'a>(seen: &Seen, around: &'a Around) -> Option<&'a str> {
         let reports = around.reports.iter().filter(|report| report.status.node_uid.as_ref() == Some(&it.node_uid));
         let of_nodes = nodes.flat_map(|node| &node.status.addresses).map(|address| &address.address);
         let own = of_nodes.chain(reports.flat_map(|report| &report.status.addresses));
-        let told = parsed(&it.addresses);
-        own.filter_map(|text| text.parse::<Cidr>().ok()).any(|address| told.contains(&address))
+        let told = readable(&it.addresses);
+        readable(own).iter().any(|address| told.contains(address))
     };
     let (class, name) = (&seen.class, &seen.request.spec.node_name);
     let mut others = around.record.iter().filter(|it| it.class_name == *class && it.node != *name);
@@ -228,10 +229,9 @@ fn frozen(seen: &Seen, around: &Around) -> Result<Vec<Cidr>, Failure> {
     }
     let parse = |it: &String| it.parse::<Cidr>().map_err(|message| stop("AddressUnusable", message));
     let known = node.addresses.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
-    let own = around.nodes.iter().filter(|it| it.metadata.uid.as_ref() == Some(&node.uid));
-    let internal = own.flat_map(|it| &it.status.addresses).filter(|it| it.type_ == "InternalIP");
-    let is_missing = |address: &Cidr| !known.iter().any(|it| it.overlaps(*address));
-    if let Some(missing) = internal.filter_map(|it| it.address.parse::<Cidr>().ok()).find(is_missing) {
+    // The plan was made by the same measure; but the Node may have got another address since, or the plan is of an older controller.
+    let mut own = around.nodes.iter().filter(|it| it.metadata.uid.as_ref() == Some(&node.uid));
+    if let Some(missing) = own.find_map(|it| unreported(&it.status.addresses, &node.addresses)) {
         return unknown(format!(
             "the Node has address {missing}, which its agent did not report: a fence would leave out that one, and maybe others"
         ));
@@ -243,24 +243,22 @@ fn frozen(seen: &Seen, around: &Around) -> Result<Vec<Cidr>, Failure> {
 /// The other node, or machine, that has this address now.
 fn claimed(seen: &Seen, around: &Around, address: Cidr) -> Option<String> {
     let (name, uid) = (&seen.request.spec.node_name, &seen.request.spec.node.uid);
-    let has = |texts: &mut dyn Iterator<Item = &String>| {
-        texts.filter_map(|text| text.parse::<Cidr>().ok()).any(|other| other.overlaps(address))
-    };
+    let is_among = |others: Vec<Cidr>| overlap(&others, &[address]);
     let of_node = around.nodes.iter().find(|node| {
-        node.metadata.uid.as_ref() != Some(uid) && has(&mut node.status.addresses.iter().map(|it| &it.address))
+        let own = node.status.addresses.iter().map(|it| &it.address);
+        node.metadata.uid.as_ref() != Some(uid) && is_among(readable(own))
     });
     let of_report = around.reports.iter().find(|report| {
         let is_other = report.metadata.name.as_ref() != Some(name)
             || report.status.node_uid.as_ref().is_some_and(|reported| reported != uid);
-        is_other && has(&mut report.status.addresses.iter())
+        is_other && is_among(readable(&report.status.addresses))
     });
     let of_client = believed(around).find(|client| {
-        let told = client.clients(&seen.class);
-        let overlaps = |text: &&str| text.parse::<Cidr>().is_ok_and(|other| other.overlaps(address));
-        client.spec.driver.name == seen.driver && !is_of_node(seen, client) && told.iter().any(overlaps)
+        let is_of_driver = client.spec.driver.name == seen.driver;
+        is_of_driver && !is_of_node(seen, client) && is_among(readable(client.clients(&seen.class)))
     });
     let of_record = around.record.iter().find(|it| {
-        it.class_name == seen.class && (it.node != *name || it.node_uid != *uid) && has(&mut it.addresses.iter())
+        it.class_name == seen.class && (it.node != *name || it.node_uid != *uid) && is_among(readable(&it.addresses))
     });
     of_node
         .and_then(|node| node.metadata.name.clone())
@@ -271,7 +269,7 @@ fn claimed(seen: &Seen, around: &Around, address: Cidr) -> Option<String> {
 
 /// The addresses of a fence: those that it names, and those that it was made with.
 pub(super) fn of(fence: &NetworkFence) -> Vec<Cidr> {
-    let mut addresses = [parsed(&fence.spec.cidrs), parsed(&as_made(fence))].concat();
+    let mut addresses = [readable(&fence.spec.cidrs), readable(as_made(fence))].concat();
     addresses.sort();
     addresses.dedup();
     addresses
@@ -288,11 +286,6 @@ pub(super) fn as_made(fence: &NetworkFence) -> Vec<String> {
     } else {
         fence.spec.cidrs.clone()
     }
-}
-
-/// Those that can be read.
-pub(super) fn parsed(texts: &[String]) -> Vec<Cidr> {
-    texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
 /// Whether both have an address in common.

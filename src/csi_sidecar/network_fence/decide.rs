@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use kube::api::ObjectMeta;
 
 use super::super::decide::{Failure, FailureClass};
-use crate::api::cidr::Cidr;
+use crate::api::cidr::{Cidr, readable};
 use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FencerMethodType};
 use crate::api::names::{
     self, ANNOUNCED_ANNOTATION, EPISODE_LABEL, FENCE_OPEN_FINALIZER, FENCE_REQUEST_LABEL, FENCED_ADDRESSES_ANNOTATION,
@@ -319,7 +319,7 @@ impl Seen {
     /// Who else wants an address of this fence out: another fence, or somebody who is asked for one and may make it any
     /// moment.
     pub(super) fn wanted_by(&self, fence: &NetworkFence) -> Option<String> {
-        let addresses = addresses::parsed(&addresses::as_made(fence));
+        let addresses = readable(addresses::as_made(fence));
         let others = self.fences.iter().filter(|it| !self.is_own(it) && it.is_wanted() && !is_leaving(it));
         let other =
             others.filter(|it| !self.is_spent(it)).find(|it| addresses::overlap(&addresses::of(it), &addresses));
@@ -329,7 +329,7 @@ impl Seen {
         };
         let is_near = |request: &FenceRequest| {
             request.spec.node_name == self.request.spec.node_name
-                || addresses::overlap(&addresses::parsed(&request.spec.node.addresses), &addresses)
+                || addresses::overlap(&readable(&request.spec.node.addresses), &addresses)
         };
         let asked = self.requests.iter().find(|request| {
             request.metadata.uid.as_deref() != Some(self.uid())

@@ -3,6 +3,7 @@
 
 use kube::ResourceExt as _;
 
+use crate::api::cidr::readable;
 use crate::api::fence_request::Desired;
 use crate::api::names::FENCE_OPEN_FINALIZER;
 use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
@@ -52,7 +53,7 @@ fn lift(seen: &Seen, fence: &NetworkFence) -> Step {
 /// What is lifted for one is lifted for all: the fences of other requests, which want nobody out any more, are marked first. So
 /// none of them is taken for one that holds, should its request want the node out again.
 fn warn(seen: &Seen, fence: &NetworkFence) -> Option<Step> {
-    let lifted = addresses::parsed(&addresses::as_made(fence));
+    let lifted = readable(addresses::as_made(fence));
     let mut others = seen.fences.iter().filter(|it| !seen.is_own(it) && it.is_wanted() && !was_announced(it));
     let other = others.find(|it| seen.is_turned_round(it) && addresses::overlap(&addresses::of(it), &lifted))?;
     Some(Step::Replace(Box::new(spent(other))))

@@ -26,7 +26,7 @@ pub const PROBES_MAX: usize = 4;
 /// Of these, for devices that did not answer last time.
 const SUSPECTS_MAX: usize = 2;
 /// Deadline of a question that needs no write.
-const ASK: Duration = Duration::from_secs(5);
+pub const ASK: Duration = Duration::from_secs(5);
 /// A device that did not answer last time has as much less time.
 const SUSPECT: f64 = 0.4;
 /// Deadline of a write that is flushed and read back.
@@ -73,23 +73,18 @@ enum Lost {
 }
 
 impl Prober {
-    /// `node` names the canaries of this node.
-    pub fn new(children: Children, node: String) -> Self {
+    /// `node` names the canaries of this node, `deadline` is that of what needs no write.
+    pub fn new(children: Children, node: String, deadline: Duration) -> Self {
         let places = |number| Arc::new(Semaphore::new(number));
         Self {
             children,
             node,
-            deadline: ASK,
+            deadline,
             places: places(PROBES_MAX),
             suspect_places: places(SUSPECTS_MAX),
             scrubs: places(1),
             devices: Arc::default(),
         }
-    }
-
-    /// With another deadline for what needs no write.
-    pub fn with_deadline(self, deadline: Duration) -> Self {
-        Self { deadline, ..self }
     }
 
     /// Asks a volume how it is, as far as `mode` allows. It takes seconds where something hangs, and longer where much

@@ -17,7 +17,7 @@ use kube::Resource;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::probes::blocking::Prober;
+use super::probes::blocking::{ASK, Prober};
 use super::probes::gather::Gatherer;
 use super::probes::{HostView, Subject};
 use super::reads::Reads;
@@ -160,7 +160,7 @@ impl Watcher {
         Self {
             kubelet_root: observe::kubelet_root(&cx.settings).await,
             baselines: Baselines::read(&cx.settings).await,
-            prober: Prober::new(cx.children.clone(), cx.settings.node_name.clone()),
+            prober: Prober::new(cx.children.clone(), cx.settings.node_name.clone(), ASK),
             cx,
             stores,
             gatherer,

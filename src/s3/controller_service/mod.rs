@@ -16,12 +16,13 @@ use std::path::{Path, PathBuf};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
+use crate::api::s3::DRIVER;
+use crate::csi::plugin::PluginIdentity;
 use crate::csi::server;
 use crate::csi::v1::controller_server::ControllerServer;
 use crate::csi::v1::identity_server::IdentityServer;
 use crate::error::{Error, Result};
 use crate::s3::keys::Keys;
-use crate::s3::node_service::identity::DriverIdentity;
 
 pub use self::client::{Deletion, Endpoint, S3, S3Error};
 pub use self::decide::NonEmptyBucket;
@@ -92,8 +93,8 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 /// When the socket cannot be opened.
 pub async fn serve(settings: Settings, cancel: CancellationToken) -> Result<()> {
     let service = ControllerService::new(S3::new(settings.endpoint), settings.keys, settings.non_empty_bucket);
-    let services =
-        Server::builder().add_service(IdentityServer::new(DriverIdentity)).add_service(ControllerServer::new(service));
+    let identity = IdentityServer::new(PluginIdentity { driver_name: DRIVER.to_owned() });
+    let services = Server::builder().add_service(identity).add_service(ControllerServer::new(service));
     let served = server::on_socket(services, &settings.socket, cancel).await;
     served.map_err(io_error(format!("CSI socket {}", settings.socket.display())))
 }

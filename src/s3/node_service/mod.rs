@@ -10,7 +10,6 @@ pub mod communication;
 pub mod credentials;
 pub mod decide;
 mod folders;
-pub mod identity;
 pub mod leaving;
 pub mod legacy;
 pub mod metrics;
@@ -44,6 +43,7 @@ use tonic::transport::Server;
 use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::api::s3::DRIVER;
 use crate::api::slim::Pod;
+use crate::csi::plugin::{KubeletRegistration, PluginIdentity};
 use crate::csi::plugin_registration::registration_server::RegistrationServer;
 use crate::csi::server;
 use crate::csi::v1::identity_server::IdentityServer;
@@ -293,7 +293,8 @@ async fn serve(node: Arc<Node>, cancel: CancellationToken) -> Result<()> {
         move |source: io::Error| Error::Io { context, source }
     };
     let calls = NodeServer::new(service::NodeService(node.clone())).max_decoding_message_size(REQUEST_MAX);
-    let services = Server::builder().add_service(IdentityServer::new(identity::DriverIdentity)).add_service(calls);
+    let identity = IdentityServer::new(PluginIdentity { driver_name: DRIVER.to_owned() });
+    let services = Server::builder().add_service(identity).add_service(calls);
     let serving = async { server::on_socket(services, &socket, cancel.clone()).await.map_err(failed(&socket)) };
     let registering = async {
         if !node.settings.registers {
@@ -301,8 +302,8 @@ async fn serve(node: Arc<Node>, cancel: CancellationToken) -> Result<()> {
         }
         let registry = PathBuf::from(&node.settings.kubelet_root).join(format!("plugins_registry/{DRIVER}-reg.sock"));
         let endpoint = socket.display().to_string();
-        let registration = RegistrationServer::new(identity::KubeletRegistration { endpoint });
-        let services = Server::builder().add_service(registration);
+        let registration = KubeletRegistration { driver_name: DRIVER.to_owned(), endpoint };
+        let services = Server::builder().add_service(RegistrationServer::new(registration));
         server::on_registration_socket(services, &registry, cancel.clone()).await.map_err(failed(&registry))
     };
     tokio::try_join!(serving, registering).map(drop)

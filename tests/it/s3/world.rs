@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead::api::s3;
+use bulkhead_testbed::Identity;
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions};
 use bulkhead_testbed::mount_nodes::{self, MountNodes};
-use bulkhead_testbed::{Identity, TestbedOptions};
 use kube::Client;
 use libtest_mimic::Failed;
 use serde_json::json;
@@ -51,19 +51,11 @@ impl World {
     }
 }
 
-/// No kubelet renews anything here, so no Lease says that a node is gone.
 fn options(arguments: &[&str]) -> ClusterOptions {
     let controller = PathBuf::from(env!("CARGO_BIN_EXE_bulkhead-controller"));
-    let testbed = TestbedOptions { node_monitor_grace_period: Duration::from_secs(86400), ..TestbedOptions::default() };
-    ClusterOptions {
-        testbed,
-        programs: controller.parent().map(PathBuf::from),
-        arrays: Vec::new(),
-        nodes: 0,
-        controller: false,
-        controller_args: ALWAYS.iter().chain(arguments).map(ToString::to_string).collect(),
-        ..ClusterOptions::default()
-    }
+    let controller_args = ALWAYS.iter().chain(arguments).map(ToString::to_string).collect();
+    let programs = controller.parent().map(PathBuf::from);
+    ClusterOptions { controller_args, ..ClusterOptions::without_nodes(programs) }
 }
 
 /// A quota under which each Mountpoint Pod has to say what it needs.

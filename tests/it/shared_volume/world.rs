@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions};
 use bulkhead_testbed::nfs_server::reachable_address;
-use bulkhead_testbed::{Component, Identity, TestbedOptions};
+use bulkhead_testbed::{Component, Identity};
 use kube::Client;
 use libtest_mimic::Failed;
 
@@ -51,24 +51,14 @@ impl World {
     }
 }
 
-/// No kubelet renews anything here, so no Lease says that a node is gone.
 fn options(arguments: &[&str]) -> ClusterOptions {
     let controller = PathBuf::from(env!("CARGO_BIN_EXE_bulkhead-controller"));
-    let mut testbed = TestbedOptions {
-        scheduler: false,
-        node_monitor_grace_period: Duration::from_secs(86400),
-        ..TestbedOptions::default()
-    };
+    let controller_args = arguments.iter().map(ToString::to_string).collect();
+    let programs = controller.parent().map(PathBuf::from);
+    let mut options = ClusterOptions { controller_args, ..ClusterOptions::without_nodes(programs) };
+    options.testbed.scheduler = false;
     // The last one counts.
     let families = vec!["--service-cluster-ip-range=10.0.0.0/16,fd00:96::/112".to_owned()];
-    testbed.extra_args.insert(Component::ApiServer, families);
-    ClusterOptions {
-        testbed,
-        programs: controller.parent().map(PathBuf::from),
-        arrays: Vec::new(),
-        nodes: 0,
-        controller: false,
-        controller_args: arguments.iter().map(ToString::to_string).collect(),
-        ..ClusterOptions::default()
-    }
+    options.testbed.extra_args.insert(Component::ApiServer, families);
+    options
 }

@@ -9,8 +9,8 @@ use bulkhead::api::driver_report::DriverReport;
 use bulkhead::api::names;
 use bulkhead::api::node_volume_report::NodeVolumeReport;
 use bulkhead::api::volume_health::{VolumeHealth, VolumeHealthStatus};
+use bulkhead_testbed::Identity;
 use bulkhead_testbed::cluster::{Cluster, ClusterError, ClusterOptions};
-use bulkhead_testbed::{Identity, TestbedOptions};
 use chrono::{SecondsFormat, Utc};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -56,21 +56,12 @@ impl shared::World for World {
     }
 }
 
-/// No kubelet renews anything here, so no Lease says that a node is gone.
 fn options() -> ClusterOptions {
     let controller = PathBuf::from(env!("CARGO_BIN_EXE_bulkhead-controller"));
-    let testbed = TestbedOptions {
-        scheduler: false,
-        node_monitor_grace_period: Duration::from_secs(86400),
-        ..TestbedOptions::default()
-    };
-    ClusterOptions {
-        testbed,
-        programs: controller.parent().map(PathBuf::from),
-        arrays: Vec::new(),
-        nodes: 0,
-        ..ClusterOptions::default()
-    }
+    let programs = controller.parent().map(PathBuf::from);
+    let mut options = ClusterOptions { controller: true, ..ClusterOptions::without_nodes(programs) };
+    options.testbed.scheduler = false;
+    options
 }
 
 impl World {

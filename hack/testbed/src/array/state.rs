@@ -2,6 +2,8 @@
 //!
 //! Every change is written to the ledger before the lock is let go, so the ledger's order is the array's order.
 
+mod staging;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -121,14 +123,6 @@ impl State {
 
     pub fn link(&self, node: &str) -> Result<Link, Status> {
         Ok(self.node(node)?.1.link)
-    }
-
-    /// The node lost what its kernel knew: nothing is staged there any more.
-    pub fn forget_staging(&mut self, node: &str) {
-        if let Some(node) = self.nodes.get_mut(node) {
-            node.staged.clear();
-            node.targets.clear();
-        }
     }
 
     pub fn volume(&self, volume: &str) -> Result<(&Arc<str>, &Volume), Status> {
@@ -335,59 +329,6 @@ impl State {
     pub fn read(&self, volume: &str, node: &str) -> Result<Option<LastWrite>, Refusal> {
         self.admit(volume, node, Operation::Read)?;
         Ok(self.volumes.get(volume).and_then(|there| there.last_write.clone()))
-    }
-
-    pub fn stage(&mut self, volume: &str, node: &str) -> Result<(), Status> {
-        let id = self.volume(volume)?.0.clone();
-        self.node(node)?;
-        if !self.attaches {
-            self.publish(volume, node, false)?;
-        }
-        self.admit(volume, node, Operation::Stage).map_err(|Refusal(reason)| match reason {
-            Reason::LinkDown => Status::unavailable("the node does not reach the array"),
-            _ => Status::failed_precondition(format!("volume {volume} is not published to node {node}")),
-        })?;
-        let there = self.nodes.entry(node.into()).or_default();
-        if there.staged.insert(id.clone()) {
-            self.record(&id, node, Event::Staged);
-        }
-        Ok(())
-    }
-
-    pub fn unstage(&mut self, volume: &str, node: &str) -> Result<(), Status> {
-        self.node(node)?;
-        let there = self.nodes.entry(node.into()).or_default();
-        if there.targets.iter().any(|(id, _)| &**id == volume) {
-            return Err(Status::failed_precondition(format!(
-                "volume {volume} is still published to a pod on node {node}"
-            )));
-        }
-        if let Some(id) = there.staged.take(volume) {
-            self.record(&id, node, Event::Unstaged);
-            if !self.attaches {
-                self.unpublish(volume, Some(node))?;
-            }
-        }
-        Ok(())
-    }
-
-    pub fn publish_to_pod(&mut self, volume: &str, node: &str, target: &str) -> Result<(), Status> {
-        self.volume(volume)?;
-        self.node(node)?;
-        let there = self.nodes.entry(node.into()).or_default();
-        let Some(id) = there.staged.get(volume).cloned() else {
-            return Err(Status::failed_precondition(format!("volume {volume} is not staged on node {node}")));
-        };
-        there.targets.insert((id, target.to_owned()));
-        Ok(())
-    }
-
-    pub fn unpublish_from_pod(&mut self, volume: &str, node: &str, target: &str) -> Result<(), Status> {
-        self.node(node)?;
-        if let Some(there) = self.nodes.get_mut(node) {
-            there.targets.remove(&(volume.into(), target.to_owned()));
-        }
-        Ok(())
     }
 
     fn record(&self, volume: &Arc<str>, node: &str, event: Event) {

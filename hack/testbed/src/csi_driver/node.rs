@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use bulkhead::csi::plugin::{KubeletRegistration, PluginIdentity};
 use bulkhead::csi::plugin_registration::registration_server::RegistrationServer;
 use bulkhead::csi::server;
 use bulkhead::csi::v1::identity_server::IdentityServer;
@@ -16,8 +17,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use super::identity::NodeIdentity;
-use super::registration::KubeletRegistration;
 use super::stage::Volumes;
 use super::volume::Usage;
 use super::{NodeHealth, NodeOptions};
@@ -27,7 +26,7 @@ pub(super) async fn run(options: NodeOptions, stop: CancellationToken) -> io::Re
     let driver_name = options.driver_name.clone();
     let volumes = Arc::new(Volumes::new(options.clone()));
     let services = Server::builder()
-        .add_service(IdentityServer::new(NodeIdentity { driver_name: driver_name.clone() }))
+        .add_service(IdentityServer::new(PluginIdentity { driver_name: driver_name.clone() }))
         .add_service(NodeServer::new(NodePlugin { node_id: options.node_id, volumes }));
     let serving = server::on_socket(services, &options.socket, stop.clone());
     let Some(registry) = options.registry else {

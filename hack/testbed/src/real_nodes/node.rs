@@ -159,21 +159,11 @@ impl RealNode {
             return Ok(());
         }
         match fault {
-            Fault::CutControl | Fault::CutStorage => self.settle_links(&state).await,
-            Fault::LossyControl | Fault::LossyStorage => self.settle_losses(&state).await,
-            Fault::Freeze(_) | Fault::FreezeEverything => {
-                settle_frozen(&state).await;
-                Ok(())
-            }
-            Fault::Kill(program) => {
-                kill(&mut state, program).await;
-                Ok(())
-            }
-            Fault::KillEverything => {
-                power_off(&mut state).await;
-                Ok(())
-            }
+            Fault::Kill(program) => kill(&mut state, program).await,
+            Fault::KillEverything => power_off(&mut state).await,
+            _ => self.settle(&state, fault).await?,
         }
+        Ok(())
     }
 
     /// Mends something. A program that was killed is started; a node whose power was off boots.
@@ -186,15 +176,10 @@ impl RealNode {
             return Ok(());
         }
         match fault {
-            Fault::CutControl | Fault::CutStorage => self.settle_links(&state).await,
-            Fault::LossyControl | Fault::LossyStorage => self.settle_losses(&state).await,
-            Fault::Freeze(_) | Fault::FreezeEverything => {
-                settle_frozen(&state).await;
-                Ok(())
-            }
             Fault::Kill(_) if state.machine.is_none() => Ok(()),
             Fault::Kill(program) => self.start(&mut state, program).await,
             Fault::KillEverything => self.boot(&mut state).await,
+            _ => self.settle(&state, fault).await,
         }
     }
 
@@ -309,6 +294,17 @@ impl RealNode {
             return Ok(());
         }
         import(&inside, &self.built.pause).await
+    }
+
+    /// Links and processes become as the faults say, as far as this one is about them.
+    async fn settle(&self, state: &State, fault: Fault) -> Result<(), RealNodeError> {
+        match fault {
+            Fault::CutControl | Fault::CutStorage => self.settle_links(state).await?,
+            Fault::LossyControl | Fault::LossyStorage => self.settle_losses(state).await?,
+            Fault::Freeze(_) | Fault::FreezeEverything => settle_frozen(state).await,
+            Fault::Kill(_) | Fault::KillEverything => {}
+        }
+        Ok(())
     }
 
     async fn settle_links(&self, state: &State) -> Result<(), RealNodeError> {

@@ -5,6 +5,7 @@ mod build;
 mod checks;
 mod classes;
 mod cleaning;
+mod effects;
 mod external;
 mod fencer;
 mod guard;

@@ -35,4 +35,5 @@ fn addresses_are_frozen_where_none_that_the_node_has_is_missing() {
     assert_eq!(frozen(&["10.0.0.1"], "uid-n1", &["10.9.0.1"]), [] as [&str; 0]);
     assert_eq!(frozen(&["10.0.0.1", "10.0.0.2"], "uid-n1", &both), [] as [&str; 0]);
     assert_eq!(frozen(&["10.0.0.1"], "uid-of-another", &both), [] as [&str; 0]);
+    assert_eq!(frozen(&["10.0.0.1", "none"], "uid-n1", &both), [] as [&str; 0]);
 }

@@ -14,6 +14,7 @@ mod people;
 mod plan;
 mod plugins;
 mod power;
+mod power_tracker;
 mod release;
 mod scope;
 mod select;

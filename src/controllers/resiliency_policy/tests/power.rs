@@ -1,8 +1,7 @@
 //! Channel Power: what it takes, whom nobody believes, and what a node that is heard makes of it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -14,31 +13,30 @@ use crate::controllers::testing::*;
 use super::super::decide::{decide, effective};
 use super::super::evidence::{Silence, declares};
 use super::super::heartbeat::Heartbeat;
-use super::super::memory::{Found, Memory};
 use super::super::plan::LiveNode;
-use super::super::power::{PowerTracker, Told};
+use super::super::power::Told;
 use super::super::storage::Paths;
 use super::World;
 
-const POWER: &str = "power.example.com";
+pub(super) const POWER: &str = "power.example.com";
 const NOTHING: &[Channel] = &[];
 const FAST: &[Channel] = &[Channel::Agent, Channel::Power];
 const SLOW: &[Channel] = &[Channel::Kubelet, Channel::Power];
 const ALL: &[Channel] = &[Channel::Kubelet, Channel::Agent, Channel::Power];
 
-fn row(node: &str) -> PoweredOffNode {
+pub(super) fn row(node: &str) -> PoweredOffNode {
     let node_uid = format!("uid-{node}");
     PoweredOffNode { node: node.into(), node_uid, boot_id: "boot-1".into(), since: at(99_990), reason: None }
 }
 
 /// What a fencer reports.
-fn off(rows: Vec<PoweredOffNode>) -> DriverReport {
+pub(super) fn off(rows: Vec<PoweredOffNode>) -> DriverReport {
     let mut report = report(POWER, &[]);
     report.status.as_mut().unwrap().powered_off = rows;
     report
 }
 
-fn named(more: &Value) -> Value {
+pub(super) fn named(more: &Value) -> Value {
     let methods = json!([{ "type": "Unpublish" }, { "type": "External", "external": { "fencerName": POWER } }]);
     let mut spec = json!({ "fencing": { "methods": methods } });
     json_patch::merge(&mut spec, more);
@@ -70,7 +68,7 @@ fn heard(agent: Option<u64>, lease: u64) -> Silence {
 }
 
 /// An agent that was heard so many milliseconds ago, of which the peers do not say that it is out of reach.
-fn lost_for(millis: u64) -> Heartbeat {
+pub(super) fn lost_for(millis: u64) -> Heartbeat {
     let ago = Some(Duration::from_millis(millis));
     Heartbeat { silent_for: ago, against: None, out_of_reach_for: ago }
 }
@@ -194,13 +192,13 @@ fn other_boot(world: &mut World) {
     world.seen.nodes[0].0 = but_node(|node| node.status.node_info.boot_id = "2".into());
 }
 
-fn but_node(change: impl FnOnce(&mut Node)) -> Arc<Node> {
+pub(super) fn but_node(change: impl FnOnce(&mut Node)) -> Arc<Node> {
     let mut node = node("n0");
     change(&mut node);
     node.into()
 }
 
-fn unready() -> DriverReport {
+pub(super) fn unready() -> DriverReport {
     let mut report = off(vec![row("n0")]);
     report.status.as_mut().unwrap().conditions[0].status = "False".into();
     report
@@ -278,32 +276,6 @@ fn a_fencer_that_is_contradicted_is_told_and_counts_for_nothing() {
     }
 }
 
-/// What a tracker makes of reports, of heartbeats of the first node and of its boot.
-struct Tracked {
-    tracker: PowerTracker,
-    term: u64,
-    begun: Instant,
-}
-
-impl Tracked {
-    fn new() -> Self {
-        Self { tracker: PowerTracker::default(), term: 1, begun: Instant::now() }
-    }
-
-    fn at(&mut self, seconds: u64, report: Option<DriverReport>, heard: Heartbeat) -> Option<Told> {
-        self.of(node("n0"), seconds, report, heard)
-    }
-
-    fn of(&mut self, node: Node, seconds: u64, report: Option<DriverReport>, heard: Heartbeat) -> Option<Told> {
-        let boot_id = node.status.node_info.boot_id.clone();
-        let nodes = [(Arc::new(node), Silence::default())];
-        let heartbeats = BTreeMap::from([("n0".to_owned(), heard)]);
-        let now = self.begun + Duration::from_secs(seconds);
-        let mut told = self.tracker.update(&reports(report), &nodes, &heartbeats, self.term, now);
-        told.remove("n0")?.into_iter().find(|told| told.row.boot_id == boot_id)
-    }
-}
-
 /// A word that may have been denied before we looked has time to be denied again.
 #[test]
 fn a_word_that_was_there_before_us_waits_for_the_kubelet() {
@@ -315,108 +287,4 @@ fn a_word_that_was_there_before_us_waits_for_the_kubelet() {
         off_of(&mut world).known_for = known_for;
         assert_eq!(declared(&world), wanted, "{silence:?}");
     }
-}
-
-/// A fencer that says it, takes it back and says it again of the same boot was wrong, or is; whatever else it says in between.
-#[test]
-fn a_word_is_as_old_as_when_it_was_first_said_of_a_boot() {
-    let mut known = Tracked::new();
-    let other = PoweredOffNode { boot_id: "boot-0".into(), ..row("n0") };
-    let again = PoweredOffNode { since: at(99_999), reason: Some("PowerLost".into()), ..row("n0") };
-    for (seconds, report, wanted) in [
-        (0, Some(off(vec![row("n0")])), Some(0)),
-        (10, Some(off(vec![again.clone()])), Some(10)),
-        (20, Some(off(vec![])), None),
-        (25, Some(unready()), None),
-        (30, Some(off(vec![again])), Some(30)),
-        (35, Some(off(vec![other.clone()])), None),
-        (40, Some(off(vec![other.clone(), row("n0")])), Some(40)),
-        (45, Some(off(vec![row("n0"), other])), Some(45)),
-        (50, None, None),
-        (60, Some(off(vec![row("n0")])), Some(0)),
-    ] {
-        let told = known.at(seconds, report, Heartbeat::default());
-        assert_eq!(told.map(|told| told.known_for.as_secs()), wanted, "after {seconds} s");
-    }
-    let booted = but_node(|node| node.status.node_info.boot_id = "boot-2".into());
-    let row = PoweredOffNode { boot_id: "boot-2".into(), ..row("n0") };
-    let told = known.of(Node::clone(&booted), 70, Some(off(vec![row])), Heartbeat::default());
-    assert_eq!(told.map(|told| told.known_for), Some(Duration::ZERO), "another boot, another word");
-}
-
-/// Whatever becomes of the agent, or of our hearing: once it was heard after the word, the word counts for nothing.
-#[test]
-fn a_word_that_was_denied_stays_so_for_the_boot() {
-    for back in [true, false] {
-        let mut known = Tracked::new();
-        let said = || Some(off(vec![row("n0")]));
-        let mut is_denied = |seconds, report, heard| known.at(seconds, report, heard).map(|told| told.is_denied);
-        assert_eq!(is_denied(0, said(), lost_for(100)), Some(false), "it comes");
-        assert_eq!(is_denied(2, said(), lost_for(100)), Some(false), "what was under way arrives");
-        assert_eq!(is_denied(9, said(), lost_for(7_100)), Some(false), "silent since");
-        let between = if back { off(vec![]) } else { off(vec![row("n0")]) };
-        is_denied(30, Some(between), lost_for(1_000));
-        assert_eq!(is_denied(31, said(), Heartbeat::default()), Some(true), "its agent is replaced");
-        assert_eq!(is_denied(99, said(), lost_for(99_000)), Some(true), "nothing is remembered of it");
-    }
-}
-
-#[test]
-fn a_word_came_while_we_looked_or_was_there() {
-    let mut known = Tracked::new();
-    let said = || Some(off(vec![row("n0")]));
-    let was_there = |told: Option<Told>| told.map(|told| told.was_there);
-    let booted = |boot_id: &str| PoweredOffNode { boot_id: boot_id.into(), ..row("n0") };
-    assert_eq!(was_there(known.at(0, said(), Heartbeat::default())), Some(true), "the first look");
-    assert_eq!(was_there(known.at(1, said(), Heartbeat::default())), Some(true), "and for good");
-    for (second, boot_id, term, before, wanted) in [
-        (10, "boot-2", 1, Some(off(vec![])), false),
-        (20, "boot-3", 1, Some(unready()), true),
-        (30, "boot-4", 1, None, true),
-        (40, "boot-5", 2, Some(off(vec![])), true),
-        (50, "boot-6", 2, Some(off(vec![])), false),
-    ] {
-        let mut node = node("n0");
-        node.status.node_info.boot_id = boot_id.into();
-        known.of(node.clone(), second, before, Heartbeat::default());
-        known.term = term;
-        let told = known.of(node, second + 1, Some(off(vec![booted(boot_id)])), Heartbeat::default());
-        assert_eq!(was_there(told), Some(wanted), "{boot_id}");
-    }
-}
-
-#[test]
-fn only_of_nodes_that_are_there_something_is_remembered() {
-    let mut known = Tracked::new();
-    let another = PoweredOffNode { node_uid: "uid-before".into(), ..row("n0") };
-    for second in 0..9 {
-        let of_nobody = PoweredOffNode { boot_id: format!("boot-{second}"), ..row(&format!("nobody-{second}")) };
-        assert_eq!(known.at(second, Some(off(vec![of_nobody, another.clone()])), Heartbeat::default()), None);
-    }
-    assert_eq!(known.tracker.remembered(), 0, "{:?}", known.tracker);
-    let before = PoweredOffNode { boot_id: "boot-0".into(), ..row("n0") };
-    known.at(10, Some(off(vec![before])), Heartbeat::default());
-    assert_eq!(known.tracker.remembered(), 1, "{:?}", known.tracker);
-    known.at(11, Some(off(vec![])), Heartbeat::default());
-    assert_eq!(known.tracker.remembered(), 0, "of a boot that is over: {:?}", known.tracker);
-}
-
-/// Of a fencer whose Lease was only found, of an agent that was heard once.
-#[test]
-fn a_pass_knows_who_was_heard() {
-    let (mut memory, begun) = (Memory::default(), now());
-    let mut seen = |seconds, heard| {
-        let found = Found {
-            policies: vec![Arc::new(policy("db", &named(&json!({}))))],
-            nodes: vec![Arc::new(node("n0"))],
-            reports: vec![Arc::new(off(vec![row("n0")]))],
-            heartbeats: BTreeMap::from([("n0".to_owned(), heard)]),
-            ..Found::default()
-        };
-        memory.look(found, (0, 1), later(begun, seconds))
-    };
-    let first = seen(0.0, lost_for(100));
-    assert!(first.unproved_fencers.contains(POWER) && !first.off["n0"][0].is_denied, "{:?}", first.off);
-    assert!(seen(10.0, lost_for(100)).off["n0"][0].is_denied);
-    assert!(seen(20.0, Heartbeat::default()).off["n0"][0].is_denied, "its agent is replaced");
 }

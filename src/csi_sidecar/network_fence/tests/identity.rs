@@ -25,6 +25,14 @@ fn a_list_of_addresses_that_may_lack_some_shuts_nobody_out() {
     let mut world = World::new("Fenced");
     world.0.request = Arc::new(request("r1", "n1", "Fenced", &["10.9.0.1"]));
     assert_eq!(world.code(fence), "AddressesUnknown", "without what the Node has");
+    // As when the plan is made: an address that cannot be told is not among them, and a block tells no address.
+    for (of_node, frozen) in [("none", "10.0.0.1"), ("10.0.0.1", "10.0.0.0/24")] {
+        let mut world = World::new("Fenced");
+        world.around().reports.clear();
+        world.around().nodes = vec![node("n1", "uid-n1", of_node)];
+        world.0.request = Arc::new(request("r1", "n1", "Fenced", &[frozen]));
+        assert_eq!(world.code(fence), "AddressesUnknown", "{of_node} {frozen}");
+    }
     // What another Node of that name has is another matter, and that none was missing was told when they were frozen.
     let mut world = World::new("Fenced");
     world.around().reports.clear();

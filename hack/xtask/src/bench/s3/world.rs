@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use bulkhead::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use bulkhead::api::{names, s3};
+use bulkhead_testbed::Identity;
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions};
 use bulkhead_testbed::mount_nodes::{self, ENDS_AFTER, MountNodes};
 use bulkhead_testbed::process::Process;
-use bulkhead_testbed::{Identity, TestbedOptions};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -58,16 +58,9 @@ pub struct World {
 impl World {
     /// Starts everything.
     pub async fn start(programs: &Path, options: &Options) -> Result<Self> {
-        let testbed =
-            TestbedOptions { node_monitor_grace_period: Duration::from_secs(86400), ..TestbedOptions::default() };
         let cluster = Cluster::start(ClusterOptions {
-            testbed,
-            programs: Some(programs.to_owned()),
-            arrays: Vec::new(),
-            nodes: 0,
-            controller: false,
             controller_args: vec!["--mountpoint-image=mounter:bench".to_owned()],
-            ..ClusterOptions::default()
+            ..ClusterOptions::without_nodes(Some(programs.to_owned()))
         })
         .await?;
         mount_nodes::install(&cluster.testbed).await?;

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use bulkhead::api::shared_volume::SharedVolume;
+use bulkhead_testbed::Identity;
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions};
 use bulkhead_testbed::nfs_server::{Mode, Server, reachable_address};
 use bulkhead_testbed::process::Process;
-use bulkhead_testbed::{Identity, TestbedOptions};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -38,23 +38,12 @@ pub struct World {
 impl World {
     /// Starts everything.
     pub async fn start(programs: &Path) -> Result<Self> {
-        let testbed = TestbedOptions {
-            scheduler: false,
-            node_monitor_grace_period: Duration::from_secs(86400),
-            // Binding all those claims is not what is measured.
-            controller_manager_qps: 2000,
-            controller_manager_burst: 4000,
-            ..TestbedOptions::default()
-        };
-        let cluster = Cluster::start(ClusterOptions {
-            testbed,
-            programs: Some(programs.to_owned()),
-            arrays: Vec::new(),
-            nodes: 0,
-            controller: false,
-            ..ClusterOptions::default()
-        })
-        .await?;
+        let mut options = ClusterOptions::without_nodes(Some(programs.to_owned()));
+        options.testbed.scheduler = false;
+        // Binding all those claims is not what is measured.
+        options.testbed.controller_manager_qps = 2000;
+        options.testbed.controller_manager_burst = 4000;
+        let cluster = Cluster::start(options).await?;
         let admin = cluster.testbed.client(&Identity::Admin).await?;
         let here = reachable_address()?;
         let servers = [Server::start(here, Mode::Serves).await?, Server::start(here, Mode::Serves).await?];

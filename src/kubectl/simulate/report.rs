@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{PlannedPod, PlannedPolicy, PlannedVolume};
 
-use super::print::{Page, Report, names, or_dash};
+use super::super::print::{Page, Report, names, or_dash};
 
 /// What would be done if a node failed now.
 #[derive(Clone, Debug, PartialEq, Serialize)]

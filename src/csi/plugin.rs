@@ -1,26 +1,28 @@
-//! The Identity service, and how the kubelet gets to know the node plugin: it watches a folder for sockets and asks each who
-//! it is.
+//! What every CSI plugin of ours says of itself: to its callers by the Identity service, and to the kubelet, which watches a
+//! folder for sockets and asks each who it is.
 
 use tonic::{Request, Response, Status};
 
-use crate::api::s3::DRIVER;
-use crate::csi::plugin_registration::registration_server::Registration;
-use crate::csi::plugin_registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
-use crate::csi::v1::identity_server::Identity;
-use crate::csi::v1::plugin_capability::{Service, Type, service};
-use crate::csi::v1::*;
+use super::plugin_registration::registration_server::Registration;
+use super::plugin_registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
+use super::v1::identity_server::Identity;
+use super::v1::plugin_capability::{Service, Type, service};
+use super::v1::*;
 
-/// The driver, whichever part of it.
-pub struct DriverIdentity;
+/// The driver, whichever part of it. It says nothing of what is behind it: a plugin is alive without its storage.
+pub struct PluginIdentity {
+    /// The driver's name.
+    pub driver_name: String,
+}
 
 #[tonic::async_trait]
-impl Identity for DriverIdentity {
+impl Identity for PluginIdentity {
     async fn get_plugin_info(
         &self,
         _: Request<GetPluginInfoRequest>,
     ) -> Result<Response<GetPluginInfoResponse>, Status> {
         Ok(Response::new(GetPluginInfoResponse {
-            name: DRIVER.to_owned(),
+            name: self.driver_name.clone(),
             vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
             ..GetPluginInfoResponse::default()
         }))
@@ -44,6 +46,8 @@ impl Identity for DriverIdentity {
 
 /// What the kubelet is told when it asks.
 pub struct KubeletRegistration {
+    /// The driver's name.
+    pub driver_name: String,
     /// The plugin's socket, as the kubelet sees it.
     pub endpoint: String,
 }
@@ -53,7 +57,7 @@ impl Registration for KubeletRegistration {
     async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
         Ok(Response::new(PluginInfo {
             r#type: "CSIPlugin".to_owned(),
-            name: DRIVER.to_owned(),
+            name: self.driver_name.clone(),
             endpoint: self.endpoint.clone(),
             // Of CSI, all versions the kubelet speaks.
             supported_versions: vec!["1.0.0".to_owned()],

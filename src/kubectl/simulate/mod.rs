@@ -1,4 +1,7 @@
 //! `kubectl bulkhead simulate node`: the plan that would be carried out if the node failed now, and what would hold it.
+//! `report` is what is said of it.
+
+pub mod report;
 
 use std::sync::Arc;
 
@@ -18,8 +21,8 @@ use crate::controllers::resiliency_policy::plan::{self, LiveNode};
 use crate::controllers::resiliency_policy::status::reason_of;
 use crate::controllers::resiliency_policy::storage::Paths;
 
+use self::report::{Brake, Outcome, PodRow, Said, Simulation, Step, VolumeForeseen};
 use super::foresee::Foreseen;
-use super::simulation::{Brake, Outcome, PodRow, Said, Simulation, Step, VolumeForeseen};
 use super::words;
 
 /// What an incident would make of its plan at first, by the controller's own rows.
@@ -28,8 +31,8 @@ struct Prospect {
     held: Option<Said>,
 }
 
-/// Tells what was foreseen. `requests` are the FenceRequests of the node that exist.
-pub fn report(
+/// Tells what was foreseen of a node. `requests` are the FenceRequests of the node that exist.
+pub fn node(
     name: &str,
     foreseen: &Foreseen,
     before: Option<&NodeFence>,
