@@ -2,18 +2,21 @@
 //! and Kubernetes' usual times. Nodes, kubelets, containers and all that we ship are real; the array is played, and takes its
 //! time to cut a node off. The clock starts before the node is broken.
 
+mod power;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bulkhead::api::node_fence::{Channel, NodeFence, Phase};
+use bulkhead::api::node_fence::{Channel, Evidence, NodeFence, Phase};
 use bulkhead::api::time;
 use bulkhead_testbed::array::{Effect, Fault as ArrayFault, Link, Method};
+use bulkhead_testbed::cluster::merge;
 use bulkhead_testbed::cluster::real::{RealCluster, RealWorkload};
 use bulkhead_testbed::ledger::Stamp;
 use bulkhead_testbed::real_nodes::Fault;
 use chrono::{DateTime, Utc};
 use clap::{Args, ValueEnum};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::Result;
 use crate::programs::{self, Profile};
@@ -22,11 +25,15 @@ use super::measured::{self, Measured, Times};
 use super::on_real_nodes::{self, NODES_MIN, SOON, one};
 use super::report;
 
+use self::power::PowerFencer;
+
 /// How a node fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Failure {
     /// It has no power, and its array sees that its path is gone.
     Dead,
+    /// It has no power, and an external fencer sees that; its array knows of nothing.
+    Power,
     /// Its control link is cut: its pod writes on.
     Cut,
 }
@@ -35,13 +42,14 @@ impl Failure {
     fn name(self) -> &'static str {
         match self {
             Self::Dead => "dead",
+            Self::Power => "power",
             Self::Cut => "cut",
         }
     }
 
     fn fault(self) -> Fault {
         match self {
-            Self::Dead => Fault::KillEverything,
+            Self::Dead | Self::Power => Fault::KillEverything,
             Self::Cut => Fault::CutControl,
         }
     }
@@ -49,8 +57,16 @@ impl Failure {
     /// The goals of the project for a fence of one second: declared, released.
     fn targets(self) -> (Option<f64>, f64) {
         match self {
-            Self::Dead => (Some(5.0), 8.0),
+            Self::Dead | Self::Power => (Some(5.0), 8.0),
             Self::Cut => (None, 25.0),
+        }
+    }
+
+    /// What must have told of it: a node that Kubernetes gave up first was told by nobody else.
+    fn channels(self) -> &'static [Channel] {
+        match self {
+            Self::Dead | Self::Cut => &[Channel::Agent],
+            Self::Power => &[Channel::Agent, Channel::Power],
         }
     }
 }
@@ -88,17 +104,17 @@ pub async fn run(root: &Path, options: &Options) -> Result<()> {
     let programs = programs::build(root, profile)?;
     let (mut told, mut lacking, mut whole) = (Told::default(), 0, None);
     for number in 1..=options.runs {
-        let cluster = match whole.take() {
-            Some(cluster) => cluster,
+        let bed = match whole.take() {
+            Some(bed) => bed,
             None => start(&programs, options).await?,
         };
-        let failed = fail(&cluster, options, number).await;
-        cluster.judge()?;
+        let failed = fail(&bed, options, number).await;
+        bed.cluster.judge()?;
         match failed {
             Ok(seconds) => {
                 println!("failure {number} of {}: {seconds}", options.runs);
                 told.add(&seconds);
-                whole = Some(cluster);
+                whole = Some(bed);
             }
             // Nobody knows what it left behind: the next is in a new cluster.
             Err(error) => {
@@ -119,17 +135,38 @@ pub async fn run(root: &Path, options: &Options) -> Result<()> {
     if lacking == 0 { Ok(()) } else { Err(format!("{lacking} of {} failures were not measured", options.runs).into()) }
 }
 
-async fn start(programs: &Path, options: &Options) -> Result<RealCluster> {
+/// A cluster, and who watches its machines from outside.
+struct Bed {
+    // Dropped in this order: it writes as long as it is there.
+    fencer: Option<PowerFencer>,
+    cluster: RealCluster,
+}
+
+async fn start(programs: &Path, options: &Options) -> Result<Bed> {
+    let cluster = on_real_nodes::start(programs, options.nodes, &policy(options.failure)).await?;
+    let latency = Effect::Latency(options.fence_latency.get());
+    cluster.array.faults().add(ArrayFault::on(Method::ControllerUnpublishVolume, latency));
+    let fencer = match options.failure {
+        Failure::Power => Some(PowerFencer::start(&cluster.client).await?),
+        Failure::Dead | Failure::Cut => None,
+    };
+    Ok(Bed { fencer, cluster })
+}
+
+/// What is particular about the policy.
+fn policy(failure: Failure) -> Value {
     // The nodes fail one after the other, and none is too many. A lost path alone would move the pod before the node is
     // declared, which is what is measured.
-    let spec = json!({
+    let mut spec = json!({
         "limits": { "maxNodes": "100%", "ceiling": 100, "maxUnhealthy": "100%", "window": "0s", "cooldown": "0s" },
         "triggers": { "storagePathLoss": "Ignore" },
     });
-    let cluster = on_real_nodes::start(programs, options.nodes, &spec).await?;
-    let latency = Effect::Latency(options.fence_latency.get());
-    cluster.array.faults().add(ArrayFault::on(Method::ControllerUnpublishVolume, latency));
-    Ok(cluster)
+    if failure == Failure::Power {
+        // Its word counts where it is a method; the array is asked first, as in the other cases.
+        let external = json!({ "type": "External", "external": { "fencerName": power::NAME } });
+        merge(&mut spec, &json!({ "fencing": { "methods": [{ "type": "Unpublish" }, external] } }));
+    }
+    spec
 }
 
 /// Times since before the node was broken.
@@ -193,7 +230,8 @@ impl Told {
 }
 
 /// One failure from beginning to end: everything is whole again afterwards.
-async fn fail(cluster: &RealCluster, options: &Options, number: usize) -> Result<Seconds> {
+async fn fail(bed: &Bed, options: &Options, number: usize) -> Result<Seconds> {
+    let Bed { cluster, fencer } = bed;
     let name = cluster.node_without_leader().await?;
     let workload = RealWorkload { node: Some(name.clone()), ..RealWorkload::new(&format!("detect-{number}")) };
     cluster.run(&workload).await?;
@@ -209,13 +247,19 @@ async fn fail(cluster: &RealCluster, options: &Options, number: usize) -> Result
         cluster.array.set_link(&old.node, Link::Refuse);
     }
     node.fault(options.failure.fault()).await?;
+    if let Some(fencer) = fencer {
+        fencer.lost(&old.node);
+    }
     let broken = ledger.now().since(began);
     let new = one(cluster.running(&workload, std::slice::from_ref(&old), SOON).await?)?;
     let writes = ledger.wait_for_write(&volume, &new.node, began, SOON).await?.since(began);
     let is_over = |fence: &NodeFence| phase(fence).is_some_and(|phase| phase >= Phase::PodsReleased);
     let fence = cluster.fence(&old.node, "released", SOON, is_over).await?;
-    let (declared, released) = times(&fence, ledger.wall(began))?;
+    let (declared, released) = times(&fence, options.failure, ledger.wall(began))?;
     cluster.array.set_link(&old.node, Link::Up);
+    if let Some(fencer) = fencer {
+        fencer.regained(&old.node);
+    }
     node.heal_all().await?;
     cluster.fence(&old.node, "Recovered", SOON, |fence| phase(fence) == Some(Phase::Recovered)).await?;
     cluster.usable(&old.node, SOON).await?;
@@ -224,11 +268,10 @@ async fn fail(cluster: &RealCluster, options: &Options, number: usize) -> Result
     Ok(Seconds { broken, declared, released, writes })
 }
 
-/// When the node was declared failed, and when its pods were gone. By heartbeats: a node that Kubernetes gave up first was told
-/// by nobody else.
-fn times(fence: &NodeFence, began: DateTime<Utc>) -> Result<(Duration, Duration)> {
-    if !fence.spec.plan.evidence.iter().any(|evidence| evidence.channel == Channel::Agent) {
-        return Err(format!("declared without heartbeats: {}", on_real_nodes::evidence(fence)).into());
+/// When the node was declared failed, and when its pods were gone.
+fn times(fence: &NodeFence, failure: Failure, began: DateTime<Utc>) -> Result<(Duration, Duration)> {
+    if let Some(channel) = untold(failure, &fence.spec.plan.evidence) {
+        return Err(format!("declared without channel {channel:?}: {}", on_real_nodes::evidence(fence)).into());
     }
     let timeline = fence.status.as_ref().and_then(|status| status.timeline.as_ref());
     let since = |at: Option<DateTime<Utc>>, what: &str| {
@@ -240,12 +283,21 @@ fn times(fence: &NodeFence, began: DateTime<Utc>) -> Result<(Duration, Duration)
     Ok((declared, released))
 }
 
+/// The first channel that should have told of it and did not.
+fn untold(failure: Failure, evidence: &[Evidence]) -> Option<Channel> {
+    let told = |channel: &Channel| evidence.iter().any(|row| row.channel == *channel);
+    failure.channels().iter().copied().find(|channel| !told(channel))
+}
+
 fn phase(fence: &NodeFence) -> Option<Phase> {
     fence.status.as_ref().and_then(|status| status.phase)
 }
 
 #[cfg(test)]
 mod tests {
+    use bulkhead::api::node_fence::EvidenceState;
+    use bulkhead::api::resiliency_policy::Fencing;
+
     use super::*;
 
     #[test]
@@ -260,5 +312,29 @@ mod tests {
         assert!(text.contains("\"detect/declared-p50\", unit: \"s\", value: 25.0"), "{text}");
         assert!(text.contains("\"detect/declared-p99\", unit: \"s\", value: 50.0, target: Some(5.0)"), "{text}");
         assert!(text.contains("\"detect/not-measured\", unit: \"\", value: 2.0, target: Some(0.0)"), "{text}");
+    }
+
+    #[test]
+    fn a_failure_that_others_told_is_not_measured() {
+        let row = |channel| Evidence {
+            channel,
+            state: EvidenceState::Failed,
+            backend: None,
+            since: DateTime::UNIX_EPOCH,
+            reason: "Played".into(),
+            message: None,
+        };
+        let [agent, power, kubelet] = [Channel::Agent, Channel::Power, Channel::Kubelet].map(row);
+        assert_eq!(untold(Failure::Dead, &[]), Some(Channel::Agent));
+        assert_eq!(untold(Failure::Cut, &[kubelet.clone(), agent.clone()]), None);
+        assert_eq!(untold(Failure::Power, &[agent.clone(), kubelet]), Some(Channel::Power));
+        assert_eq!(untold(Failure::Power, &[agent, power]), None);
+    }
+
+    #[test]
+    fn a_fencer_is_heard_where_the_policy_names_it() {
+        let spec: Fencing = serde_json::from_value(policy(Failure::Power)["fencing"].clone()).unwrap();
+        assert_eq!(spec.external_fencers().collect::<Vec<_>>(), [power::NAME]);
+        assert_eq!(policy(Failure::Dead).get("fencing"), None);
     }
 }
