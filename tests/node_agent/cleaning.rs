@@ -20,7 +20,9 @@ pub fn trials() -> Vec<Trial> {
         trial("cleaning::sub_paths_and_the_old_layout", sub_paths_and_the_old_layout),
         trial("cleaning::a_raw_block_volume_and_its_loop_devices", a_raw_block_volume),
         trial("cleaning::a_restart_at_any_time_finds_the_rest", a_restart_finds_the_rest),
+        trial("cleaning::a_restart_without_the_api_finds_the_rest_when_it_is_back", a_restart_without_the_api),
         trial("cleaning::what_appears_after_clean_is_told_and_cleaned", what_appears_after_clean),
+        trial("cleaning::what_no_watch_tells_is_found_behind_it", what_no_watch_tells),
         trial("cleaning::a_fuse_server_that_hangs", a_fuse_server_that_hangs),
         trial("cleaning::a_host_that_is_another_mount_namespace", a_host_that_is_another_mount_namespace),
     ]
@@ -204,6 +206,32 @@ async fn a_restart_finds_the_rest() {
     world.until_clean().await;
 }
 
+/// Nothing that is left is remembered by anybody: it is on the disk. But what of it may go, only the API says.
+async fn a_restart_without_the_api() {
+    let mut world = World::new(Behaviour { stages: true, hangs: 1, ..Behaviour::default() });
+    world.plugin.register();
+    let (zombie, anew) = (volume(1), volume(2));
+    world.publish(&zombie);
+    world.publish(&anew);
+    // The pod that came after the zombie has its name, and a uid of its own.
+    world.pod_anew(&zombie.name, &anew.pod);
+    world.fence_beside(1, &[zombie], &[&anew.pod]);
+    let before = world.mounts();
+    world.start();
+    world.until("the driver is asked", |world| world.plugin.calls().len() == 1).await;
+    let had = world.lose_the_api();
+    world.start();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(world.mounts(), before, "something was removed on nobody's word");
+    assert_eq!(world.plugin.calls().len(), 1);
+    world.find_the_api(&had);
+    world.until("clean", |world| world.state() == Some(CleanupState::Clean)).await;
+    let left = world.mounts();
+    assert_eq!(left.len(), before.len() / 2, "the other volume is as it was: {left:#?}");
+    let of_it = |path: &String| [&anew.name, &anew.handle, &staging(&anew)].iter().any(|part| path.contains(*part));
+    assert!(left.iter().all(of_it), "{left:#?}");
+}
+
 async fn what_appears_after_clean() {
     let mut world = World::new(able());
     world.plugin.register();
@@ -224,6 +252,21 @@ async fn what_appears_after_clean() {
     world.fence(2, &[volume(1)]);
     world.until("the next episode", |world| world.status().cleanup.is_some_and(|cleanup| cleanup.episode == 2)).await;
     world.until_clean().await;
+}
+
+/// A watch may be silent without a word: the NodeFence is read itself, each 30 s, and here each second.
+async fn what_no_watch_tells() {
+    let mut world = World::new(able());
+    world.plugin.register();
+    world.publish(&volume(1));
+    world.fence(1, &[volume(1)]);
+    world.start();
+    world.until_clean().await;
+    world.publish(&volume(2));
+    world.fence_untold(2, &[volume(2)]);
+    world.until("the next episode", |world| world.status().cleanup.is_some_and(|cleanup| cleanup.episode == 2)).await;
+    world.until_clean().await;
+    assert!(world.plugin.calls().iter().any(|call| call.contains(&volume(2).handle)), "{:?}", world.plugin.calls());
 }
 
 async fn a_fuse_server_that_hangs() {

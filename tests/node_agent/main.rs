@@ -13,6 +13,7 @@
 mod bench;
 mod cleaning;
 mod given_back;
+mod objects;
 mod outside;
 mod plugin;
 mod probes;

@@ -8,8 +8,9 @@ use bulkhead::api::node_volume_report::{CleanupState, RemnantKind};
 use libtest_mimic::Trial;
 
 use super::cleaning::trial;
+use super::objects::running;
 use super::plugin::Behaviour;
-use super::world::{World, folder, record, running, staging, target, tmpfs, volume};
+use super::world::{World, folder, record, staging, target, tmpfs, volume};
 
 pub fn trials() -> Vec<Trial> {
     vec![

@@ -15,8 +15,9 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use super::cleaning::trial;
+use super::objects::running;
 use super::plugin::Behaviour;
-use super::world::{NODE, Volume, World, running, staging, target, volume};
+use super::world::{NODE, Volume, World, staging, target, volume};
 
 /// The policy's deadline; a real one has five seconds at least.
 pub const AFTER: Duration = Duration::from_secs(3);

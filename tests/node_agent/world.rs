@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use bulkhead::api::names;
 use bulkhead::api::node_fence::NodeFence;
 use bulkhead::api::node_volume_report::{CleanupState, NodeVolumeReport, NodeVolumeReportStatus};
 use bulkhead::api::slim::Node;
@@ -24,13 +23,14 @@ use bulkhead::runtime::leader::Leadership;
 use bulkhead::runtime::store::{ObjectKey, Store};
 use bulkhead::runtime::telemetry::Telemetry;
 use http::{Method, Request, Response, StatusCode};
-use kube::Client;
+use kube::{Client, Resource};
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::objects::{fence_of, from, running};
 use super::outside::Outside;
 use super::plugin::{Behaviour, DRIVER, Plugin};
 
@@ -54,6 +54,8 @@ pub struct World {
     pub history: Arc<Mutex<Vec<NodeVolumeReportStatus>>>,
     /// Pods that the API has, beside those that the watch has told of.
     pub untold: Arc<Mutex<Vec<Value>>>,
+    /// The NodeFence that the API has, where the watch has not told of it.
+    untold_fence: Arc<Mutex<Option<NodeFence>>>,
     pub outside: Outside,
     agent: Option<CancellationToken>,
     _folder: tempfile::TempDir,
@@ -80,14 +82,7 @@ impl World {
         let root = folder.path().canonicalize().unwrap().join("kubelet");
         fs::create_dir_all(root.join("pods")).unwrap();
         fs::create_dir_all(root.join("plugins")).unwrap();
-        let stores = Stores {
-            nodes: Store::new_detached(Vec::new()),
-            fences: Store::new_detached(Vec::new()),
-            reports: Store::new_detached(Vec::new()),
-            pods: Store::new_detached(Vec::new()),
-            volumes: Store::new_detached(Vec::new()),
-            policies: Store::new_detached(Vec::new()),
-        };
+        let stores = unlisted();
         stores.nodes.list_done();
         stores.volumes.list_done();
         stores.policies.list_done();
@@ -112,6 +107,7 @@ impl World {
             events: Arc::default(),
             history: Arc::default(),
             untold: Arc::default(),
+            untold_fence: Arc::default(),
             outside: Outside::new(),
             agent: None,
             _folder: folder,
@@ -129,44 +125,24 @@ impl World {
 
     /// The NodeFence, with these volumes cut off and proved, and these pods of the node left alone.
     pub fn fence_beside(&self, episode: i64, volumes: &[Volume], kept_pods: &[&str]) {
-        let plan = |volume: &Volume| {
-            json!({ "episode": episode, "name": volume.name, "driver": DRIVER, "volumeHandle": volume.handle,
-                    "minimumProof": "Verified" })
-        };
-        let row = |volume: &Volume| {
-            json!({ "episode": episode, "name": volume.name, "state": "Detached", "proof": "Verified", "method": "Unpublish",
-                    "committedAt": "2026-11-21T02:40:00Z", "provedAt": "2026-11-21T02:40:01Z" })
-        };
-        let pod = |volume: &Volume| {
-            json!({ "episode": episode, "uid": volume.pod, "namespace": "shop", "name": volume.name, "action": "Release",
-                    "reason": "NodeFailure", "volumes": [volume.name] })
-        };
-        let kept = |uid: &&str| {
-            json!({ "episode": episode, "uid": uid, "namespace": "shop", "name": uid, "action": "Keep",
-                    "reason": "NoPolicy", "volumes": [] })
-        };
-        let pods: Vec<_> = volumes.iter().map(pod).chain(kept_pods.iter().map(kept)).collect();
-        let mut fence: NodeFence = from(json!({
-            "apiVersion": "bulkhead.dev/v1alpha1", "kind": "NodeFence",
-            "metadata": { "name": NODE, "uid": "fence-uid", "resourceVersion": episode.to_string() },
-            "spec": {
-                "episode": episode, "node": { "uid": "node-uid" },
-                "policies": [{ "name": "p", "uid": "u", "generation": 1, "mode": "Enforce" }],
-                "plan": {
-                    "decidedAt": "2026-11-21T02:39:00Z", "digest": "sha256:00000000", "evidence": [],
-                    "pods": pods,
-                    "volumes": volumes.iter().map(plan).collect::<Vec<_>>(),
-                },
-            },
-            "status": { "volumes": volumes.iter().map(row).collect::<Vec<_>>() },
-        }));
-        fence.metadata.labels = Some([(names::ACTIVE_LABEL.to_owned(), "true".to_owned())].into());
-        self.stores.fences.insert(fence);
+        self.stores.fences.insert(fence_of(episode, volumes, kept_pods));
+    }
+
+    /// The NodeFence as the API has it; the watch is silent about it.
+    pub fn fence_untold(&self, episode: i64, volumes: &[Volume]) {
+        *self.untold_fence.lock().unwrap() = Some(fence_of(episode, volumes, &[]));
     }
 
     /// A pod that the API has.
     pub fn pod(&self, uid: &str) {
         self.stores.pods.insert(from(running(uid)));
+    }
+
+    /// One of that name: its uid is another's than that of the one before it.
+    pub fn pod_anew(&self, name: &str, uid: &str) {
+        let mut pod = running(uid);
+        pod["metadata"]["name"] = name.into();
+        self.stores.pods.insert(from(pod));
     }
 
     /// The pod is gone for the API.
@@ -242,6 +218,25 @@ impl World {
         self.agent = Some(cancel);
     }
 
+    /// The API is away, and whoever starts now has heard nothing of it. Returns what it has.
+    pub fn lose_the_api(&mut self) -> Stores {
+        self.outside.api(false);
+        std::mem::replace(&mut self.stores, unlisted())
+    }
+
+    /// The API is back, with all that it had; the lists arrive.
+    pub fn find_the_api(&self, had: &Stores) {
+        self.outside.api(true);
+        let stores = &self.stores;
+        fill(&stores.pods, &had.pods);
+        fill(&stores.volumes, &had.volumes);
+        fill(&stores.policies, &had.policies);
+        fill(&stores.reports, &had.reports);
+        fill(&stores.fences, &had.fences);
+        // Without its Node an agent does nothing, as without any of these.
+        fill(&stores.nodes, &had.nodes);
+    }
+
     pub fn stop(&mut self) {
         if let Some(cancel) = self.agent.take() {
             cancel.cancel();
@@ -252,14 +247,17 @@ impl World {
     fn api(&self) -> Client {
         let (stores, history, events) = (self.stores.clone(), self.history.clone(), self.events.clone());
         let (untold, outside) = (self.untold.clone(), self.outside.clone());
+        let untold_fence = self.untold_fence.clone();
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
             let (stores, history, events) = (stores.clone(), history.clone(), events.clone());
             let (untold, outside) = (untold.clone(), outside.clone());
+            let untold_fence = untold_fence.clone();
             async move {
                 outside.api_answers().await;
                 let (parts, body) = request.into_parts();
                 let body = axum::body::to_bytes(Body::new(body), usize::MAX).await.unwrap();
-                let key = ObjectKey::cluster(NODE);
+                let untold_fence = untold_fence.lock().unwrap().clone().map(Arc::new);
+                let fence = untold_fence.or_else(|| stores.fences.get(&ObjectKey::cluster(NODE)));
                 let answer = match (&parts.method, parts.uri.path()) {
                     (&Method::PUT, path) if path.ends_with("/nodevolumereports/worker-1/status") => {
                         let mut report: NodeVolumeReport = serde_json::from_slice(&body).unwrap();
@@ -269,16 +267,14 @@ impl World {
                         stores.reports.insert(report.clone());
                         serde_json::to_value(report).unwrap()
                     }
-                    (&Method::GET, path)
-                        if path.ends_with("/nodefences/worker-1") && stores.fences.get(&key).is_none() =>
-                    {
+                    (&Method::GET, path) if path.ends_with("/nodefences/worker-1") && fence.is_none() => {
                         let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                                              "message": "not found", "reason": "NotFound", "code": 404 });
                         let body = Body::from(status.to_string());
                         return Ok(Response::builder().status(StatusCode::NOT_FOUND).body(body).unwrap());
                     }
                     (&Method::GET, path) if path.ends_with("/nodefences/worker-1") => {
-                        serde_json::to_value(stores.fences.get(&key).as_deref()).unwrap()
+                        serde_json::to_value(fence.as_deref()).unwrap()
                     }
                     (&Method::GET, "/api/v1/pods") => {
                         assert!(parts.uri.query().unwrap().contains("spec.nodeName%3Dworker-1"), "{}", parts.uri);
@@ -351,17 +347,21 @@ impl Drop for World {
     }
 }
 
-/// A pod that runs, and has a claim.
-pub fn running(uid: &str) -> Value {
-    json!({
-        "metadata": { "name": uid, "namespace": "shop", "uid": uid },
-        "spec": { "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }] },
-        "status": { "phase": "Running" },
-    })
+/// What an agent knows before any list of the API has arrived.
+fn unlisted() -> Stores {
+    Stores {
+        nodes: Store::new_detached(Vec::new()),
+        fences: Store::new_detached(Vec::new()),
+        reports: Store::new_detached(Vec::new()),
+        pods: Store::new_detached(Vec::new()),
+        volumes: Store::new_detached(Vec::new()),
+        policies: Store::new_detached(Vec::new()),
+    }
 }
 
-fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
+fn fill<K: Resource<DynamicType = ()> + Clone>(store: &Store<K>, had: &Store<K>) {
+    had.list().iter().for_each(|object| store.insert(K::clone(object)));
+    store.list_done();
 }
 
 pub fn staging(volume: &Volume) -> String {

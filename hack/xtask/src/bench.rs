@@ -184,11 +184,13 @@ fn measures(runs: &[Measured], size: Size) -> Vec<Measure> {
     let handed_over = if size.nodes == 1 { 3.0 } else { 30.0 };
     vec![
         Measure::new("failover/first-pod-gone", "s", of(|run| run.first_pod)).target((size.nodes == 1).then_some(1.0)),
-        Measure::new("failover/all-pods-gone", "s", of(|run| run.all_pods)),
+        // A hundred pods with two volumes each, fenced in 100 ms, too.
+        Measure::new("failover/all-pods-gone", "s", of(|run| run.all_pods)).target((size.nodes == 1).then_some(5.0)),
         Measure::new("failover/handed-over", "s", of(|run| run.handed_over)).target(Some(handed_over)),
         Measure::new("failover/attachments-gone", "s", of(|run| run.detached)),
         Measure::new("failover/replacements-running", "s", of(|run| run.running)),
         Measure::new("failover/api-writes", "", of(|run| run.writes)).target(Some(size.write_budget())),
+        Measure::new("failover/api-reads", "", of(|run| run.reads)).target(Some(size.read_budget())),
         Measure::new("failover/events", "", of(|run| run.events)),
         Measure::new("failover/controller-peak-memory", "MiB", of(|run| run.controller.0)),
         Measure::new("failover/controller-processor", "s", of(|run| run.controller.1)),

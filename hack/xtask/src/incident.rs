@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use bulkhead::api::names::{FENCED_TAINT, UNREACHABLE_TAINT};
+use bulkhead::api::names::{FENCED_TAINT, OPERATOR_NAMESPACE, UNREACHABLE_TAINT};
 use bulkhead_testbed::Identity;
 use bulkhead_testbed::audit::{Audit, Record};
 use bulkhead_testbed::ledger::{Entry, Event, Ledger, Operation, Stamp};
@@ -34,6 +34,8 @@ pub struct ApiSide {
     pub detached: BTreeMap<String, Moment>,
     /// Writes of the operator.
     pub writes: Writes,
+    /// Reads by controller and sidecars since the taint, watches and their own Leases left out.
+    pub reads: usize,
 }
 
 /// API writes of the operator since the taint, refused ones too. Renewals of leader Leases are not counted.
@@ -52,7 +54,12 @@ pub fn api_side(audit: &Audit, node: &str, attachments: &[String]) -> io::Result
     let mut side = ApiSide::default();
     let operators = [Identity::OperatorController.user(), Identity::CsiSidecar.user()];
     let [controller, sidecar] = &operators;
-    for record in audit.records()?.filter(Record::is_write) {
+    for record in audit.records()? {
+        if !record.is_write() {
+            side.reads +=
+                usize::from(side.unreachable.is_some() && is_read(&record) && operators.contains(&record.user));
+            continue;
+        }
         if side.unreachable.is_none() {
             let noticed = record.name == node && record.writes_taint(UNREACHABLE_TAINT, "NoSchedule");
             side.unreachable = noticed.then_some(record.finished);
@@ -70,6 +77,13 @@ pub fn api_side(audit: &Audit, node: &str, attachments: &[String]) -> io::Result
         }
     }
     Ok(side)
+}
+
+/// Whether objects were read, once: a program's own Lease is none of them, a node's is.
+fn is_read(record: &Record) -> bool {
+    matches!(record.verb.as_str(), "get" | "list")
+        && !record.resource.is_empty()
+        && !(record.resource == "leases" && record.namespace == OPERATOR_NAMESPACE)
 }
 
 impl ApiSide {

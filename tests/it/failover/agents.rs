@@ -24,41 +24,52 @@ use tokio::task::JoinSet;
 
 use super::fleet::SOON;
 
-/// The agent's ServiceAccount and its namespace, as shipped.
-const AGENT: &str = "bulkhead-node-agent";
+/// A ServiceAccount, by namespace and name.
+pub type Account = (&'static str, &'static str);
 
-/// A kubeconfig with a token that is bound to a node.
-async fn kubeconfig(cluster: &Cluster, node: &str) -> Result<PathBuf, Failed> {
+/// The agent's, as shipped.
+const SHIPPED: Account = ("bulkhead-node-agent", "bulkhead-node-agent");
+
+/// A kubeconfig with a token of the account that is bound to a node.
+async fn kubeconfig(cluster: &Cluster, node: &str, (namespace, account): Account) -> Result<PathBuf, Failed> {
     let uid = Api::<Node>::all(cluster.client.clone()).get(node).await?.uid();
     let bound = json!({ "kind": "Node", "apiVersion": "v1", "name": node, "uid": uid });
     let request: TokenRequest =
         serde_json::from_value(json!({ "spec": { "audiences": [], "boundObjectRef": bound } }))?;
     let admin = cluster.testbed.client(&Identity::Admin).await?;
-    let accounts: Api<ServiceAccount> = Api::namespaced(admin, AGENT);
-    let answer = accounts.create_token_request(AGENT, &PostParams::default(), &request).await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(admin, namespace);
+    let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;
     let token = answer.status.ok_or("no token")?.token;
     let admin = std::fs::read_to_string(cluster.testbed.kubeconfig(&Identity::Admin)?)?;
     let mut config: Value = serde_json::from_str(&admin)?;
     config["users"][0]["user"] = json!({ "token": token });
-    let path = cluster.testbed.folder().join(format!("agent-{node}.kubeconfig"));
+    let path = cluster.testbed.folder().join(format!("{account}-{node}.kubeconfig"));
     std::fs::write(&path, config.to_string())?;
     Ok(path)
 }
 
 /// Starts the agent of a node.
 pub async fn start(cluster: &Cluster, node: &str) -> Result<Process, Failed> {
+    let (process, port) = launch(cluster, node, SHIPPED).await?;
+    reported(cluster, node, port).await.map_err(|error| format!("{error:?}\n{}", process.log_tail()))?;
+    Ok(process)
+}
+
+/// Starts an agent of a node under this account, and says from which port it would send heartbeats. All of a node have one
+/// kubelet's folder.
+pub async fn launch(cluster: &Cluster, node: &str, account: Account) -> Result<(Process, u16), Failed> {
     let root = cluster.testbed.folder().canonicalize()?.join(format!("agent-{node}"));
     std::fs::create_dir_all(root.join("kubelet/pods"))?;
-    let boot_id = root.join("boot_id");
+    let boot_id = root.join(format!("boot_id-{}", account.1));
     std::fs::write(&boot_id, cluster.node(node)?.boot_id())?;
     // A port that was free a moment ago.
     let port = std::net::UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port();
+    let name = format!("{}-{node}", account.1);
     let launch = Launch {
-        name: format!("agent-{node}"),
         program: env!("CARGO_BIN_EXE_bulkhead-node-agent").into(),
         args: vec![
             "--kubeconfig".into(),
-            kubeconfig(cluster, node).await?.into(),
+            kubeconfig(cluster, node, account).await?.into(),
             format!("--node-name={node}").into(),
             format!("--kubelet-root={}", root.join("kubelet").display()).into(),
             "--host-process=/proc/self".into(),
@@ -68,20 +79,19 @@ pub async fn start(cluster: &Cluster, node: &str) -> Result<Process, Failed> {
             format!("--heartbeat-port={port}").into(),
         ],
         env: Vec::new(),
-        log: cluster.testbed.folder().join(format!("agent-{node}.log")),
+        log: cluster.testbed.folder().join(format!("{name}.log")),
+        name,
     };
-    let process = Process::spawn(launch)?;
-    reported(cluster, node).await.map_err(|error| format!("{error:?}\n{}", process.log_tail()))?;
-    Ok(process)
+    Ok((Process::spawn(launch)?, port))
 }
 
-/// Waits until the agent of a node has told of its heartbeats.
-async fn reported(cluster: &Cluster, node: &str) -> Result<(), Failed> {
+/// Waits until the agent of a node that has this port has told of its heartbeats.
+pub async fn reported(cluster: &Cluster, node: &str, port: u16) -> Result<(), Failed> {
     let api: Api<NodeVolumeReport> = Api::all(cluster.client.clone());
     let look = async || {
         let status = api.get_opt(node).await?.and_then(|report| report.status);
-        let told = status.as_ref().is_some_and(|status| status.heartbeat.is_some());
-        Ok(if told { Ok(()) } else { Err(format!("{status:?}")) })
+        let told = status.as_ref().and_then(|status| status.heartbeat.as_ref()).map(|heartbeat| heartbeat.port);
+        Ok(if told == Some(port) { Ok(()) } else { Err(format!("{status:?}")) })
     };
     Ok(cluster.wait(&format!("the agent of {node} tells of its heartbeats"), SOON, look).await?)
 }
@@ -115,7 +125,7 @@ impl Mute {
         });
         let status =
             json!({ "nodeUID": object.uid(), "bootID": cluster.node(node)?.boot_id(), "heartbeat": heartbeat });
-        let client = client(&kubeconfig(cluster, node).await?).await?;
+        let client = client(&kubeconfig(cluster, node, SHIPPED).await?).await?;
         let reports: Api<NodeVolumeReport> = Api::all(client);
         let patch = Patch::Merge(json!({ "status": status }));
         reports.patch_status(node, &PatchParams::default(), &patch).await?;

@@ -1,6 +1,8 @@
 //! One node dies: what happens then, on the real control plane, with our real programs. Each test ends with the oracle.
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test says what it expects by panicking")]
 
+mod agent_kinds;
+mod agent_watches;
 mod agents;
 pub mod brakes;
 mod closed;
@@ -24,6 +26,7 @@ mod order;
 mod outages;
 mod people;
 mod plugins;
+mod podmon;
 mod policies;
 mod power;
 mod power_evidence;
@@ -84,6 +87,12 @@ pub fn trials() -> Vec<Trial> {
             outages::an_api_server_that_was_down_leaves_no_suspicion,
         ),
         alone("traps::a_node_that_dies_while_no_controller_runs", outages::a_node_that_dies_while_no_controller_runs),
+        alone("an_agent_is_sent_what_is_of_its_node", agent_watches::an_agent_is_sent_what_is_of_its_node),
+        heartbeat::as_root(trial(
+            &fleet,
+            "failover::of_two_agents_of_a_node_one_acts",
+            agent_kinds::of_two_agents_of_a_node_one_acts,
+        )),
     ];
     trials.extend(on![
         "failover::traps",
@@ -154,6 +163,8 @@ pub fn trials() -> Vec<Trial> {
         order::every_step_waits_for_the_one_before,
         order::beside_a_pod_that_stays_attachments_go_one_by_one,
         order::somebody_elses_out_of_service_taint_is_not_touched,
+        podmon::pods_labelled_for_podmon_move,
+        podmon::a_persons_taint_moves_the_pods_that_are_not_ready,
         methods::without_a_sidecar_the_attacher_can_acknowledge,
         methods::the_fence_brings_the_secret_of_its_volume,
         external::a_node_without_power_frees_its_pods,

@@ -1,6 +1,7 @@
 //! The order of the steps, from the audit log and the ledger; and the two ways to detach.
 
 use bulkhead::api::names;
+use bulkhead_testbed::Identity;
 use bulkhead_testbed::audit::Record;
 use bulkhead_testbed::cluster::Cluster;
 use bulkhead_testbed::ledger::Event;
@@ -122,7 +123,34 @@ pub async fn every_step_waits_for_the_one_before(cluster: &Cluster) -> Result<()
         assert!(body["preconditions"]["resourceVersion"].is_string(), "{body}");
         assert_eq!(body["gracePeriodSeconds"], json!(0));
     }
+    few_are_read(&lane, &volume, &attachments)?;
     lane.end().await
+}
+
+/// What was read one by one for the victim: Node, Lease and the agent's report for each look at the whole node, the
+/// PersistentVolume for each call. Pods and attachments are listed, however many they are. The NodeFence is read more often
+/// than that where a watch lags behind its creation.
+fn few_are_read(lane: &Lane<'_>, volume: &str, attachments: &[String]) -> Result<(), Failed> {
+    // Some for each step, more where a proof became too old on a busy machine; a look in each second would be more still.
+    const LOOKS: usize = 30;
+    let victim = lane.victim()?.name();
+    let users = [Identity::OperatorController.user(), Identity::CsiSidecar.user()];
+    let records = lane.cluster.testbed.audit().records()?;
+    let gets: Vec<_> = records.filter(|record| record.verb == "get" && users.contains(&record.user)).collect();
+    let of = |resource: &str, named: &dyn Fn(&str) -> bool| {
+        gets.iter().filter(|record| record.resource == resource && named(&record.name)).count()
+    };
+    for (resource, name) in
+        [("nodes", victim), ("leases", victim), ("nodevolumereports", victim), ("persistentvolumes", volume)]
+    {
+        let count = of(resource, &|read| read == name);
+        assert!(count <= LOOKS, "{resource} {name} was read {count} times");
+    }
+    assert!(of("nodes", &|read| read == victim) > 0, "nothing was read before it was done");
+    let pods = format!("{}-", lane.name);
+    assert_eq!(of("pods", &|read| read.starts_with(&pods)), 0, "pods are read one by one");
+    assert_eq!(of("volumeattachments", &|read| attachments.iter().any(|it| it == read)), 0);
+    Ok(())
 }
 
 pub async fn attach(lane: &Lane<'_>, volume: &str) -> Result<VolumeAttachment, Failed> {

@@ -14,7 +14,7 @@ use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::json;
 
-use crate::rest::at_rest;
+use crate::rest::{at_rest, nothing_is_read};
 
 use super::fleet::{SOON, create_policy, options};
 use super::look::{answer, is_released, operator_records, phase, volume_row};
@@ -211,7 +211,7 @@ pub async fn what_was_begun_is_carried_through_by_others() -> Result<(), Failed>
     second.let_go(&cluster, &array).await?;
     second.end(&cluster).await?;
 
-    // All nodes come back, and then nobody writes anything.
+    // All nodes come back, and then nobody writes anything, nor does the controller read.
     for (node, _) in first.sets.iter().chain(&second.sets) {
         cluster.node(node)?.reboot().await?;
     }
@@ -219,6 +219,7 @@ pub async fn what_was_begun_is_carried_through_by_others() -> Result<(), Failed>
         cluster.fence(node, "Recovered", SOON, |fence| phase(fence) == Some(Phase::Recovered)).await?;
     }
     at_rest(&cluster, &[Identity::OperatorController, Identity::CsiSidecar], SOON).await?;
+    nothing_is_read(&cluster, &[Identity::OperatorController], SOON).await?;
     cluster.judge()?;
     Ok(())
 }

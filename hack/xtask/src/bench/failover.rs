@@ -51,6 +51,12 @@ impl Size {
         let per_pod = 2 + (self.volumes - 1);
         (self.nodes * (self.pods * per_pod + 20)) as f64
     }
+
+    /// API reads that it may need: 1 per volume (its secret), and 150 per node, however many pods: a look at the whole node is 6,
+    /// and each step takes one. podmon makes about 4 requests per volume and 6 per pod, reads and writes together.
+    pub fn read_budget(self) -> f64 {
+        (self.all_volumes() + self.nodes * 150) as f64
+    }
 }
 
 /// The result of a run; times in seconds from the taint `unreachable:NoSchedule`, the slowest node's.
@@ -65,6 +71,8 @@ pub struct Measured {
     pub running: f64,
     /// API writes by controller and sidecar, without Events and leader Leases.
     pub writes: f64,
+    /// API reads by both, without watches and leader Leases.
+    pub reads: f64,
     pub events: f64,
     /// Peak memory in MiB and processor time in seconds from the kill on.
     pub controller: (f64, f64),
@@ -76,8 +84,15 @@ impl fmt::Display for Measured {
         write!(
             f,
             "first pod gone {:.3} s, all pods {:.3} s, handed over {:.3} s, attachments gone {:.3} s, replacements running \
-             {:.3} s; {} API writes, {} Events",
-            self.first_pod, self.all_pods, self.handed_over, self.detached, self.running, self.writes, self.events
+             {:.3} s; {} API writes, {} reads, {} Events",
+            self.first_pod,
+            self.all_pods,
+            self.handed_over,
+            self.detached,
+            self.running,
+            self.writes,
+            self.reads,
+            self.events
         )
     }
 }
@@ -224,6 +239,7 @@ fn measure(
         detached: zero,
         running: zero,
         writes: zero,
+        reads: zero,
         events: zero,
         controller,
         sidecar,
@@ -245,6 +261,7 @@ fn measure(
         all.running = all.running.max(since(first_writes.unwrap_or_default().iter().max()));
         // The node that was tainted first saw all of them.
         all.writes = all.writes.max((side.writes.controller + side.writes.sidecar) as f64);
+        all.reads = all.reads.max(side.reads as f64);
         all.events = all.events.max(side.writes.events as f64);
     }
     Ok(all)
