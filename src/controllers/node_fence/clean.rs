@@ -35,12 +35,17 @@ pub fn by(seen: &Seen) -> Option<CleanBy> {
     if is_another_machine(seen) && !seen.fence.is_machine_said_to_be_off() {
         return None;
     }
-    let boot_id = node.status.node_info.boot_id.as_str();
-    let before = seen.fence.spec.node.boot_id.as_deref();
-    if !boot_id.is_empty() && before.is_some_and(|before| before != boot_id) {
+    if is_another_boot(seen) {
         return Some(CleanBy::Rebooted);
     }
     cleanup(seen).filter(|cleanup| cleanup.is_clean()).map(|_| CleanBy::TwoCleanPasses)
+}
+
+/// Whether the kubelet tells another boot than that which failed.
+pub fn is_another_boot(seen: &Seen) -> bool {
+    let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str()).filter(|id| !id.is_empty());
+    let before = seen.fence.spec.node.boot_id.as_deref();
+    before.is_some() && boot_id.is_some() && before != boot_id
 }
 
 /// What the agent says of this episode, on this node and in this boot.
@@ -62,11 +67,8 @@ pub fn is_back_uncleaned(seen: &Seen) -> bool {
 /// another machine has its name; and neither has another boot of it come back nor has anybody said that it is off. A driver gives
 /// access by a publish only, which that machine does not get; addresses that are let in need none.
 pub fn may_write_on(seen: &Seen) -> bool {
-    let before = seen.fence.spec.node.boot_id.as_deref();
-    let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str()).filter(|id| !id.is_empty());
-    let is_another_boot = before.is_some() && boot_id.is_some() && before != boot_id;
     let is_let_in = mutants::is_on(Mutant::DeletedNodeLetIn);
-    let may_run = is_another_machine(seen) || was_node_deleted(seen) && !is_another_boot;
+    let may_run = is_another_machine(seen) || was_node_deleted(seen) && !is_another_boot(seen);
     may_run && !seen.fence.is_machine_said_to_be_off() && !is_let_in
 }
 

@@ -274,8 +274,9 @@ pub fn node_state(seen: &Seen) -> NodeState {
             .taints()
             .iter()
             .any(|taint| seen.policies.iter().any(|policy| policy.spec.detection.counts_taint(taint)));
-    // Kubernetes takes a node for Ready long after it died: until then only its Lease tells that it is back.
-    if seen.fence.spec.plan.is_ahead_of_kubernetes() && seen.lease_is_still {
+    // Kubernetes takes a node for Ready long after it died: until then only its Lease tells that it is back, or another boot, which
+    // its kubelet told since. A controller that has just begun to lead has seen no Lease move: it would fence the node once more.
+    if seen.fence.spec.plan.is_ahead_of_kubernetes() && seen.lease_is_still && !clean::is_another_boot(seen) {
         return NodeState::Away;
     }
     // Of a node that was never away its incident says when it is over.

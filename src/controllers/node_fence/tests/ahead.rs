@@ -56,6 +56,18 @@ fn it_is_back_when_its_lease_moves() {
     assert!(!world.did("delete"), "{:#?}", world.log);
 }
 
+/// The next controller has not seen the Lease move yet; the proof was taken back when the machine got its power again.
+#[test]
+fn nor_is_one_asked_for_that_has_booted_again() {
+    let mut world = world();
+    assert_eq!(node_state(&world.seen), NodeState::Away);
+    world.node_reboots();
+    assert!(world.seen.lease_is_still);
+    assert_eq!(node_state(&world.seen), NodeState::Back);
+    world.run();
+    assert!(!world.did("ask Fenced"), "{:#?}", world.log);
+}
+
 #[test]
 fn heartbeats_beside_what_kubernetes_says_change_nothing() {
     let mut world = world();
