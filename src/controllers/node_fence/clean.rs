@@ -31,7 +31,9 @@ impl CleanBy {
 /// Whether the node is clean, and what shows it. Where a network fence shuts a machine out nothing that another machine of the same
 /// name has counts.
 pub fn by(seen: &Seen) -> Option<CleanBy> {
-    let Some(node) = &seen.node else { return Some(CleanBy::NodeDeleted) };
+    if seen.node.is_none() {
+        return Some(CleanBy::NodeDeleted);
+    }
     if is_another_machine(seen) && !seen.fence.is_machine_said_to_be_off() {
         return None;
     }
