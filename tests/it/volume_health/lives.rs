@@ -82,7 +82,9 @@ pub async fn policies_tell_what_they_rule(world: &World) -> Result<(), Failed> {
     };
     world.csi("told-of", json!({ "lane": "tells" })).await?;
     let selector = json!({ "volumeSelector": { "matchLabels": { "lane": "tells" } } });
-    world.policy("tells-none", json!({ "selector": { "storageClasses": ["none"] } })).await?;
+    let stored = world.policy("tells-none", json!({ "selector": { "storageClasses": ["none"] } })).await?;
+    let spec = &stored.data["spec"];
+    assert_eq!((&spec["interval"], &spec["enforcement"]), (&json!("60s"), &json!("Observe")), "the server's defaults");
     told("tells-none", "nothing selected", &is("Ready", "NothingSelected")).await?;
     world.policy("tells", json!({ "selector": selector, "priority": 3 })).await?;
     told("tells", "accepted", &|status| is("Ready", "Accepted")(status) && status.volumes == Some(1)).await?;
