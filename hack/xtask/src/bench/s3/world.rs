@@ -70,7 +70,7 @@ impl World {
             ..ClusterOptions::default()
         })
         .await?;
-        mount_nodes::install(&cluster.testbed).await?;
+        mount_nodes::install(&cluster.testbed, s3::MOUNTPOINT_NAMESPACE).await?;
         let admin = cluster.testbed.client(&Identity::Admin).await?;
         let nodes = MountNodes::new(cluster.testbed.client(&Identity::TestbedNodes).await?, s3::MOUNTPOINT_NAMESPACE);
         for number in 0..options.nodes {
