@@ -338,6 +338,7 @@ mod tests {
                 "selector": {},
                 "checks": [{ "name": "ReadProbe", "mode": "Active" }],
                 "effects": [{ "key": "VolumeNotAttached", "effect": "NoAttachOrMount" }],
+                "states": [{ "driver": "d", "reason": "Slow", "state": "Inaccessible" }],
             }),
         );
         assert_eq!(policy.spec.mode(Check::ReadProbe), CheckMode::Active);
@@ -346,5 +347,7 @@ mod tests {
         assert_eq!(policy.spec.effect(TaintKey::VolumeNotAttached), TaintEffect::NoAttachOrMount);
         assert_eq!(policy.spec.effect(TaintKey::VolumeNotMounted), TaintEffect::NoEffect);
         assert_eq!(policy.spec.effect(TaintKey::VolumeNotUsable), TaintEffect::NoAttachOrMount);
+        assert_eq!(policy.spec.state("d", "Slow"), Some(VolumeState::Inaccessible));
+        assert_eq!((policy.spec.state("e", "Slow"), policy.spec.state("d", "Slower")), (None, None));
     }
 }
