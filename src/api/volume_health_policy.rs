@@ -12,7 +12,7 @@ use super::schema::{self, empty_default};
 use super::selector::LabelSelector;
 use super::slim::PersistentVolume;
 use super::time::Duration;
-use super::volume::{Check, CheckMode, TaintEffect, TaintKey};
+use super::volume::{Check, CheckMode, TaintEffect, TaintKey, VolumeState};
 
 /// Which volumes are watched, how, and what a taint does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -66,6 +66,12 @@ pub struct VolumeHealthPolicySpec {
     #[schemars(length(max = 3))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["key".to_string()]))]
     pub effects: Vec<EffectOverride>,
+    /// State per reason that a CSI driver gives, instead of the driver's own: for drivers that make too much of something,
+    /// or too little.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["driver".to_string(), "reason".to_string()]))]
+    pub states: Vec<StateOverride>,
 }
 
 /// Which PersistentVolumes. A volume is selected when every part that is set matches it; {} selects all.
@@ -154,6 +160,21 @@ pub struct EffectOverride {
     pub effect: TaintEffect,
 }
 
+/// Another state for what a driver says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StateOverride {
+    /// CSI driver name.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$"))]
+    pub driver: String,
+    /// Reason of check ControllerHealth, as status.observations of a VolumeHealth has it.
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z0-9]{0,63}$"))]
+    pub reason: String,
+    /// Degraded (no taint), Inaccessible or DataLoss. A loss that is recorded stays until a person acknowledges it.
+    #[x_kube(validation = Rule::new("self in ['Degraded', 'Inaccessible', 'DataLoss']").message("must be Degraded, Inaccessible or DataLoss: what a driver complains of is not Healthy"))]
+    pub state: VolumeState,
+}
+
 /// What the policy rules. Written by the controller, on change, counts at most once a minute.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -192,6 +213,12 @@ impl VolumeHealthPolicySpec {
     pub fn effect(&self, key: TaintKey) -> TaintEffect {
         let named = self.effects.iter().find(|named| named.key == key);
         named.map_or(key.default_effect(), |named| named.effect)
+    }
+
+    /// The state that a driver's reason has under this policy, if not the one that the driver says.
+    pub fn state(&self, driver: &str, reason: &str) -> Option<VolumeState> {
+        let named = self.states.iter().find(|named| named.driver == driver && named.reason == reason);
+        named.map(|named| named.state)
     }
 }
 
@@ -299,6 +326,11 @@ mod tests {
     }
 
     #[test]
+    fn unless_it_is_said_a_volume_is_looked_at_once_a_minute() {
+        assert_eq!(policy("p", json!({ "selector": {} })).spec.interval, Duration::seconds(60));
+    }
+
+    #[test]
     fn overrides_hold_and_the_rest_is_built_in() {
         let policy = policy(
             "p",
@@ -306,6 +338,7 @@ mod tests {
                 "selector": {},
                 "checks": [{ "name": "ReadProbe", "mode": "Active" }],
                 "effects": [{ "key": "VolumeNotAttached", "effect": "NoAttachOrMount" }],
+                "states": [{ "driver": "d", "reason": "Slow", "state": "Inaccessible" }],
             }),
         );
         assert_eq!(policy.spec.mode(Check::ReadProbe), CheckMode::Active);
@@ -314,5 +347,7 @@ mod tests {
         assert_eq!(policy.spec.effect(TaintKey::VolumeNotAttached), TaintEffect::NoAttachOrMount);
         assert_eq!(policy.spec.effect(TaintKey::VolumeNotMounted), TaintEffect::NoEffect);
         assert_eq!(policy.spec.effect(TaintKey::VolumeNotUsable), TaintEffect::NoAttachOrMount);
+        assert_eq!(policy.spec.state("d", "Slow"), Some(VolumeState::Inaccessible));
+        assert_eq!((policy.spec.state("e", "Slow"), policy.spec.state("d", "Slower")), (None, None));
     }
 }

@@ -10,6 +10,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::mpsc;
 
 use crate::api::provider_volume::{Observation, ProviderVolume};
+use crate::api::shared_volume_provider::SharedVolumeProviderSpec;
+use crate::api::time;
 use crate::runtime::clock::monotonic;
 
 use super::reported::{Provider, Reach, Round};
@@ -54,6 +56,17 @@ pub struct Intervals {
     pub create_poll: Option<Duration>,
     /// `spec.createWaitDuration`.
     pub create_wait: Option<Duration>,
+}
+
+impl From<&SharedVolumeProviderSpec> for Intervals {
+    fn from(spec: &SharedVolumeProviderSpec) -> Self {
+        let named = |it: &Option<time::Duration>| it.as_ref().map(time::Duration::get);
+        Self {
+            cache_expiry: named(&spec.cache_expiry_interval),
+            create_poll: named(&spec.create_poll_interval),
+            create_wait: named(&spec.create_wait_duration),
+        }
+    }
 }
 
 /// What [`Providers::observe`] says of this volume may be another thing now.

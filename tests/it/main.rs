@@ -12,6 +12,7 @@ mod failover;
 mod gitops;
 mod kubectl;
 mod metrics;
+mod printed;
 mod requirements;
 mod rest;
 mod s3;

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use bulkhead::api::names::{OPERATOR_NAMESPACE, TAINTED_LABEL, VOLUME_TAINTED_GATE};
+use bulkhead::api::names::{OPERATOR_NAMESPACE, TAINTED_LABEL, VOLUME_TAINTED_GATE, fencer_lease};
 use bulkhead::api::resiliency_policy::{ResiliencyPolicy, ResiliencyPolicySpec};
 use bulkhead::api::volume::{NOT_ATTACHED, NOT_MOUNTED, NOT_USABLE, Source};
 use bulkhead::api::volume_health::{VolumeHealth, VolumeTaint};
+use bulkhead_testbed::cluster::ClusterError;
 use bulkhead_testbed::cluster::real::{LocalVolume, PodPlace, RealCluster, RealWorkload, last_written, records_found};
 use bulkhead_testbed::cluster::watched::{WatchedClaim, WatchedClass, create_writer, health, pod};
-use bulkhead_testbed::real_nodes::Fault;
+use bulkhead_testbed::process::Signal;
+use bulkhead_testbed::real_nodes::{Fault, RealNodeError};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -27,6 +30,8 @@ const TAINTED: Duration = Duration::from_secs(30);
 /// The class of the array's volumes that are watched, and that of local ones.
 const CLASS: &str = "watched";
 const LOCAL: &str = "watched-local";
+/// Who looks at volumes, and who says what it means.
+const PROGRAMS: [&str; 3] = ["bulkhead-controller", "bulkhead-csi-sidecar", "bulkhead-node-agent"];
 
 /// The FUSE server of a volume dies under a running pod; a new pod mounts anew.
 pub async fn dead_file_server(cluster: &RealCluster) -> Outcome {
@@ -126,7 +131,7 @@ pub async fn dead_file_server_moves_the_pod(cluster: &RealCluster) -> Outcome {
     Ok(())
 }
 
-/// Somebody deletes a volume in the array's own console.
+/// Somebody deletes a volume in the array's own console; then all programs of ours end at once, and what is known stays.
 pub async fn deleted_in_the_backend(cluster: &RealCluster) -> Outcome {
     let story = watched_story(cluster, RealWorkload::new("deleted")).await?;
     let volume = volume_of(cluster, &story.workload.claim(0)).await?;
@@ -134,11 +139,47 @@ pub async fn deleted_in_the_backend(cluster: &RealCluster) -> Outcome {
     let taint = tainted(cluster, &volume, NOT_USABLE, SOON).await?;
     assert_eq!((taint.source, taint.reason.as_str()), (Source::CSIController, "BackendDeleted"), "{taint:?}");
     told(cluster, "PersistentVolumeClaim", &story.workload.claim(0), "VolumeConditionAbnormal").await?;
+    all_end_at_once(cluster).await?;
+    let after = tainted(cluster, &volume, NOT_USABLE, SOON).await?;
+    // One that had gone and come back would be younger.
+    assert_eq!((after.reason, after.time_added), (taint.reason, taint.time_added));
     cluster.array.find_volume(&story.volume)?;
     untainted(cluster, &volume).await?;
     let again = story.ledger().now();
     story.ledger().wait_for_write(&story.volume, &story.old.node, again, SOON).await?;
     Ok(cluster.end(&story.workload, SOON).await?)
+}
+
+/// Kills every program of ours that has to do with volumes, on every node, and returns when others lead in their place.
+async fn all_end_at_once(cluster: &RealCluster) -> Outcome {
+    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), OPERATOR_NAMESPACE);
+    let sidecar = fencer_lease(cluster.array.driver_name());
+    let leaders = async || {
+        let mut holders = Vec::new();
+        for lease in ["bulkhead-controller", sidecar.as_str()] {
+            let lease = leases.get_opt(lease).await?;
+            holders.push(lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default());
+        }
+        Ok::<_, ClusterError>(holders)
+    };
+    let before = leaders().await?;
+    for name in cluster.node_names() {
+        let node = cluster.node(&name)?;
+        for program in PROGRAMS {
+            match node.signal(program, Signal::Kill).await {
+                // Not every node has one.
+                Ok(()) | Err(RealNodeError::NotRunning { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    let others = async || {
+        let now = leaders().await?;
+        let is_new = now.iter().zip(&before).all(|(now, before)| !now.is_empty() && now != before);
+        Ok(if is_new { Ok(()) } else { Err(format!("{now:?}")) })
+    };
+    cluster.wait("other processes lead", SOON, others).await?;
+    Ok(cluster.settled().await?)
 }
 
 /// The array takes a node's access away; Kubernetes' attacher gives it again, and nothing keeps it from that.

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use bulkhead::api::s3::MOUNTPOINT_NAMESPACE;
 use bulkhead_testbed::cluster::real::{PodPlace, RealCluster, S3Volume, Shell};
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
@@ -98,6 +99,8 @@ pub async fn mount_program_killed(cluster: &RealCluster) -> Outcome {
         assert!(took <= PROMISED, "{took:?}");
     }
     told(cluster, blind, "MountDead").await?;
+    logged(cluster, &serving, &[], "bucket killed is mounted at").await?;
+    logged(cluster, &serving, &["--previous"], "mount-s3 was killed (signal 9)").await?;
     cluster.shell(sees, "echo after >greeting").await?;
     assert_eq!(cluster.in_bucket(volume, "greeting")?, "after\n");
     // Made anew, the other one has the new mount too; the first keeps its own.
@@ -109,6 +112,17 @@ pub async fn mount_program_killed(cluster: &RealCluster) -> Outcome {
     cluster.end_shells(&[sees, blind], SOON).await?;
     is_clean(cluster, volume).await?;
     Ok(cluster.remove_s3_volume(volume).await?)
+}
+
+/// Waits until `kubectl logs` of a Mountpoint Pod has these words.
+async fn logged(cluster: &RealCluster, pod: &PodPlace, more: &[&str], words: &str) -> Outcome {
+    let command = [&["logs", "--namespace", MOUNTPOINT_NAMESPACE, pod.name.as_str()][..], more].concat();
+    let look = async || {
+        // Of a container that has not begun there are no logs.
+        let logs = cluster.testbed.kubectl(&command).await.unwrap_or_else(|error| error.to_string());
+        Ok(if logs.contains(words) { Ok(()) } else { Err(logs) })
+    };
+    Ok(cluster.wait(&format!("{words:?} is in the output of kubectl {}", command.join(" ")), SOON, look).await?)
 }
 
 /// Makes the bucket and the volume.

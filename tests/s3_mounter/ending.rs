@@ -16,6 +16,7 @@ const WAITS: &str = "echo > $here/started; while [ ! -e $here/go ]; do sleep 0.0
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("ending::an_engine_that_fails_is_quoted", an_engine_that_fails_is_quoted),
+        trial("ending::what_an_engine_says_is_in_the_containers_log", what_an_engine_says_is_in_the_containers_log),
         trial("ending::an_engine_that_is_killed_is_told_of", an_engine_that_is_killed_is_told_of),
         trial("ending::an_engine_that_is_not_there_is_told_of", an_engine_that_is_not_there_is_told_of),
         trial("ending::success_is_what_the_exit_file_says", success_is_what_the_exit_file_says),
@@ -41,6 +42,21 @@ fn an_engine_that_fails_is_quoted() {
     let mode = fs::metadata(pod.comm("mount.err")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     assert!(!pod.comm("mount.err.new").exists());
+}
+
+/// For `kubectl logs`: word by word, as it says it. The container's log is our standard error.
+fn what_an_engine_says_is_in_the_containers_log() {
+    let pod = Pod::new();
+    pod.engine("echo 'Error: Failed to create S3 client' >&2; exit 3");
+    let script = format!("exec \"$@\" 2>{}", pod.path().join("log").display());
+    let command =
+        ["sh", "-c", script.as_str(), "sh"].map(str::to_owned).into_iter().chain(pod.command()).collect::<Vec<_>>();
+    let mut mounter = Mounter::run(&command);
+    send_document(&pod, &document("bucket", &[], &["AWS_SECRET_ACCESS_KEY=hush"]));
+    assert_eq!(mounter.code(), 1);
+    let log = pod.told("log");
+    assert!(log.lines().any(|line| line == "Error: Failed to create S3 client"), "{log}");
+    assert!(!log.contains("hush"), "{log}");
 }
 
 fn an_engine_that_is_killed_is_told_of() {

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tonic::Status;
 use tonic::transport::Channel;
 
-use super::world::{HANDLE, PATIENCE, VOLUME, World};
+use super::world::{HANDLE, NAMESPACE, PATIENCE, VOLUME, World};
 
 /// The plugin. Its end leaves all mounts where they are.
 pub struct Plugin {
@@ -66,6 +66,7 @@ impl Plugin {
             .arg(format!("--kubelet-path={}", world.kubelet.display()))
             .arg(format!("--kubeconfig={}", world.kubeconfig.display()))
             .env("BULKHEAD_LOG", "info,bulkhead=debug")
+            .env("MOUNTPOINT_NAMESPACE", NAMESPACE)
             .env("AWS_REGION", "us-east-1")
             .env("AWS_ENDPOINT_URL", "http://s3.example.com:9000")
             .env("AWS_ACCESS_KEY_ID", "DRIVERKEY")

@@ -10,7 +10,7 @@ use tonic::Code;
 use super::engine::{ARGUMENTS, NO_BUCKET, PROCESS, SILENT};
 use super::plugin::Plugin;
 use super::publishing::read;
-use super::world::{MountpointPod, PATIENCE, Shared, World, is_wide, trial, uid};
+use super::world::{MountpointPod, NAMESPACE, PATIENCE, Shared, World, is_wide, trial, uid};
 
 /// Workloads whose turn is measured.
 const MEASURED: usize = 60;
@@ -84,7 +84,10 @@ async fn the_scheduler_has_the_word(world: World) {
     let condition = json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": full });
     world.set_phase(&pod, json!({ "phase": "Pending", "conditions": [condition] })).await;
     let full_node = plugin.publish(&workload).call().await.unwrap_err();
-    assert!(full_node.message().contains(full) && full_node.message().contains("mount-s3/mp-waits"), "{full_node}");
+    assert!(
+        full_node.message().contains(full) && full_node.message().contains(&format!("{NAMESPACE}/mp-waits")),
+        "{full_node}"
+    );
 
     world
         .set_phase(

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bulkhead::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
-use bulkhead::api::s3::{MOUNTPOINT_NAMESPACE, Mount, communication_folder, sources_folder};
+use bulkhead::api::s3::{Mount, communication_folder, sources_folder};
 use bulkhead::node_agent::mounts::mountinfo::{self, Mount as Mounted};
 use bulkhead_testbed::{Identity, Testbed, TestbedOptions};
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -27,6 +27,8 @@ use super::plugin::Plugin;
 
 /// How long anything may take on a machine that is busy with other things.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Namespace of Mountpoint Pods: another than the default, which the nodes of `tests/real` have.
+pub const NAMESPACE: &str = "other-mounts";
 pub const VOLUME: &str = "pv-1";
 pub const HANDLE: &str = "models/2026";
 
@@ -66,7 +68,7 @@ impl Base {
         testbed.apply_dir(&Path::new(env!("CARGO_MANIFEST_DIR")).join("config/crd")).await.unwrap();
         let admin = testbed.client(&Identity::Admin).await.unwrap();
         let base = Self { testbed, admin, engine };
-        for namespace in [MOUNTPOINT_NAMESPACE, "shop"] {
+        for namespace in [NAMESPACE, "shop"] {
             let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
             base.testbed.apply(vec![serde_json::from_value(namespace).unwrap()]).await.unwrap();
         }
@@ -233,7 +235,7 @@ impl World {
     }
 
     fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.admin.clone(), MOUNTPOINT_NAMESPACE)
+        Api::namespaced(self.admin.clone(), NAMESPACE)
     }
 
     fn mount(&self, volume: &str, group: &str) -> Mount {

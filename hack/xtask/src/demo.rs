@@ -66,7 +66,7 @@ enum What {
     /// A bucket as a volume: workloads share a Mountpoint Pod, whose mount-s3 is killed and healed, until nothing is left
     S3,
     /// An NFS server's node dies while a client writes through its address: the server moves, the address stays
-    SharedVolume,
+    SharedVolume(shared_volume::Options),
 }
 
 /// How it went with Bulkhead.
@@ -105,7 +105,7 @@ pub async fn run(root: &Path, options: &Options) -> Result<()> {
     match &options.what {
         Some(What::Health(options)) => return health::run(root, options).await,
         Some(What::S3) => return s3::run(root).await,
-        Some(What::SharedVolume) => return shared_volume::run(root).await,
+        Some(What::SharedVolume(options)) => return shared_volume::run(root, options).await,
         None => {}
     }
     let grace = options.grace.get();

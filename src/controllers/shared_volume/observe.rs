@@ -13,7 +13,7 @@ use crate::api::slim::network::EndpointSlice;
 use crate::controllers::{BY_CLAIM, BY_SERVICE, BY_SHARED_VOLUME, Context, SharedVolumeStores, Stores, indexes};
 use crate::error::Result;
 use crate::runtime::store::{ObjectKey, Store};
-use crate::storageos::providers::Providers;
+use crate::storageos::providers::{self, Providers};
 
 use super::Config;
 use super::decide::{Effect, Intervals, Memory, Seen};
@@ -91,16 +91,10 @@ impl Observer {
         slices.into_values().collect()
     }
 
-    /// The provider's times where it has any.
     fn intervals(&self, it: &SharedVolume) -> Intervals {
-        let flags = self.config.intervals;
         let provider = it.spec.backend.provider.as_ref();
         let own = provider.and_then(|provider| self.providers.intervals(&provider.name)).unwrap_or_default();
-        Intervals {
-            cache_expiry: own.cache_expiry.unwrap_or(flags.cache_expiry),
-            create_poll: own.create_poll.unwrap_or(flags.create_poll),
-            create_wait: own.create_wait.unwrap_or(flags.create_wait),
-        }
+        intervals(self.config.intervals, own)
     }
 
     /// Whether the stores show a write.
@@ -138,6 +132,15 @@ impl Observer {
 fn has_moved<K: kube::Resource>(store: &Store<K>, before: &K) -> bool {
     let now = store.get(&ObjectKey::from(before));
     now.is_none_or(|now| now.meta().resource_version != before.meta().resource_version)
+}
+
+/// The provider's times where it has any, else those of the flags.
+pub(super) fn intervals(flags: Intervals, own: providers::Intervals) -> Intervals {
+    Intervals {
+        cache_expiry: own.cache_expiry.unwrap_or(flags.cache_expiry),
+        create_poll: own.create_poll.unwrap_or(flags.create_poll),
+        create_wait: own.create_wait.unwrap_or(flags.create_wait),
+    }
 }
 
 fn fenced(stores: &Stores, nodes: impl Iterator<Item = String>) -> BTreeSet<String> {

@@ -217,13 +217,7 @@ impl Controller {
     /// Begins a poll in place of the one that runs, with what that one has brought.
     fn connect(&self, provider: &SharedVolumeProvider, credentials: Credentials, secret: &str) {
         let (name, spec) = (provider.name_any(), &provider.spec);
-        let duration = |it: &Option<crate::api::time::Duration>| it.as_ref().map(crate::api::time::Duration::get);
-        let intervals = Intervals {
-            cache_expiry: duration(&spec.cache_expiry_interval),
-            create_poll: duration(&spec.create_poll_interval),
-            create_wait: duration(&spec.create_wait_duration),
-        };
-        self.providers.configure(&name, intervals);
+        self.providers.configure(&name, Intervals::from(spec));
         let mut polls = self.polls();
         let before =
             polls.remove(&name).map(|running| running.link.lock().unwrap_or_else(PoisonError::into_inner).clone());

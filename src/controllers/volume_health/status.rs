@@ -31,7 +31,7 @@ pub fn compute(
     now: Now,
 ) -> (VolumeHealthStatus, Option<Duration>) {
     let mut status = health.status.clone().unwrap_or_default();
-    let mut voices = voices::gather(seen, policy.spec.thresholds.unreachable_after.get(), now.wall);
+    let mut voices = voices::gather(seen, &policy.spec, now.wall);
     let uid = volume.metadata.uid.clone().unwrap_or_default();
     let lost = loss::token(&uid, &voices.observations);
     let suppressions = taints::suppressions(&health.spec, &status.suppressions, now.wall);

@@ -14,6 +14,7 @@ use crate::api::text::printable;
 use crate::api::time;
 use crate::api::volume::{Check, Finding, Source, VolumeState};
 use crate::api::volume_health::Observation;
+use crate::api::volume_health_policy::VolumeHealthPolicySpec;
 
 use super::decide::{Place, Seen};
 use super::loss;
@@ -41,14 +42,14 @@ pub struct Voices {
     pub node_due: Option<DateTime<Utc>>,
 }
 
-/// Gathers what every source says. `after` is `unreachableAfter` of the ruling policy.
-pub fn gather(seen: &Seen, after: std::time::Duration, now: DateTime<Utc>) -> Voices {
+/// Gathers what every source says under the ruling policy.
+pub fn gather(seen: &Seen, policy: &VolumeHealthPolicySpec, now: DateTime<Utc>) -> Voices {
     let mut voices = Voices::default();
     for (name, place) in &seen.places {
-        agent(seen, name, place, &mut voices);
+        agent(seen, policy, name, place, &mut voices);
     }
-    driver(seen, &mut voices);
-    lifecycle(seen, after, now, &mut voices);
+    driver(seen, policy, &mut voices);
+    lifecycle(seen, policy.thresholds.unreachable_after.get(), now, &mut voices);
     keep_losses(seen, &mut voices);
     let rank = |it: &Observation| (std::cmp::Reverse(it.state), it.source, it.node.clone(), it.check);
     voices.observations.sort_by_key(rank);
@@ -65,7 +66,7 @@ fn is_of_agent(source: Source) -> bool {
 }
 
 /// The agent of one node, for itself and for the node plugin of the driver.
-fn agent(seen: &Seen, name: &str, place: &Place, voices: &mut Voices) {
+fn agent(seen: &Seen, policy: &VolumeHealthPolicySpec, name: &str, place: &Place, voices: &mut Voices) {
     let is_mine = |it: &&Observation| is_of_agent(it.source) && it.node == name;
     let before = || recorded(seen).iter().filter(is_mine);
     let here = is_here(seen, name, place);
@@ -85,7 +86,8 @@ fn agent(seen: &Seen, name: &str, place: &Place, voices: &mut Voices) {
         return;
     };
     let Some(entry) = entry(report, &seen.name) else { return };
-    let findings: Vec<_> = entry.findings.iter().map(|finding| observation(finding, name)).collect();
+    let judge = |finding| judged(seen, policy, observation(finding, name));
+    let findings: Vec<_> = entry.findings.iter().map(judge).collect();
     if here {
         voices.observers.insert(name.to_owned());
         voices.is_known |= entry.state != VolumeState::Unknown;
@@ -124,13 +126,28 @@ fn observation(finding: &Finding, node: &str) -> Observation {
     }
 }
 
+/// What the driver says has the state that the policy gives its reason; the driver's own is in the message. Asked as it
+/// is said, so that what is recorded of one that is silent now stays as it was judged.
+fn judged(seen: &Seen, policy: &VolumeHealthPolicySpec, mut said: Observation) -> Observation {
+    let driver = seen.volume.as_ref().and_then(|volume| volume.spec.csi.as_ref()).map(|csi| csi.driver.as_str());
+    let speaking = driver.filter(|_| said.check == Check::ControllerHealth);
+    let state = speaking.and_then(|driver| policy.state(driver, &said.reason));
+    if let Some(state) = state.filter(|state| *state != said.state) {
+        let detail = said.message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
+        said.message = Some(format!("{:?} by the driver's word{detail}", said.state));
+        said.state = state;
+    }
+    said
+}
+
 /// The controller of the CSI driver, through its sidecar.
-fn driver(seen: &Seen, voices: &mut Voices) {
+fn driver(seen: &Seen, policy: &VolumeHealthPolicySpec, voices: &mut Voices) {
     let before = || recorded(seen).iter().filter(|it| it.source == Source::CSIController).cloned();
     let Some((report, handle)) = seen.driver_report.as_deref().zip(seen.handle()) else {
         return voices.observations.extend(before());
     };
-    let mut says = if seen.driver_is_heard { abnormal(report, handle) } else { Vec::new() };
+    let judge = |said| judged(seen, policy, said);
+    let mut says = if seen.driver_is_heard { abnormal(report, handle, judge) } else { Vec::new() };
     // A group of the report has the time of its first member: it moves when others come and go. Ours began when it did.
     for said in &mut says {
         let is_same = |was: &Observation| {
@@ -149,7 +166,8 @@ fn driver(seen: &Seen, voices: &mut Voices) {
     voices.observations.extend(says);
 }
 
-fn abnormal(report: &DriverReport, handle: &str) -> Vec<Observation> {
+/// What the report has of a volume: of each node and check the worst, as it is judged.
+fn abnormal(report: &DriverReport, handle: &str, judge: impl Fn(Observation) -> Observation) -> Vec<Observation> {
     let mut found: Vec<Observation> = Vec::new();
     for group in report.status.iter().flat_map(|status| &status.abnormal) {
         if !group.volume_handles.iter().any(|it| it == handle) {
@@ -159,7 +177,7 @@ fn abnormal(report: &DriverReport, handle: &str) -> Vec<Observation> {
             "PublishedNodeMismatch" | "NotAttached" => Check::PublishedNodes,
             _ => Check::ControllerHealth,
         };
-        let said = Observation {
+        let said = judge(Observation {
             source: Source::CSIController,
             node: group.node.clone().unwrap_or_default(),
             check,
@@ -168,7 +186,7 @@ fn abnormal(report: &DriverReport, handle: &str) -> Vec<Observation> {
             message: group.message.as_deref().map(printable),
             raw_status: group.raw_status,
             first_seen: time::stamp(group.since),
-        };
+        });
         match found.iter_mut().find(|it| (&it.node, it.check) == (&said.node, said.check)) {
             Some(known) if known.state >= said.state => {}
             Some(known) => *known = said,

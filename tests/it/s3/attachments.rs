@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use bulkhead::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use bulkhead::api::s3;
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
 use kube::api::DeleteParams;
+use kube::{Resource, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
+
+use crate::printed::Printed;
 
 use super::lane::{Lane, needs_unmount, phase, take_away};
 use super::world::{SOON, World};
@@ -126,8 +128,30 @@ pub async fn status_tells_who_is_served(world: &World) -> Result<(), Failed> {
     assert_eq!(status.mountpoint_pods.len(), 1);
     assert_eq!((status.mountpoint_pods[0].name.as_str(), status.mountpoint_pods[0].workloads), (pods[0].as_str(), 2));
     assert!(status.oldest_attachment.is_some());
+    is_printed(&lane, &name, &pods[0]).await?;
     lane.delete(&["a", "b"]).await?;
     lane.clean("data").await
+}
+
+/// Upstream's four columns, which its users know, and ours only where they ask for more.
+async fn is_printed(lane: &Lane<'_>, name: &str, mountpoint_pod: &str) -> Result<(), Failed> {
+    let path = format!("{}/{name}", MountpointS3PodAttachment::url_path(&(), None));
+    let printed = Printed::of(&lane.client(), &path).await?;
+    assert_eq!(printed.columns, ["Name", "Node", "PV Name", "Mount Options", "Age"]);
+    assert_eq!(printed.wide, ["Workloads", "Ready", "Reason", "Mountpoint Pods", "Oldest"]);
+    for (column, cell) in [
+        ("Name", json!(name)),
+        ("Node", json!(lane.node(1))),
+        ("PV Name", json!(lane.volume_name("data"))),
+        ("Workloads", json!(2)),
+        ("Ready", json!("True")),
+        ("Reason", json!("Serving")),
+        ("Mountpoint Pods", json!(mountpoint_pod)),
+    ] {
+        assert_eq!(*printed.cell(column), cell, "{column}: {printed:?}");
+    }
+    assert!(["Age", "Oldest"].iter().all(|column| printed.cell(column).is_string()), "{printed:?}");
+    Ok(())
 }
 
 /// A workload that upstream's controller served: its pod, the Mountpoint Pod, and an attachment for it alone.

@@ -141,7 +141,7 @@ impl<'a> Lane<'a> {
     }
 
     pub fn mountpoint_pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client(), s3::MOUNTPOINT_NAMESPACE)
+        Api::namespaced(self.client(), self.world.namespace)
     }
 
     pub fn attachments(&self) -> Api<MountpointS3PodAttachment> {

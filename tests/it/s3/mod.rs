@@ -36,7 +36,9 @@ pub fn trials() -> Vec<Trial> {
         alone("killed_at_its_writes_it_converges", crash::killed_at_its_writes_it_converges),
         alone("the_sweep_finds_what_was_missed", sweep::finds_what_was_missed),
         alone("uninstall_releases_what_it_guards", uninstall::releases_what_it_guards_and_changes_nothing_else),
-        alone("replicas_that_take_turns_make_no_duplicates", replicas::that_take_turns_make_no_duplicates),
+        alone("replicas_that_take_turns_make_no_duplicates", async || {
+            replicas::that_take_turns_make_no_duplicates(5).await
+        }),
         trial(&shared, "a_forgotten_mountpoint_pod_is_removed", sweep::a_forgotten_mountpoint_pod_is_removed),
     ];
     trials.extend(provisioning::Timing::ALL.map(|timing| {
@@ -80,6 +82,10 @@ pub fn trials() -> Vec<Trial> {
     ]);
     if std::env::var_os("BULKHEAD_WIDE").is_some() {
         trials.push(alone("wide::killed_at_every_write_it_converges", crash::killed_at_every_write_it_converges));
+        // A thousand workloads.
+        trials.push(alone("wide::replicas_that_take_turns_make_no_duplicates", async || {
+            replicas::that_take_turns_make_no_duplicates(25).await
+        }));
     }
     trials
 }

@@ -17,10 +17,9 @@ use super::world::{SOON, World};
 
 const NODES: usize = 4;
 const CLAIMS: usize = 10;
-/// Workloads of each claim on each node.
-const SHARERS: usize = 5;
 
-pub async fn that_take_turns_make_no_duplicates() -> Result<(), Failed> {
+/// `sharers` workloads of each claim on each node.
+pub async fn that_take_turns_make_no_duplicates(sharers: usize) -> Result<(), Failed> {
     let world = World::start(&[]).await?;
     let lane = Lane::new(&world, "replicas", NODES).await?;
     let claims: Vec<_> = (0..CLAIMS).map(|number| format!("data-{number}")).collect();
@@ -31,7 +30,7 @@ pub async fn that_take_turns_make_no_duplicates() -> Result<(), Failed> {
     for name in ["bulkhead-controller-a", "bulkhead-controller-b"] {
         replicas.start(name)?;
     }
-    for sharer in 0..SHARERS {
+    for sharer in 0..sharers {
         for claim in &claims {
             for node in 1..=NODES {
                 lane.pod(&format!("{claim}-{node}-{sharer}"), node, &[claim], json!({})).await?;
@@ -42,7 +41,7 @@ pub async fn that_take_turns_make_no_duplicates() -> Result<(), Failed> {
             _ => replicas.another_leads().await?,
         }
     }
-    all_attached(&lane).await?;
+    all_attached(&lane, NODES * CLAIMS * sharers).await?;
 
     let attachments = lane.attachments().list(&ListParams::default()).await?.items;
     assert_eq!(attachments.len(), NODES * CLAIMS);
@@ -107,8 +106,7 @@ impl Replicas<'_> {
     }
 }
 
-async fn all_attached(lane: &Lane<'_>) -> Result<(), Failed> {
-    let wanted = NODES * CLAIMS * SHARERS;
+async fn all_attached(lane: &Lane<'_>, wanted: usize) -> Result<(), Failed> {
     let look = async || {
         let pods = lane.pods().list(&ListParams::default()).await?.items;
         let running = pods.iter().filter(|pod| phase(pod) == "Running").count();

@@ -25,6 +25,8 @@ const ALWAYS: [&str; 2] = ["--mountpoint-image=mounter:test", "--mountpoint-vers
 /// The cluster.
 pub struct World {
     pub nodes: MountNodes,
+    /// Where Mountpoint Pods are.
+    pub namespace: &'static str,
     pub admin: Client,
     kept: Option<Kept>,
     pub cluster: Cluster,
@@ -42,12 +44,17 @@ impl shared::World for World {
 impl World {
     /// Everything but the controller, which will have these arguments.
     pub async fn start(arguments: &[&str]) -> Result<Self, Failed> {
+        Self::start_in(s3::MOUNTPOINT_NAMESPACE, arguments).await
+    }
+
+    /// The same with another namespace for Mountpoint Pods, which the arguments name too.
+    pub async fn start_in(namespace: &'static str, arguments: &[&str]) -> Result<Self, Failed> {
         let cluster = Cluster::start(options(arguments)).await?;
-        mount_nodes::install(&cluster.testbed).await?;
-        limit(&cluster).await?;
+        mount_nodes::install(&cluster.testbed, namespace).await?;
+        limit(&cluster, namespace).await?;
         let admin = cluster.testbed.client(&Identity::Admin).await?;
-        let nodes = MountNodes::new(cluster.testbed.client(&Identity::TestbedNodes).await?, s3::MOUNTPOINT_NAMESPACE);
-        Ok(Self { nodes, admin, kept: None, cluster })
+        let nodes = MountNodes::new(cluster.testbed.client(&Identity::TestbedNodes).await?, namespace);
+        Ok(Self { nodes, namespace, admin, kept: None, cluster })
     }
 }
 
@@ -59,12 +66,12 @@ fn options(arguments: &[&str]) -> ClusterOptions {
 }
 
 /// A quota under which each Mountpoint Pod has to say what it needs.
-async fn limit(cluster: &Cluster) -> Result<(), Failed> {
+async fn limit(cluster: &Cluster, namespace: &str) -> Result<(), Failed> {
     let amounts = ["requests.cpu", "requests.memory", "limits.memory"];
     let hard: serde_json::Map<_, _> = amounts.into_iter().map(|amount| (amount.to_owned(), json!("1Ti"))).collect();
     let quota = serde_json::from_value(json!({
         "apiVersion": "v1", "kind": "ResourceQuota",
-        "metadata": { "name": "all", "namespace": s3::MOUNTPOINT_NAMESPACE }, "spec": { "hard": hard },
+        "metadata": { "name": "all", "namespace": namespace }, "spec": { "hard": hard },
     }))?;
     Ok(cluster.testbed.apply(vec![quota]).await?)
 }

@@ -6,9 +6,11 @@ use bulkhead::api::shared_volume::{MOUNT_ENDPOINT_ANNOTATION, SharedVolume, Shar
 use bulkhead_testbed::nfs_server::Mode;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::json;
+
+use crate::printed::Printed;
 
 use super::lane::{Lane, cluster_ips, is};
 use super::world::SOON;
@@ -87,6 +89,7 @@ pub async fn a_lost_server_is_replaced(lane: &Lane<'_>) -> Result<(), Failed> {
     assert!(last.detected_at <= switched && switched <= serving, "{last:?}");
     assert_eq!(status.mount_endpoint, before.status.and_then(|status| status.mount_endpoint));
     assert_eq!(cluster_ips(&lane.service("data").await?), ips);
+    is_printed(lane, status.mount_endpoint.as_deref().unwrap_or_default()).await?;
     lane.told("SharedVolume", "data", "FailoverStarted").await?;
     lane.told("SharedVolume", "data", "FailoverCompleted").await?;
     lane.told("PersistentVolumeClaim", "data", "FailoverCompleted").await?;
@@ -97,6 +100,27 @@ pub async fn a_lost_server_is_replaced(lane: &Lane<'_>) -> Result<(), Failed> {
     c.set(Mode::Hangs);
     lane.active("data", &a).await?;
     assert!(lane.history("data").iter().all(|serving| serving.len() <= 1));
+    Ok(())
+}
+
+/// What a person on call sees: who serves, where, under which address, and that it was another before.
+async fn is_printed(lane: &Lane<'_>, mount: &str) -> Result<(), Failed> {
+    let path = format!("{}/data", SharedVolume::url_path(&(), Some(&lane.name)));
+    let printed = Printed::of(&lane.client(), &path).await?;
+    assert_eq!(printed.columns, ["Name", "PVC", "READY", "PHASE", "MOUNT", "BACKEND", "NODE", "FAILOVERS", "AGE"]);
+    assert_eq!(printed.wide, ["REASON", "PROVIDER"]);
+    for (column, cell) in [
+        ("PVC", json!("data")),
+        ("READY", json!("True")),
+        ("PHASE", json!("Ready")),
+        ("MOUNT", json!(mount)),
+        ("BACKEND", json!("c")),
+        ("NODE", json!("node-c")),
+        ("FAILOVERS", json!(1)),
+        ("REASON", json!("Serving")),
+    ] {
+        assert_eq!(*printed.cell(column), cell, "{column}: {printed:?}");
+    }
     Ok(())
 }
 

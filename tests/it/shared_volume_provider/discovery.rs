@@ -48,6 +48,9 @@ pub async fn writes_one_for_each_volume_once(lane: &Lane<'_>) -> Result<(), Fail
 }
 
 pub async fn is_at_rest_when_nothing_changes(lane: &Lane<'_>) -> Result<(), Failed> {
+    let other = format!("{}-too", lane.name);
+    lane.world.namespace(&other, json!({})).await?;
+    let namespaces = [lane.namespace.clone(), lane.server.volumes().create_namespace(&other)];
     lane.claim("media").await?;
     lane.volume("media");
     lane.provider(json!({})).await?;
@@ -61,8 +64,21 @@ pub async fn is_at_rest_when_nothing_changes(lane: &Lane<'_>) -> Result<(), Fail
     lane.hears("PlaintextCredentials").await?;
     lane.hears("SharedVolumeCreated").await?;
     let before = state().await?;
+    let asked = lane.server.requests().len();
     lane.polled(4).await?;
     assert_eq!(state().await?, before);
+    // Each poll lists each namespace, once. What was under way at the beginning and is at the end does not count.
+    let requests = lane.server.requests();
+    let polls: Vec<_> = requests[asked..].split(|it| it.path == "/v2/namespaces").skip(1).collect();
+    let whole = &polls[..polls.len() - 1];
+    assert!(whole.len() >= 4, "{polls:?}");
+    for poll in whole {
+        let mut listed: Vec<_> = poll.iter().filter(|it| it.path.ends_with("/volumes")).map(|it| &it.path).collect();
+        listed.sort_unstable();
+        let mut wanted = namespaces.each_ref().map(|id| format!("/v2/namespaces/{id}/volumes"));
+        wanted.sort_unstable();
+        assert_eq!(listed, wanted.each_ref(), "{poll:?}");
+    }
     Ok(())
 }
 

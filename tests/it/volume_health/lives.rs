@@ -1,6 +1,7 @@
 //! When a VolumeHealth comes and goes, and what the policies tell of it.
 
 use bulkhead::api::conditions;
+use bulkhead::api::volume_health::Phase;
 use bulkhead::api::volume_health_policy::{VolumeHealthPolicy, VolumeHealthPolicyStatus};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, PostParams};
@@ -8,7 +9,7 @@ use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::json;
 
-use super::world::{SOON, World, abnormal};
+use super::world::{DRIVER, SOON, World, abnormal};
 
 pub async fn a_policy_that_changes_selects_anew(world: &World) -> Result<(), Failed> {
     world.csi("selected", json!({ "lane": "selects" })).await?;
@@ -23,8 +24,14 @@ pub async fn a_policy_that_changes_selects_anew(world: &World) -> Result<(), Fai
         world.health("selected", "ruled by another", |status| status.policy.as_deref() == Some("selects")).await?;
     assert_eq!(format!("{:?}", ruled.taints()[0].effect()), "NoEffect");
     assert_eq!(ruled.taints()[0].time_added, health.taints()[0].time_added, "it is the same taint");
+    // Or it makes less of what this driver says.
+    let states = json!([{ "driver": DRIVER, "reason": "BackendDeleted", "state": "Degraded" }]);
+    world.policy("selects", json!({ "selector": selector, "priority": 7, "states": states })).await?;
+    let degraded = world.tainted("selected", "").await?;
+    assert_eq!(degraded.status.ok_or("no status")?.phase, Some(Phase::Degraded));
     world.drop_policy("selects").await?;
     world.health("selected", "ruled by the first again", |status| status.policy.as_deref() == Some("default")).await?;
+    world.tainted("selected", "VolumeNotUsable").await?;
     world.driver("selects", json!([])).await
 }
 
@@ -82,7 +89,9 @@ pub async fn policies_tell_what_they_rule(world: &World) -> Result<(), Failed> {
     };
     world.csi("told-of", json!({ "lane": "tells" })).await?;
     let selector = json!({ "volumeSelector": { "matchLabels": { "lane": "tells" } } });
-    world.policy("tells-none", json!({ "selector": { "storageClasses": ["none"] } })).await?;
+    let stored = world.policy("tells-none", json!({ "selector": { "storageClasses": ["none"] } })).await?;
+    let spec = &stored.data["spec"];
+    assert_eq!((&spec["interval"], &spec["enforcement"]), (&json!("60s"), &json!("Observe")), "the server's defaults");
     told("tells-none", "nothing selected", &is("Ready", "NothingSelected")).await?;
     world.policy("tells", json!({ "selector": selector, "priority": 3 })).await?;
     told("tells", "accepted", &|status| is("Ready", "Accepted")(status) && status.volumes == Some(1)).await?;

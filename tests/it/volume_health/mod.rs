@@ -44,6 +44,11 @@ pub fn trials() -> Vec<Trial> {
         trial(&shared, "users_of_a_volume_are_told_once", uses::users_of_a_volume_are_told_once),
         trial(&shared, "a_failed_node_taints_its_local_volumes", nodes::a_failed_node_taints_its_local_volumes),
         trial(&shared, "a_deleted_node_taints_them_at_once", nodes::a_deleted_node_taints_them_at_once),
+        trial(
+            &shared,
+            "a_silent_agent_is_told_and_changes_no_taint",
+            nodes::a_silent_agent_is_told_and_changes_no_taint,
+        ),
         trial(&shared, "an_agent_taints_volumes_of_its_node_only", trust::an_agent_taints_volumes_of_its_node_only),
         trial(&shared, "people_taint_and_suppress", people::people_taint_and_suppress),
         trial(&shared, "a_data_loss_waits_for_a_person", people::a_data_loss_waits_for_a_person),

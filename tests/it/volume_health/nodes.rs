@@ -2,17 +2,20 @@
 
 use std::time::{Duration, Instant};
 
+use bulkhead::api::conditions;
+use bulkhead::api::volume_health::VolumeHealthStatus;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use libtest_mimic::Failed;
 use serde_json::json;
 
-use super::world::{World, good};
+use super::world::{World, bad, good};
 
 pub async fn a_failed_node_taints_its_local_volumes(world: &World) -> Result<(), Failed> {
     world.node("failing-1").await?;
     world.local("on-failing", "failing-1").await?;
+    world.claim("on-failing").await?;
     world.csi("beside-failing", json!({})).await?;
     world.user("beside-failing", "failing-1", "beside-failing").await?;
     world.report("failing-1", json!([good("on-failing"), good("beside-failing")])).await?;
@@ -23,11 +26,44 @@ pub async fn a_failed_node_taints_its_local_volumes(world: &World) -> Result<(),
     let taint = &health.taints()[0];
     assert_eq!((taint.reason.as_str(), format!("{:?}", taint.source).as_str()), ("NodeDown", "NodeLifecycle"));
     let ready_since = health.status.as_ref().ok_or("no status")?.observations[0].first_seen;
-    assert!(taint.time_added - ready_since >= chrono::TimeDelta::seconds(120), "{taint:?}");
+    let after = (taint.time_added - ready_since).num_milliseconds();
+    assert!((120_000..125_000).contains(&after), "after {after} ms: {taint:?}");
     world.tainted("beside-failing", "").await?;
+    world.told("PersistentVolumeClaim", "on-failing", &["NodeFailed"]).await?;
     world.ready("failing-1", "True", 0).await?;
     world.tainted("on-failing", "").await?;
+    world.told("PersistentVolumeClaim", "on-failing", &["NodeFailed", "NodeRecovered"]).await
+}
+
+/// What it said stays, good or bad, and that nobody looks any more is told: silence is no word.
+pub async fn a_silent_agent_is_told_and_changes_no_taint(world: &World) -> Result<(), Failed> {
+    world.node("silent-1").await?;
+    let volumes = [("silent-bad", "VolumeNotUsable"), ("silent-good", "")];
+    for (volume, _) in volumes {
+        world.local(volume, "silent-1").await?;
+    }
+    let broken = bad("silent-bad", "ReadOnly", "Inaccessible", "ReadOnlyRemount");
+    world.report("silent-1", json!([broken, good("silent-good")])).await?;
+    let mut times = Vec::new();
+    for (volume, taint) in volumes {
+        world.tainted(volume, taint).await?;
+        let health = world.health(volume, "Fresh", |status| observed(status) == Some("Fresh")).await?;
+        times.push(health.taints().first().map(|taint| taint.time_added));
+    }
+    for (ready, reason) in [("False", "AgentSilent"), ("True", "Fresh")] {
+        world.agent_ready("silent-1", ready).await?;
+        for ((volume, taint), added) in volumes.iter().zip(&times) {
+            let health = world.health(volume, reason, |status| observed(status) == Some(reason)).await?;
+            let status = health.status.as_ref().ok_or("no status")?;
+            assert_eq!(status.taint_summary.as_deref().unwrap_or_default(), *taint, "{volume}");
+            assert_eq!(health.taints().first().map(|taint| taint.time_added), *added, "{volume}: the same taint");
+        }
+    }
     Ok(())
+}
+
+fn observed(status: &VolumeHealthStatus) -> Option<&str> {
+    conditions::find(&status.conditions, "Observed").map(|observed| observed.reason.as_str())
 }
 
 /// Before local-static-provisioner's 60 s are over, and long before: it is told within 5 s.

@@ -132,6 +132,14 @@ impl World {
         Ok(())
     }
 
+    /// The pod of a node's agent is Ready, or not.
+    pub async fn agent_ready(&self, node: &str, status: &str) -> Result<(), Failed> {
+        let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": status }] } });
+        let pods: Api<Pod> = Api::namespaced(self.admin.clone(), AGENTS);
+        pods.patch_status(&format!("agent-{node}"), &PatchParams::default(), &Patch::Strategic(ready)).await?;
+        Ok(())
+    }
+
     /// A pod that runs on a node; those of the agents' namespace are agents.
     pub async fn pod(&self, namespace: &str, name: &str, node: &str, volumes: Value) -> Result<Pod, Failed> {
         let is_agent = namespace == AGENTS;
@@ -172,6 +180,12 @@ impl World {
     pub async fn csi(&self, name: &str, labels: Value) -> Result<PersistentVolume, Failed> {
         let source = json!({ "csi": { "driver": DRIVER, "volumeHandle": handle(name) } });
         let volume = self.volume(name, labels, source).await?;
+        self.claim(name).await?;
+        Ok(volume)
+    }
+
+    /// A claim of the volume's name, bound to it.
+    pub async fn claim(&self, name: &str) -> Result<(), Failed> {
         let claim = json!({
             "metadata": { "name": name, "namespace": "default" },
             "spec": {
@@ -185,8 +199,8 @@ impl World {
             let claim = status.volume.as_ref().and_then(|volume| volume.claim.as_deref());
             claim == Some(&format!("default/{name}"))
         })
-        .await?;
-        Ok(volume)
+        .await
+        .map(drop)
     }
 
     async fn volume(&self, name: &str, labels: Value, source: Value) -> Result<PersistentVolume, Failed> {

@@ -30,6 +30,9 @@ pub struct Options {
     /// Services that are deleted one after the other
     #[arg(long, default_value_t = 30)]
     deletions: usize,
+    /// Slices that somebody edits one after the other
+    #[arg(long, default_value_t = 30)]
+    edits: usize,
     /// SharedVolumes that are there while it is counted what is written at rest
     #[arg(long, default_value_t = 1000)]
     idle: usize,
@@ -51,13 +54,17 @@ impl Options {
 
 /// Runs the benchmark.
 pub async fn run(root: &Path, options: &Options) -> Result<()> {
-    if [options.volumes, options.switches, options.repeated.runs].contains(&0) || options.deletions > options.volumes {
-        return Err("--volumes, --switches and --runs must be 1 or more, --deletions not more than --volumes".into());
+    let broken = options.deletions.max(options.edits);
+    if [options.volumes, options.switches, options.repeated.runs].contains(&0) || broken > options.volumes {
+        return Err(
+            "--volumes, --switches and --runs must be 1 or more, --deletions and --edits not more than --volumes"
+                .into(),
+        );
     }
     let about = format!("{} volumes; {} idle for {:?}", options.volumes, options.idle, options.rest());
     let params = json!({
-        "volumes": options.volumes, "switches": options.switches, "deletions": options.deletions, "idle": options.idle,
-        "rest": options.rest().as_secs(), "endpoints": options.endpoints,
+        "volumes": options.volumes, "switches": options.switches, "deletions": options.deletions, "edits": options.edits,
+        "idle": options.idle, "rest": options.rest().as_secs(), "endpoints": options.endpoints,
     });
     options.repeated.run(root, &about, params, async |programs: &Path| Run::run(programs, options).await).await
 }

@@ -8,11 +8,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bulkhead::api::shared_volume::SharedVolume;
+use bulkhead::api::shared_volume::{OnBackendLost, SharedVolume};
 use bulkhead_testbed::cluster::real::{NfsExport, PodPlace, RealCluster, RealClusterOptions, Said};
 use bulkhead_testbed::ganesha::Ganesha;
 use bulkhead_testbed::real_nodes::{self, Fault};
 use chrono::{DateTime, Utc};
+use clap::{Args, ValueEnum};
 use kube::Api;
 use serde_json::json;
 
@@ -34,8 +35,37 @@ const RECORDS: u64 = 20;
 const NAME: &str = "media";
 const CLIENT: &str = "editor";
 
+/// How to show it.
+#[derive(Args)]
+pub struct Options {
+    /// What becomes of the endpoints when the server is lost: one run with each measures what the client has of it
+    #[arg(long, value_enum, default_value_t)]
+    on_backend_lost: Lost,
+}
+
+/// `failover.onBackendLost`.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Lost {
+    /// Emptied: clients are refused at once
+    #[default]
+    #[value(name = "Withdraw")]
+    Withdraw,
+    /// Left as they are: clients wait for what is not there
+    #[value(name = "Keep")]
+    Keep,
+}
+
+impl From<Lost> for OnBackendLost {
+    fn from(lost: Lost) -> Self {
+        match lost {
+            Lost::Withdraw => Self::Withdraw,
+            Lost::Keep => Self::Keep,
+        }
+    }
+}
+
 /// Shows it all.
-pub async fn run(root: &Path) -> Result<()> {
+pub async fn run(root: &Path, options: &Options) -> Result<()> {
     real_nodes::check()?;
     Ganesha::find()?;
     println!(
@@ -47,12 +77,12 @@ pub async fn run(root: &Path) -> Result<()> {
     );
     let cluster = RealCluster::start(RealClusterOptions { nfs: true, ..RealClusterOptions::new(&programs) }).await?;
     cluster.testbed.apply_file(&root.join("config/samples/resiliencypolicy-first.yaml")).await?;
-    let promises = play(&cluster).await?;
+    let promises = play(&cluster, options.on_backend_lost.into()).await?;
     report::judge(promises)
 }
 
-async fn play(cluster: &RealCluster) -> Result<Vec<Promise>> {
-    let stage = Stage::set_up(cluster).await?;
+async fn play(cluster: &RealCluster, lost: OnBackendLost) -> Result<Vec<Promise>> {
+    let stage = Stage::set_up(cluster, lost).await?;
     let failure = stage.fail().await?;
     stage.report(&failure)?;
     let read = cluster.read_by_libnfs(&stage.client, stage.address, LIMIT).await?;
@@ -84,7 +114,7 @@ struct Failure {
 }
 
 impl<'a> Stage<'a> {
-    async fn set_up(cluster: &'a RealCluster) -> Result<Self> {
+    async fn set_up(cluster: &'a RealCluster, lost: OnBackendLost) -> Result<Self> {
         let first = cluster.node_without_leader().await?;
         let others: Vec<_> = (1..=3).map(|number| format!("node-{number}")).filter(|name| *name != first).collect();
         let [second, client] = <[String; 2]>::try_from(others).map_err(|_| "there are not three nodes")?;
@@ -94,7 +124,10 @@ impl<'a> Stage<'a> {
             "apiVersion": "bulkhead.dev/v1alpha1",
             "kind": "SharedVolume",
             "metadata": {"name": NAME, "namespace": "default"},
-            "spec": {"claimName": NAME, "backend": {"pods": {"matchLabels": {"app": NAME}}}, "probe": {"period": "1s", "timeout": "1s"}},
+            "spec": {
+                "claimName": NAME, "backend": {"pods": {"matchLabels": {"app": NAME}}},
+                "probe": {"period": "1s", "timeout": "1s"}, "failover": {"onBackendLost": lost},
+            },
         }))?;
         cluster.testbed.apply(vec![shared]).await?;
         let server = cluster.nfs_export_runs(&export, None, LIMIT).await?;

@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::api::shared_volume::{EndpointObjects, SharedVolumePhase};
+use crate::api::shared_volume_provider::SharedVolumeProviderSpec;
 use crate::api::slim::network::{Endpoints, Service};
+use crate::controllers::shared_volume::observe::intervals;
+use crate::storageos::providers;
 
 use super::world::{World, shared_volume};
 
@@ -167,6 +170,38 @@ fn a_service_that_is_not_shown_is_looked_for_and_told_of() {
     world.shows_services = true;
     world.converge();
     assert_eq!(world.phase(), SharedVolumePhase::Ready);
+}
+
+/// Through all of a provider's spec that has a flag too; `pollInterval` is its poll's own.
+#[test]
+fn a_providers_own_times_go_before_those_of_the_flags() {
+    use super::super::decide::{Effect, Intervals};
+    let mut spec = json!({
+        "endpoints": ["https://storageos:5705"], "credentialsRef": { "namespace": "bulkhead-system", "name": "api" },
+    });
+    let read = |spec: &Value| {
+        let spec: SharedVolumeProviderSpec = serde_json::from_value(spec.clone()).unwrap();
+        intervals(Intervals::default(), providers::Intervals::from(&spec))
+    };
+    let seconds = |it: Intervals| [it.cache_expiry, it.create_poll, it.create_wait].map(|it| it.as_secs_f64());
+    assert_eq!(seconds(read(&spec)), [60.0, 1.0, 20.0]);
+    let own = json!({ "cacheExpiryInterval": "3s", "createPollInterval": "200ms", "createWaitDuration": "5s" });
+    json_patch::merge(&mut spec, &own);
+    assert_eq!(seconds(read(&spec)), [3.0, 0.2, 5.0]);
+
+    let mut world = World::of(&json!({}));
+    world.intervals = read(&spec);
+    world.shows_services = false;
+    world.pass(9);
+    world.pass(9);
+    world.wait(0.3);
+    assert_eq!(world.decide().effects, [Effect::Verify], "looked for after createPollInterval");
+    world.wait(4.0);
+    world.pass(9);
+    assert_ne!(world.notes.last(), Some(&"ServiceNotSeen"));
+    world.wait(1.0);
+    world.pass(9);
+    assert_eq!(world.notes.last(), Some(&"ServiceNotSeen"), "told after createWaitDuration");
 }
 
 #[test]

@@ -181,6 +181,15 @@ fn the_state_of_a_volume_is_verified_after_its_time() {
     world.wait(2.0);
     assert_eq!(world.decide().effects, [super::super::decide::Effect::Verify]);
     assert!(world.decide().is_settled);
+
+    let mut world = provided();
+    world.intervals.cache_expiry = std::time::Duration::from_secs(3);
+    world.settle();
+    world.settle();
+    world.wait(2.0);
+    assert!(world.decide().effects.is_empty());
+    world.wait(2.0);
+    assert_eq!(world.decide().effects, [super::super::decide::Effect::Verify]);
 }
 
 fn of_pods() -> World {

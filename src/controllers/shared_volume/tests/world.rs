@@ -33,6 +33,7 @@ pub struct World {
     pub alive: BTreeSet<String>,
     pub answers: BTreeMap<decide::Target, Answer>,
     pub memory: Memory,
+    pub intervals: Intervals,
     pub now: Now,
     /// An address that somebody else took.
     pub taken: Option<String>,
@@ -117,6 +118,7 @@ impl World {
             alive: ["10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::1", "fd00::2"].map(str::to_owned).into(),
             answers: BTreeMap::new(),
             memory: Memory::default(),
+            intervals: Intervals::default(),
             now: now(),
             taken: None,
             shows_services: true,
@@ -197,7 +199,7 @@ impl World {
             unproved_nodes: self.unproved.clone(),
             answers: self.answers.clone(),
             memory: self.memory.clone(),
-            intervals: Intervals::default(),
+            intervals: self.intervals,
             cluster_domain: "cluster.local".into(),
         })
     }

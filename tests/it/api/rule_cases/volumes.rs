@@ -118,6 +118,12 @@ fn volume_health_policy() -> Vec<Case> {
             "/spec/checks/0",
             json!({"name": "WriteProbe", "mode": "Passive"}),
         ),
+        create(
+            "spec.states[0].state",
+            "must be Degraded, Inaccessible or DataLoss: what a driver complains of is not Healthy",
+            "/spec/states/0/state",
+            json!("Healthy"),
+        ),
     ]
 }
 

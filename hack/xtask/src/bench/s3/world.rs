@@ -63,7 +63,7 @@ impl World {
             ..ClusterOptions::without_nodes(Some(programs.to_owned()))
         })
         .await?;
-        mount_nodes::install(&cluster.testbed).await?;
+        mount_nodes::install(&cluster.testbed, s3::MOUNTPOINT_NAMESPACE).await?;
         let admin = cluster.testbed.client(&Identity::Admin).await?;
         let nodes = MountNodes::new(cluster.testbed.client(&Identity::TestbedNodes).await?, s3::MOUNTPOINT_NAMESPACE);
         for number in 0..options.nodes {

@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use bulkhead_testbed::Identity;
 use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
 
 use crate::Result;
 
@@ -22,6 +24,8 @@ const SWITCH_P99: f64 = 0.250;
 const ALL_AT_ONCE: f64 = 3.0;
 const COLD: f64 = 10.0;
 const BACK: f64 = 1.0;
+/// A port that no server has.
+const NOBODY: i32 = 1;
 /// Writes of a switch but for the status: the slice; with v1 Endpoints those, and the targetPort of the Service.
 const WRITES: f64 = 1.0;
 const WRITES_WITH_ENDPOINTS: f64 = 3.0;
@@ -61,6 +65,7 @@ impl<'a> Run<'a> {
         self.one_by_one(first).await?;
         self.all_at_once(first).await?;
         self.deletions(first).await?;
+        self.edits(first).await?;
         self.idle(first.len(), others).await
     }
 
@@ -169,6 +174,34 @@ impl<'a> Run<'a> {
         self.measured.hold("deleted/back-max", "s", times.percentile(100), BACK);
         self.quiet().await?;
         self.say(&format!("{} Services were deleted", self.options.deletions));
+        Ok(())
+    }
+
+    /// From the moment when somebody's edit is sent, which leads clients nowhere, to the slice as it was.
+    async fn edits(&mut self, names: &[String]) -> Result<()> {
+        if self.options.edits == 0 {
+            return Ok(());
+        }
+        let slices: Api<EndpointSlice> = Api::namespaced(self.world.admin.clone(), NAMESPACE);
+        let nowhere = Patch::Merge(json!({ "ports": [{ "name": "nfs", "port": NOBODY }] }));
+        let mut times = Times::default();
+        for name in names.iter().take(self.options.edits) {
+            let (wanted, _) = self.seen.state().leads_to.get(name).copied().ok_or("it leads nowhere")?;
+            let from = Instant::now();
+            slices.patch(&format!("{name}-ipv4"), &PatchParams::default(), &nowhere).await?;
+            let back = |port: i32, at: Instant| port == wanted && at >= from;
+            self.seen
+                .until("a slice is as it was", 1, LIMIT, |state| {
+                    usize::from(state.leads_to.get(name).is_some_and(|(port, at)| back(*port, *at)))
+                })
+                .await?;
+            let (_, at) = self.seen.state().leads_to.get(name).copied().ok_or("it leads nowhere again")?;
+            times.add(at - from);
+        }
+        self.measured.note("edited/back-p50", "s", times.percentile(50));
+        self.measured.hold("edited/back-max", "s", times.percentile(100), BACK);
+        self.quiet().await?;
+        self.say(&format!("{} slices were edited", self.options.edits));
         Ok(())
     }
 
