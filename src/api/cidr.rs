@@ -126,7 +126,7 @@ mod tests {
         let texts = ["10.0.3.17", "", "node-1.example.com", "10.0.3.17/33", "2001:db8::/64"];
         let read = vec![cidr("10.0.3.17"), cidr("2001:db8::/64")];
         assert_eq!(readable(texts), read);
-        assert_eq!(readable(&texts.map(str::to_owned)), read);
+        assert_eq!(readable(texts.map(str::to_owned)), read);
     }
 
     proptest! {

@@ -1,4 +1,5 @@
 //! What `kubectl get` prints of a kind: the server makes the table.
+#![allow(clippy::indexing_slicing, reason = "a test says what it expects by panicking")]
 
 use http::{Request, header};
 use kube::Client;

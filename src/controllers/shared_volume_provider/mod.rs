@@ -238,7 +238,7 @@ impl Controller {
                         selector: spec.namespace_selector.clone(),
                         namespaces: self.cx.stores.namespaces.clone(),
                     },
-                    interval: duration(&spec.poll_interval).unwrap_or(self.config.poll),
+                    interval: spec.poll_interval.as_ref().map_or(self.config.poll, |it| it.get()),
                     named: (spec.discovery.mode == DiscoveryMode::Disabled).then(|| self.stores.shared_volumes.clone()),
                     metrics: self.metrics.clone(),
                     api_metrics: self.api_metrics.clone(),

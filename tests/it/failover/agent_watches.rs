@@ -40,10 +40,13 @@ const AT_ONCE: usize = 16;
 
 /// What one agent is sent: for each request its path, and the answer so far.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<(String, Vec<u8>)>>>);
+struct Told(Arc<Mutex<Vec<Answer>>>);
+
+/// The path that was asked for, and what came.
+type Answer = (String, Vec<u8>);
 
 impl Told {
-    fn all(&self) -> MutexGuard<'_, Vec<(String, Vec<u8>)>> {
+    fn all(&self) -> MutexGuard<'_, Vec<Answer>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
