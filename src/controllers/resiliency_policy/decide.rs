@@ -47,6 +47,8 @@ pub struct Seen {
     pub namespaces: NamespaceLabels,
     /// All NodeFences.
     pub fences: Vec<Arc<NodeFence>>,
+    /// Nodes that a NetworkFence may shut out, as their FenceRequests say.
+    pub shut_out: BTreeSet<String>,
     /// What the drivers can answer, and external fencers see.
     pub reports: BTreeMap<String, Arc<DriverReport>>,
     /// Drivers whose sidecar has not been heard of lately.

@@ -5,7 +5,6 @@
 use crate::api::fencing::FenceMethodType;
 use crate::api::names::MACHINE_OFF_ANNOTATION;
 use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, VolumeStatusState};
-use crate::api::slim::Node;
 
 use super::brakes;
 use super::candidates::{Candidate, Cause};
@@ -15,42 +14,48 @@ use super::decide::{Restrained, Seen, acting};
 /// it, so that nothing is read for as long as that takes; what is begun rests on what was read.
 pub(super) fn held(seen: &Seen, candidate: &Candidate, fence: &NodeFence, begins: bool) -> Option<Restrained> {
     let name = candidate.node;
+    let live = seen.live.get(name);
     let mut stored = seen.nodes.iter().map(|(node, _)| node).filter(|node| node.metadata.name.as_deref() == Some(name));
-    let node = seen.live.get(name).map(|live| &live.node).or_else(|| stored.next())?;
-    let about = if begins { shut_out(fence, node) } else { ungrown(fence, node, candidate.cause) };
+    let node = live.map(|live| &live.node).or_else(|| stored.next())?;
+    if !fence.may_be_another_machine(node) {
+        return None;
+    }
+    // Rows name the method that was tried or has proved last; whether somebody is shut out their FenceRequest says.
+    let is_asked_for = seen.shut_out.contains(name) || live.is_some_and(|live| live.is_shut_out);
+    let is_shut_out = is_asked_for || is_kept_out(fence);
+    let about = if begins { shut_out(fence, is_shut_out) } else { ungrown(fence, is_shut_out, candidate.cause) };
     let policy = acting(&candidate.pods).into_keys().next().unwrap_or_default().to_owned();
     about.map(|about| Restrained { node: name.to_owned(), policy, brake: MACHINE_MAY_RUN, about: Some(about) })
 }
 
 /// The machine of the last episode is shut out and may run, and this is another one.
-fn shut_out(fence: &NodeFence, node: &Node) -> Option<String> {
-    let is_over = !is_shut_out(fence) || fence.is_machine_said_to_be_off();
+fn shut_out(fence: &NodeFence, is_shut_out: bool) -> Option<String> {
     let name = fence.metadata.name.as_deref().unwrap_or_default();
-    (!is_over && fence.may_be_another_machine(node)).then(|| {
+    (is_shut_out && !fence.is_machine_said_to_be_off()).then(|| {
         format!(
-            "a NetworkFence shuts out the machine that failed under this name before, and this may be another one. Is that one off, or \
-             gone: kubectl annotate nodefence {name} {MACHINE_OFF_ANNOTATION}={}",
+            "a NetworkFence may shut out the machine that failed under this name before, and this may be another one. Is that one \
+             off, or gone: kubectl annotate nodefence {name} {MACHINE_OFF_ANNOTATION}={}",
             fence.spec.episode
         )
     })
 }
 
 /// The incident that is open is of another machine, whose network fence would be taken for a proof of this one.
-fn ungrown(fence: &NodeFence, node: &Node, cause: Cause) -> Option<String> {
+fn ungrown(fence: &NodeFence, is_shut_out: bool, cause: Cause) -> Option<String> {
     // Nobody is shut out for the sake of volumes, or of a path.
     let is_of_node = cause == Cause::NodeFailure || fence.spec.plan.is_of_node();
     let mut methods = fence.spec.plan.volumes.iter().flat_map(|row| &row.methods);
     let is_listed = is_of_node && methods.any(|method| method.type_ == FenceMethodType::NetworkFence);
-    ((is_listed || is_shut_out(fence)) && fence.may_be_another_machine(node)).then(|| {
+    (is_listed || is_shut_out).then(|| {
         "the incident that is open under this name may be of another machine: it takes in nothing of this one until all its pods \
          are gone and its node is back"
             .into()
     })
 }
 
-/// Whether a network fence keeps the machine of the episode from a volume that nothing has shown clean. That its Node was
-/// deleted shows nothing.
-fn is_shut_out(fence: &NodeFence) -> bool {
+/// Whether a row says that a network fence keeps the machine of the episode from its volume, and nothing has shown that clean.
+/// That its Node was deleted shows nothing.
+fn is_kept_out(fence: &NodeFence) -> bool {
     let mut rows = fence.status.iter().flat_map(|status| &status.volumes);
     let is_held = rows.any(|row| {
         let by_network = row.method == Some(FenceMethodType::NetworkFence);

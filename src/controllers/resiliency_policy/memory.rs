@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use kube::ResourceExt;
 
 use crate::api::driver_report::DriverReport;
+use crate::api::fence_request::FenceRequest;
 use crate::api::names;
 use crate::api::node_fence::NodeFence;
 use crate::api::resiliency_policy::ResiliencyPolicy;
@@ -85,6 +86,8 @@ pub struct Found {
     pub namespaces: Vec<Arc<Namespace>>,
     /// All NodeFences.
     pub fences: Vec<Arc<NodeFence>>,
+    /// All FenceRequests.
+    pub requests: Vec<Arc<FenceRequest>>,
     /// What the drivers can answer, and external fencers see.
     pub reports: Vec<Arc<DriverReport>>,
     /// Health of the volumes; none before all of it is known.
@@ -135,6 +138,7 @@ impl Memory {
         let is_unproved = |fencer: &&String| !self.fencers.has_moved(&names::fencer_lease(fencer));
         let unproved_fencers = external.iter().filter(is_unproved).cloned().collect();
         let labels = |ns: Arc<Namespace>| (ns.name_any(), ns.metadata.labels.clone().unwrap_or_default());
+        let shutting_out = found.requests.iter().filter(|request| request.shuts_out());
         let passed = |at: &Instant| now.mono.saturating_duration_since(*at);
         let mut nodes: Vec<_> =
             found.nodes.into_iter().map(|node| (node.clone(), self.silence.of(&node, now.mono))).collect();
@@ -148,6 +152,7 @@ impl Memory {
             pods,
             counts: self.counts.clone(),
             namespaces: found.namespaces.into_iter().map(labels).collect(),
+            shut_out: shutting_out.map(|request| request.spec.node_name.clone()).collect(),
             fences: found.fences,
             silent_fencers,
             missing_fencers,

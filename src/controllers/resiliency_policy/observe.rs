@@ -7,6 +7,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client, ResourceExt};
 
 use crate::api::driver_report::DriverReport;
+use crate::api::fence_request::FenceRequest;
 use crate::api::slim::{Lease, Node, Pod};
 use crate::api::usage::PodView;
 use crate::controllers::{BY_NODE, BY_TROUBLE, CRASH_LOOP, Context, NODE_LEASES, Stores};
@@ -76,6 +77,7 @@ fn found_but_pods(stores: &Stores) -> Found {
         changes: None,
         namespaces: stores.namespaces.list(),
         fences: stores.fences.list(),
+        requests: stores.requests.list(),
         reports: stores.reports.list(),
         healths: if stores.healths.synced() { stores.healths.list() } else { Vec::new() },
     }
@@ -107,11 +109,12 @@ pub async fn read(reads: &Client, stores: &Stores, name: &str, silence: Silence)
     let leases: Api<Lease> = Api::namespaced(reads.clone(), NODE_LEASES);
     let pods: Api<Pod> = Api::all(reads.clone());
     let of_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
-    let (node, lease, pods, reports) = tokio::try_join!(
+    let (node, lease, pods, reports, is_shut_out) = tokio::try_join!(
         async { Ok(nodes.get_opt(name).await?) },
         async { Ok(leases.get_opt(name).await?) },
         async { Ok(pods.list(&of_node).await?) },
         reports_on(reads, stores, name),
+        is_shut_out(reads, stores, name),
     )?;
     let Some(node) = node else { return Ok(None) };
     let pods: Vec<_> = pods.items.into_iter().map(|pod| PodView::new(Arc::new(pod), stores)).collect();
@@ -128,6 +131,7 @@ pub async fn read(reads: &Client, stores: &Stores, name: &str, silence: Silence)
         csi_node: stores.csi_nodes.get(&ObjectKey::cluster(name)),
         reports,
         node_report: stores.node_reports.get(&ObjectKey::cluster(name)),
+        is_shut_out,
     }))
 }
 
@@ -171,4 +175,14 @@ async fn reports_on(reads: &Client, stores: &Stores, node: &str) -> Result<Repor
         }
     }
     Ok(reports)
+}
+
+/// Whether a FenceRequest says so now: the watch may be late. Without a NodeFence nobody was asked for anything.
+async fn is_shut_out(reads: &Client, stores: &Stores, node: &str) -> Result<bool> {
+    if stores.fences.get(&ObjectKey::cluster(node)).is_none() {
+        return Ok(false);
+    }
+    let requests: Api<FenceRequest> = Api::all(reads.clone());
+    let of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    Ok(requests.list(&of_node).await?.items.iter().any(FenceRequest::shuts_out))
 }

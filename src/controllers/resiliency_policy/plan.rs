@@ -49,6 +49,8 @@ pub struct LiveNode {
     pub reports: Reports,
     /// What its agent says.
     pub node_report: Option<Arc<NodeVolumeReport>>,
+    /// Whether a FenceRequest says that a NetworkFence may shut it out.
+    pub is_shut_out: bool,
 }
 
 /// The volumes behind attachments, by PersistentVolume name.

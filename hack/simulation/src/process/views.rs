@@ -136,6 +136,7 @@ impl Views {
             pods: self.with_volumes().map(|pod| PodView::new(pod.clone(), shape)).collect(),
             namespaces: shape.namespaces(),
             fences: self.fences.list(),
+            requests: self.requests.list(),
             reports: self.reports.list(),
             healths: self.healths.list(),
             ..ClusterFound::default()

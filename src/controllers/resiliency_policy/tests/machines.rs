@@ -1,16 +1,21 @@
 //! Another machine has the name of one that a network fence shuts out, and fails too.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
+use crate::api::conditions::{self, State};
+use crate::api::fence_request::{FenceRequest, SHUT_OUT};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
 use crate::api::node_fence::{MACHINE_MAY_RUN, NODE_DELETED, Phase, VolumeStatus, VolumeStatusState};
 use crate::api::slim::{Node, NodeAddress};
 use crate::controllers::testing::*;
 
+use super::super::memory::{Found, Memory};
+use super::super::plan::LiveNode;
 use super::World;
 
 const FROZEN: &str = "10.0.0.1";
@@ -128,6 +133,64 @@ fn who_is_the_same_machine_or_rests_on_no_address_is_failed_over_again() {
         assert_eq!(episode(&world), 2, "{name}");
         assert_eq!(world.decide().restrained, [], "{name}");
     }
+}
+
+/// Who proved last gave its rows their method; the NetworkFence of a round before, or of the episode before, is there all the same.
+#[test]
+fn whom_a_request_shuts_out_is_shut_out_whatever_the_rows_say() {
+    use VolumeStatusState::{Clean, Detached};
+    for (method, row) in [
+        (FenceMethodType::Unpublish, (Clean, Some(NODE_DELETED))),
+        (FenceMethodType::Unpublish, (Detached, None)),
+        (FenceMethodType::Detach, (Clean, Some(NODE_DELETED))),
+        (FenceMethodType::External, (Clean, Some("Rebooted"))),
+    ] {
+        let mut world = cut_off(method, Phase::Cleaning, row);
+        world.seen.shut_out.insert("n0".into());
+        world.node_becomes(machine("boot-2", ANOTHER));
+        world.rest();
+        assert_eq!(episode(&world), 1, "{method:?} {row:?}");
+        let held: Vec<_> = world.decide().restrained.iter().map(|it| it.brake).collect();
+        assert_eq!(held, [MACHINE_MAY_RUN], "{method:?} {row:?}");
+        say_that_it_is_off(&mut world, "1");
+        world.rest();
+        assert_eq!(episode(&world), 2, "{method:?} {row:?}");
+    }
+}
+
+/// The watch of the FenceRequests may be behind for longer than that of the nodes.
+#[test]
+fn a_request_that_is_read_live_shuts_out_too() {
+    let row = (VolumeStatusState::Clean, Some(NODE_DELETED));
+    let mut world = cut_off(FenceMethodType::Unpublish, Phase::Cleaning, row);
+    world.node_becomes(machine("boot-2", ANOTHER));
+    let live = LiveNode { is_shut_out: true, ..world.look_at("n0").unwrap() };
+    world.live.insert("n0".into(), live);
+    world.rest();
+    assert_eq!(episode(&world), 1);
+    let held: Vec<_> = world.decide().restrained.iter().map(|it| it.brake).collect();
+    assert_eq!(held, [MACHINE_MAY_RUN]);
+}
+
+#[test]
+fn a_pass_knows_whom_requests_shut_out() {
+    let mut requests: Vec<FenceRequest> = ["n0", "n1"].map(request).into();
+    let status = requests[0].status.get_or_insert_default();
+    conditions::set(&mut status.conditions, SHUT_OUT, State::True, "NetworkFence", "", 1, now().wall);
+    let found = Found { requests: requests.into_iter().map(Arc::new).collect(), ..Found::default() };
+    let seen = Memory::default().look(found, (0, 1), now());
+    assert_eq!(seen.shut_out, BTreeSet::from(["n0".to_owned()]));
+}
+
+fn request(node: &str) -> FenceRequest {
+    serde_json::from_value(json!({
+        "apiVersion": "bulkhead.dev/v1alpha1", "kind": "FenceRequest", "metadata": { "name": node },
+        "spec": {
+            "fencerName": DRIVER, "nodeName": node, "episode": 1, "desired": "Fenced", "callTimeout": "5s",
+            "node": { "uid": format!("uid-{node}") }, "volumes": [],
+        },
+    }))
+    .unwrap()
 }
 
 /// The store may be a moment behind.

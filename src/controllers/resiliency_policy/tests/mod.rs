@@ -248,5 +248,6 @@ fn live_node(node: Node, silence: Silence, pods: Vec<PodView>) -> LiveNode {
         migration_targets: BTreeSet::new(),
         node_report: None,
         reports: BTreeMap::new(),
+        is_shut_out: false,
     }
 }
