@@ -98,6 +98,10 @@ pub fn of_incident(reason: &str) -> Option<Words> {
             "a network fence shuts a machine out that may run, and another one may have its name: that one is not failed over",
             "see that the machine that failed is off, gone or rebooted; then the command in the NodeFence's condition NodeClean",
         ),
+        "AnotherMachine" => (
+            "another machine may have the node's name, with its pods: the network fence of the first proves nothing of it",
+            "nothing if it becomes Ready; should it be off for good, release the pods by hand (docs/operations.md)",
+        ),
         "CleanupBlocked" => (
             "the node is back, and something of the moved pods cannot be removed",
             "reboot the node: the taint then goes by itself",

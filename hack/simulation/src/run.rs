@@ -310,7 +310,12 @@ impl World {
 fn is_address_in_doubt(reason: &str) -> bool {
     matches!(
         reason,
-        "AddressClaimed" | "AddressesChanged" | "AddressesUnknown" | "ClientsUnknown" | "IdentityAmbiguous"
+        "AddressClaimed"
+            | "AddressesChanged"
+            | "AddressesUnknown"
+            | "AnotherMachine"
+            | "ClientsUnknown"
+            | "IdentityAmbiguous"
     )
 }
 

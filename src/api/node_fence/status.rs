@@ -12,6 +12,9 @@ use crate::api::schema;
 /// Reason of Stalled and NodeClean: a network fence shuts out a machine that may write on, until somebody says that it is off. And
 /// what holds another machine of its name until then.
 pub const MACHINE_MAY_RUN: &str = "MachineMayRun";
+/// Reason of a row that a network fence proves nothing of: what is there by the name of the Node may be another machine than the one
+/// that is shut out.
+pub const ANOTHER_MACHINE: &str = "AnotherMachine";
 /// Reason of a row that is taken for clean since the Node was deleted. Of its machine that says nothing.
 pub const NODE_DELETED: &str = "NodeDeleted";
 

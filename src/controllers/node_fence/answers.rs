@@ -12,6 +12,7 @@ use crate::mutants::{self, Mutant};
 use super::decide::{Asked, PROOF_LIFETIME, Seen};
 use super::fencers::{self, Answer};
 use super::rows::VolumeRow;
+use super::shut_out;
 
 /// What an answer is worth. Ordered: a later one counts for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,6 +21,8 @@ enum Worth {
     Weak,
     /// It is, but of another round than this process asked for last.
     OfAnotherRound,
+    /// It is, but of the machine that failed, and another one may have its name by now.
+    OfAnotherMachine,
     /// It is, but came too late.
     TooLate,
     /// It is, but something was being attached.
@@ -40,7 +43,10 @@ pub fn take(seen: &Seen, row: &mut VolumeRow, now: Now) {
     let Some((worth, answer)) = judged.max_by_key(|(worth, _)| *worth) else { return };
     row.fresh = worth == Worth::Proof;
     row.counts_until = if row.fresh { counts_until(seen, row, &answer, now) } else { None };
-    tell(row, worth, answer.result, now);
+    match worth {
+        Worth::OfAnotherMachine => tell_another_machine(seen, row),
+        _ => tell(row, worth, answer.result, now),
+    }
 }
 
 /// The fencer's record is the point of no return. Also where the request was turned round since: the call may have been sent.
@@ -56,6 +62,9 @@ fn worth(seen: &Seen, row: &VolumeRow, answer: &Answer, now: Now) -> Worth {
     let result = answer.result;
     if !is_proof(row, answer) {
         return Worth::Weak;
+    }
+    if fencers::is_of_another_machine(seen, row, result) {
+        return Worth::OfAnotherMachine;
     }
     let just_now = Asked { round: result.round, at: now.mono, wall: now.wall };
     let asked = fencers::asked(seen, row, answer.fencer);
@@ -124,6 +133,7 @@ fn counts_until(seen: &Seen, row: &VolumeRow, answer: &Answer, now: Now) -> Opti
 }
 
 fn tell(row: &mut VolumeRow, worth: Worth, result: &FenceResult, now: Now) {
+    let is_of_another_machine = shut_out::is_told(row);
     let status = &mut row.status;
     let begun = result.result == FenceOutcome::Started && status.state == VolumeStatusState::Failed;
     if begun || status.state == VolumeStatusState::Pending && status.committed_at.is_some() {
@@ -151,11 +161,23 @@ fn tell(row: &mut VolumeRow, worth: Worth, result: &FenceResult, now: Now) {
         }
         Worth::Weak if open || is_taken_back => tell_failure(row, result),
         Worth::InFlight if open => status.reason = Some("AttachInFlight".into()),
-        Worth::TooLate if open => {
+        // That somebody else was there is kept until a proof that counts: of a Node that is deleted nothing else tells it.
+        Worth::TooLate if open && !is_of_another_machine => {
             status.reason = Some("AnswerTooLate".into());
             status.message = Some("the proof came more than 10 s after it was asked for; it is read again".into());
         }
         _ => {}
+    }
+}
+
+/// It was cut off, and by now somebody else may write there: neither a pod nor an attachment goes for it.
+fn tell_another_machine(seen: &Seen, row: &mut VolumeRow) {
+    if row.status.state != VolumeStatusState::Detached {
+        let (reason, message) = shut_out::another_machine(seen);
+        row.status.state = VolumeStatusState::Failed;
+        row.status.proof = Proof::None;
+        row.status.reason = Some(reason.into());
+        row.status.message = Some(message);
     }
 }
 

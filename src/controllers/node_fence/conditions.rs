@@ -3,7 +3,9 @@
 use crate::api::conditions::{self, State};
 use crate::api::fence_request::IO_IN_PROGRESS;
 use crate::api::names;
-use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
+use crate::api::node_fence::{
+    ANOTHER_MACHINE, MACHINE_MAY_RUN, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState,
+};
 use crate::api::node_volume_report::{CleanupState, Remnant};
 use crate::api::resiliency_policy::{Recovery, RestraintType};
 use crate::api::text::printable;
@@ -11,9 +13,9 @@ use crate::api::time::Now;
 
 use super::clean::{self, CleanBy};
 use super::decide::{NodeState, Seen, Step};
-use super::rows::Rows;
+use super::rows::{Rows, VolumeRow};
 use super::status::Counts;
-use super::{fencers, io, requests};
+use super::{fencers, io, requests, shut_out};
 
 /// What one condition says.
 struct Said {
@@ -174,7 +176,7 @@ fn waiting(rows: &Rows) -> Option<(String, String)> {
 /// Conditions speak the documented reasons; a gRPC code or a row's reason is in the message.
 fn documented(reason: Option<&str>) -> String {
     match reason {
-        Some(reason @ ("FencerMissing" | "Unimplemented")) => reason.into(),
+        Some(reason @ ("FencerMissing" | "Unimplemented" | ANOTHER_MACHINE)) => reason.into(),
         Some("DeadlineExceeded") => "FenceTimeout".into(),
         _ => "ProofTooWeak".into(),
     }
@@ -189,7 +191,8 @@ fn stalled(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
     let silent = open.filter_map(|row| Some((row, fencers::silent(seen, row)?))).next();
     let certain = waiting(rows)
         .filter(|(reason, _)| matches!(reason.as_str(), "FencerMissing" | "Unimplemented" | "UnknownVolumeKind"));
-    match (certain.or_else(|| awaits_machine(seen)), since >= patience) {
+    let certain = certain.or_else(|| another_machine(rows)).or_else(|| awaits_machine(seen));
+    match (certain, since >= patience) {
         (Some(known), _) => Some(known),
         (None, _) if rows.node == NodeState::Back => not_clean_for_long(seen, rows, now),
         (None, false) => None,
@@ -203,6 +206,14 @@ fn stalled(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
             None => waiting(rows).map(|(_, message)| ("ProofTooWeak".into(), message)).or_else(|| unproved(rows)),
         },
     }
+}
+
+/// The first volume whose proof is of another machine than the one that may be there now. When that one is back its kubelet ends the pods.
+fn another_machine(rows: &Rows) -> Option<(String, String)> {
+    let is_told = |row: &&VolumeRow| row.status.state == VolumeStatusState::Failed && shut_out::is_told(row);
+    let row = rows.volumes.iter().filter(|row| row.needed).find(is_told).filter(|_| rows.node != NodeState::Back)?;
+    let message = row.status.message.as_deref().unwrap_or_default();
+    Some((ANOTHER_MACHINE.into(), format!("volume {} is not proved: {message}", row.plan.name)))
 }
 
 /// The first volume that is still tried, with what was answered last.

@@ -99,7 +99,8 @@ pub fn to_ask<'a>(seen: &Seen, row: &'a VolumeRow, now: Now) -> Vec<&'a str> {
 pub fn to_request<'a>(seen: &Seen, row: &'a VolumeRow, fencer: &str) -> impl Iterator<Item = &'a PlannedMethod> {
     let of_node = is_of_node(seen);
     let is_of_use = move |method: &&PlannedMethod| {
-        let is_known = method.type_ != FenceMethodType::NetworkFence || network_proof(seen, row, method) > Proof::None;
+        let is_known = method.type_ != FenceMethodType::NetworkFence
+            || network_proof(seen, row, method) > Proof::None && !shut_out::is_of_another_machine(seen, row);
         is_known && (of_node || !method.type_.is_of_node())
     };
     let reaches = |method: &&PlannedMethod| method.type_.best_proof() >= row.minimum;
@@ -128,13 +129,18 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> bool {
             report.is_some_and(|report| report.unpublish_proof() >= row.minimum.max(Proof::Acknowledged))
         }
         FenceMethodType::Detach => {
-            seen.attachments_of(&row.plan.name).any(|a| a.status.attached && a.has_attacher_finalizer())
+            // The attacher goes by who has the name now, and leaves the machine that failed as it is.
+            let by_network = row.plan.methods.iter().any(|method| method.type_ == FenceMethodType::NetworkFence);
+            let is_in_doubt = by_network && shut_out::is_of_another_machine(seen, row);
+            let mut attachments = seen.attachments_of(&row.plan.name);
+            !is_in_doubt && attachments.any(|a| a.status.attached && a.has_attacher_finalizer())
         }
         FenceMethodType::NetworkFence => {
             let minimum = row.minimum.max(Proof::Acknowledged);
             let request = row.plan.driver.as_deref().and_then(|driver| seen.request(driver));
             let is_shut_out = request.is_some_and(|request| shut_out::is_shut_out(request, row));
-            (is_of_node(seen) || is_shut_out) && network_proof(seen, row, method) >= minimum
+            let may_begin = is_of_node(seen) && !shut_out::is_of_another_machine(seen, row);
+            (may_begin || is_shut_out) && network_proof(seen, row, method) >= minimum
         }
         FenceMethodType::External => is_of_node(seen),
     }
@@ -177,6 +183,10 @@ fn has_given_way(seen: &Seen, row: &VolumeRow, fencer: &str, now: Now) -> bool {
     if answer.is_some_and(io::is_veto) {
         return false;
     }
+    // One that proves nothing of who is there now is not waited for either.
+    if answer.is_some_and(|result| result.result == FenceOutcome::Fenced && is_of_another_machine(seen, row, result)) {
+        return true;
+    }
     match answer.map(|result| (result.result, result.proof)) {
         Some((FenceOutcome::Failed, _)) => true,
         Some((FenceOutcome::Fenced, proof)) => proof < row.minimum,
@@ -187,6 +197,12 @@ fn has_given_way(seen: &Seen, row: &VolumeRow, fencer: &str, now: Now) -> bool {
             passed.unwrap_or(seen.watched_for) > patience(request)
         }
     }
+}
+
+/// Whether an answer is of addresses that whoever is there now does not have: another round would say the same.
+pub fn is_of_another_machine(seen: &Seen, row: &VolumeRow, result: &FenceResult) -> bool {
+    let by_network = result.method.map(FenceMethodType::from) == Some(FenceMethodType::NetworkFence);
+    by_network && shut_out::is_of_another_machine(seen, row)
 }
 
 /// How long a fencer may take for an answer: the deadline of its call, and some time to write it.
@@ -257,6 +273,10 @@ pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
     let driver = row.plan.driver.as_deref().unwrap_or_default();
     let reaches = |method: &&PlannedMethod| method.type_.best_proof() >= row.minimum;
     let listed: Vec<_> = row.plan.methods.iter().filter(reaches).filter(|it| it.fencer(driver).is_some()).collect();
+    let by_network = listed.iter().any(|method| method.type_ == FenceMethodType::NetworkFence);
+    if by_network && is_of_node(seen) && shut_out::is_of_another_machine(seen, row) {
+        return shut_out::another_machine(seen);
+    }
     let refused = listed.iter().filter_map(|method| Some((method.fencer(driver)?, method.type_)));
     let refused =
         refused.map(|(it, type_)| (it, is_refused(seen, row, it, type_))).find(|(_, is)| *is).map(|(it, _)| it);

@@ -148,6 +148,7 @@ fn needs_new_round(
     let strong = answers::is_proof(row, &Answer { fencer, request, result });
     match result.result {
         FenceOutcome::Started => false,
+        _ if strong && fencers::is_of_another_machine(seen, row, result) => false,
         _ if strong => {
             let ending = seen.pods.iter().filter(|pod| volumes::is_ending(seen, pod, now));
             let ending: BTreeSet<_> = ending.map(PodView::uid).collect();

@@ -1,16 +1,18 @@
 //! A node that is shut out of a storage by its addresses has to stay so for as long as its machine may write on, also when all has
 //! moved: whoever lets the addresses in needs no publish. So what somebody lifted is asked for again, of a node that is back and
-//! not clean, and of one whose Node was deleted. Of a node that is away `requests` asks.
+//! not clean, and of one whose Node was deleted. Of a node that is away `requests` asks. And it proves nothing of another machine that
+//! has taken the name of the Node, and with it the pods that are bound there.
 
 use std::sync::Arc;
 
 use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, RequestedVolume};
 use crate::api::fencing::FenceMethodType;
+use crate::api::node_fence::ANOTHER_MACHINE;
 use crate::api::time::Now;
 
 use super::decide::{Effect, NodeState, Seen, Step, is_closed};
 use super::rows::{Rows, VolumeRow};
-use super::{clean, fencers, requests};
+use super::{clean, fencers, pods, requests};
 
 /// Asks again for the fences that do not hold any more. A person's hold stops that too: it may be that person who lifts.
 pub fn again(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
@@ -58,4 +60,30 @@ pub fn is_shut_out(request: &FenceRequest, row: &VolumeRow) -> bool {
 /// A fence that never held, of a node that is back, is not tried any more: its kubelet ends the pods.
 fn was_shut_out(row: &VolumeRow) -> bool {
     row.status.method == Some(FenceMethodType::NetworkFence) && row.status.proved_at.is_some()
+}
+
+/// Whether a fence of the addresses that were frozen proves nothing of who may write to the volume by the name of the Node. A Node that
+/// was deleted since does not tell: then the record does. Nothing rests on it once no pod there wants the volume and nothing is attached.
+pub fn is_of_another_machine(seen: &Seen, row: &VolumeRow) -> bool {
+    let is_another = match &seen.node {
+        Some(node) => seen.fence.may_be_another_machine(node),
+        None => is_told(row),
+    };
+    is_another && (pods::is_wanted(seen, &row.plan.name) || seen.attachments_of(&row.plan.name).next().is_some())
+}
+
+/// Whether another machine was there when the row was recorded.
+pub fn is_told(row: &VolumeRow) -> bool {
+    row.status.reason.as_deref() == Some(ANOTHER_MACHINE)
+}
+
+/// What a row says where another machine may be there, as a reason and a sentence that says what to do.
+pub fn another_machine(seen: &Seen) -> (&'static str, String) {
+    let node = seen.fence.metadata.name.as_deref().unwrap_or_default();
+    let message = format!(
+        "what is there by the name {node} may be another machine than the one that failed, by its boot and its addresses: a \
+         NetworkFence of those that were frozen proves nothing of it. Its pods go when it is Ready; should it be off for good, release \
+         them by hand (docs/operations.md)"
+    );
+    (ANOTHER_MACHINE, message)
 }

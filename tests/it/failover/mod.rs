@@ -22,6 +22,7 @@ mod moves;
 mod neighbours;
 mod network_edits;
 mod network_fences;
+mod network_machines;
 mod order;
 mod outages;
 mod people;
@@ -178,8 +179,9 @@ pub fn trials() -> Vec<Trial> {
         network_fences::an_address_that_others_want_out_stays_out,
         network_fences::a_sidecar_that_died_goes_on_where_it_was,
         network_fences::a_fence_that_somebody_deleted_is_lifted,
-        network_fences::a_deleted_node_stays_shut_out,
+        network_machines::a_deleted_node_stays_shut_out,
         network_fences::a_fence_that_somebody_lifts_too_early_is_made_again,
+        network_machines::a_fence_proves_nothing_of_another_machine,
         network_fences::two_drivers_of_a_node_let_it_in_again,
         network_edits::a_fence_that_somebody_edits_is_made_again,
         network_edits::a_fence_that_somebody_lifts_while_the_machine_may_run_is_made_again,

@@ -7,20 +7,20 @@ use bulkhead::api::fence_request::{FenceOutcome, FenceRequest};
 use bulkhead::api::fencing::{FenceMethodType, Proof};
 use bulkhead::api::names;
 use bulkhead::api::network_fence::{CsiAddonsNode, FenceState, NetworkFence};
-use bulkhead::api::node_fence::{NodeFence, Phase};
+use bulkhead::api::node_fence::NodeFence;
 use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead_testbed::array::{Array, ArrayOptions, Method};
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions, Workload};
 use bulkhead_testbed::csi_addons::{CsiAddons, Faults, tell_clients};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
 use super::fleet::{Lane, LaneOptions, SOON, options};
 use super::kept::Kept;
-use super::look::{Before, answer, condition, phase, volume_row};
+use super::look::{Before, answer, condition, volume_row};
 use super::volume_taints::agent_says;
 
 pub(super) fn by(class: &str) -> Value {
@@ -32,8 +32,8 @@ pub(super) fn by(class: &str) -> Value {
 pub(super) struct Scene<'a> {
     pub(super) lane: Lane<'a>,
     pub(super) set: Workload,
-    before: Before,
-    csi_addons: CsiAddons,
+    pub(super) before: Before,
+    pub(super) csi_addons: CsiAddons,
 }
 
 impl<'a> Scene<'a> {
@@ -59,7 +59,7 @@ impl<'a> Scene<'a> {
         Ok(Self { lane, set, before, csi_addons })
     }
 
-    fn volume(&self) -> String {
+    pub(super) fn volume(&self) -> String {
         self.set.volume_name(0, 0)
     }
 
@@ -83,7 +83,7 @@ impl<'a> Scene<'a> {
     }
 
     /// The victim comes back from a reboot and gets its access back.
-    async fn comes_back(&self) -> Result<(), Failed> {
+    pub(super) async fn comes_back(&self) -> Result<(), Failed> {
         self.lane.victim()?.reboot().await?;
         self.lane.recovered().await?;
         assert_eq!(self.lane.array().shut_out(), [] as [String; 0]);
@@ -297,29 +297,6 @@ pub async fn a_fence_that_somebody_deleted_is_lifted(cluster: &Cluster) -> Resul
     }
     assert_eq!(clients_out(scene.lane.array()), ["10.77.7.1/32"]);
     scene.comes_back().await?;
-    scene.lane.end().await
-}
-
-/// Deleting the Node lets nobody in: its machine was only cut off from the API, and would write on.
-pub async fn a_deleted_node_stays_shut_out(cluster: &Cluster) -> Result<(), Failed> {
-    let scene = Scene::new(cluster, "netgone", 9).await?;
-    let victim = scene.lane.victim()?.name().to_owned();
-    scene.lane.victim()?.kill().await;
-    scene.lane.moved(&scene.set).await?;
-    scene.lane.detached().await?;
-    Api::<Node>::all(scene.lane.client()).delete(&victim, &DeleteParams::default()).await?;
-    let told = |fence: &NodeFence| condition(fence, "NodeClean") == Some(("Unknown", "MachineMayRun"));
-    let fence = scene.lane.fence("its machine may write on", told).await?;
-    assert_eq!(condition(&fence, "Stalled"), Some(("True", "MachineMayRun")));
-    assert_eq!(clients_out(scene.lane.array()), ["10.77.9.1/32"]);
-    assert!(scene.csi_addons.operations().iter().all(|operation| operation.fenced));
-    scene.lane.victim()?.power_off().await;
-    let said = json!({ names::MACHINE_OFF_ANNOTATION: fence.spec.episode.to_string() });
-    let patch = Patch::Merge(json!({ "metadata": { "annotations": said } }));
-    let fences: Api<NodeFence> = Api::all(scene.lane.client());
-    fences.patch(&victim, &PatchParams::default(), &patch).await?;
-    scene.lane.fence("over", |fence| phase(fence) == Some(Phase::Recovered)).await?;
-    assert_eq!(scene.lane.array().shut_out(), [] as [String; 0]);
     scene.lane.end().await
 }
 
