@@ -39,8 +39,9 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
         let row = status.volumes.iter().find(|row| row.episode == episode && row.name == name);
         row.is_some_and(|row| match row.state {
             VolumeStatusState::Undone | VolumeStatusState::Pending => false,
-            // A Node that was deleted and is there again in the same boot holds what it held.
-            VolumeStatusState::Clean => row.is_clean_by_deletion() && !is_another_boot(fence, &live.node),
+            // A Node that was deleted and is there again in the same boot holds what it held. Where no boot is told the row would
+            // never be looked for, and be carried on for ever.
+            VolumeStatusState::Clean => row.is_clean_by_deletion() && is_same_boot(fence, &live.node),
             _ => true,
         })
     };
@@ -62,9 +63,8 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
     Effect::Replan(Box::new(next))
 }
 
-fn is_another_boot(fence: &NodeFence, node: &Node) -> bool {
-    let boot_id = node.status.node_info.boot_id.as_str();
-    !boot_id.is_empty() && fence.spec.node.boot_id.as_deref().is_some_and(|before| before != boot_id)
+fn is_same_boot(fence: &NodeFence, node: &Node) -> bool {
+    fence.spec.node.boot_id.as_deref() == Some(node.status.node_info.boot_id.as_str())
 }
 
 /// The plan grown by what the draft has more; `None` when it has nothing more.

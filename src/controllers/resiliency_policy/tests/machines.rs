@@ -251,13 +251,13 @@ fn what_another_machine_brings_is_not_fenced_by_the_addresses_of_the_first() {
 /// The deletion of its Node was taken to have cleaned it, and its machine never went away.
 #[test]
 fn what_a_deletion_cleaned_is_carried_over_in_the_same_boot() {
-    for (node, expected) in [(machine("boot-1", FROZEN), true), (machine("boot-2", FROZEN), false)] {
+    for (boot_id, expected) in [("boot-1", true), ("boot-2", false), ("", false)] {
         let row = (VolumeStatusState::Clean, Some(NODE_DELETED));
         let mut world = cut_off(FenceMethodType::NetworkFence, Phase::Cleaning, row);
-        world.node_becomes(node);
+        world.node_becomes(machine(boot_id, FROZEN));
         world.rest();
-        assert_eq!(episode(&world), 2);
+        assert_eq!(episode(&world), 2, "{boot_id:?}");
         let rows = &world.fence("n0").unwrap().spec.plan.volumes;
-        assert_eq!(rows.iter().any(|row| row.episode == 1 && row.name == "v0"), expected);
+        assert_eq!(rows.iter().any(|row| row.episode == 1 && row.name == "v0"), expected, "{boot_id:?}");
     }
 }
