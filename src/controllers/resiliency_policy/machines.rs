@@ -46,10 +46,12 @@ fn ungrown(fence: &NodeFence, is_shut_out: bool, cause: Cause) -> Option<String>
     let is_of_node = cause == Cause::NodeFailure || fence.spec.plan.is_of_node();
     let mut methods = fence.spec.plan.volumes.iter().flat_map(|row| &row.methods);
     let is_listed = is_of_node && methods.any(|method| method.type_ == FenceMethodType::NetworkFence);
+    let name = fence.metadata.name.as_deref().unwrap_or_default();
     (is_listed || is_shut_out).then(|| {
-        "the incident that is open under this name may be of another machine: it takes in nothing of this one until all its pods \
-         are gone and its node is back"
-            .into()
+        format!(
+            "the incident that is open under this name may be of another machine: it takes in nothing of this one until all its \
+             pods are gone and its node is back. Should this one be off for good, delete its Node: kubectl delete node {name}"
+        )
     })
 }
 

@@ -218,8 +218,10 @@ fn an_open_incident_takes_in_nothing_of_another_machine() {
         world.rest();
         let fence = world.fence("n0").unwrap();
         assert_eq!((fence.spec.episode, fence.spec.plan.pods.len()), (1, 1), "{phase:?}");
-        let held: Vec<_> = world.decide().restrained.iter().map(|it| it.brake).collect();
-        assert_eq!(held, [MACHINE_MAY_RUN], "{phase:?}");
+        let restrained = world.decide().restrained;
+        let [held] = restrained.as_slice() else { panic!("{restrained:?}") };
+        assert_eq!(held.brake, MACHINE_MAY_RUN, "{phase:?}");
+        assert!(held.about.as_ref().unwrap().ends_with("kubectl delete node n0"), "a way out is told: {held:?}");
         world.node_becomes(machine("boot-1", FROZEN));
         world.rest();
         assert_eq!(world.fence("n0").unwrap().spec.plan.pods.len(), 2, "{phase:?}: the first machine is there");
