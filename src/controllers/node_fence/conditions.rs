@@ -276,7 +276,10 @@ fn awaits_machine(seen: &Seen) -> Option<(String, String)> {
         )
     };
     let (annotation, episode) = (names::MACHINE_OFF_ANNOTATION, seen.fence.spec.episode);
-    Some((MACHINE_MAY_RUN.into(), format!("{why}: kubectl annotate nodefence {node} {annotation}={episode}")))
+    Some((
+        MACHINE_MAY_RUN.into(),
+        format!("{why}: kubectl annotate --overwrite nodefence {node} {annotation}={episode}"),
+    ))
 }
 
 /// What is left on a node that is back, in the agent's words.

@@ -34,7 +34,7 @@ fn shut_out(fence: &NodeFence, is_shut_out: bool) -> Option<String> {
     (is_shut_out && !fence.is_machine_said_to_be_off()).then(|| {
         format!(
             "a NetworkFence may shut out the machine that failed under this name before, and this may be another one. Is that one \
-             off, or gone: kubectl annotate nodefence {name} {MACHINE_OFF_ANNOTATION}={}",
+             off, or gone: kubectl annotate --overwrite nodefence {name} {MACHINE_OFF_ANNOTATION}={}",
             fence.spec.episode
         )
     })

@@ -73,6 +73,10 @@ fn a_deleted_node_stays_shut_out_until_somebody_says_that_it_is_off() {
     assert_eq!(world.seen.phase(), Some(Phase::Cleaning));
     assert_eq!(world.condition("NodeClean"), Some(("Unknown".into(), "MachineMayRun".into())));
     assert_eq!(world.condition("Stalled"), Some(("True".into(), "MachineMayRun".into())));
+    let conditions = world.seen.fence.status.iter().flat_map(|status| &status.conditions);
+    let told: Vec<_> = conditions.filter(|it| it.reason == "MachineMayRun").map(|it| it.message.as_str()).collect();
+    let command = "kubectl annotate --overwrite nodefence n1 bulkhead.dev/machine-is-off=1";
+    assert!(!told.is_empty() && told.iter().all(|message| message.ends_with(command)), "{told:?}");
     world.wait(3600.0);
     world.run();
     assert!(is_shut_out(&world), "time proves nothing: {:#?}", world.log);
