@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::api::names;
-use crate::api::node_fence::{Evidence, NodeFence};
+use crate::api::node_fence::{Evidence, MACHINE_MAY_RUN, NodeFence};
 use crate::api::resiliency_policy::DecisiveChannel;
 use crate::api::slim::{Lease, Node};
 use crate::api::time::{self, Now};
@@ -248,6 +248,12 @@ fn why(facts: &Facts, evidence: &[Evidence], now: Now) -> Vec<String> {
                 why.push(format!("policy {decider} does not act on the kubelet alone (detection.decisiveChannels)"));
             }
         }
+    }
+    // It is about another machine than the incident that is open, which says nothing of it.
+    let restrained = facts.present.decision.restrained.iter();
+    for held in restrained.filter(|held| held.node == facts.name && held.brake == MACHINE_MAY_RUN) {
+        let about = held.about.as_deref().unwrap_or_default();
+        why.push(format!("{MACHINE_MAY_RUN} holds policy {} back: {about}", held.policy));
     }
     why.extend(
         evidence

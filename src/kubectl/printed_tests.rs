@@ -5,7 +5,8 @@ use std::sync::Arc;
 use futures::executor::block_on;
 use serde_json::json;
 
-use crate::api::node_fence::NodeFence;
+use crate::api::fencing::FenceMethodType;
+use crate::api::node_fence::{NodeFence, Phase};
 use crate::api::slim::Namespace;
 use crate::controllers::resiliency_policy::evidence::Silence;
 use crate::controllers::resiliency_policy::memory::Found;
@@ -143,6 +144,23 @@ fn a_node_with_a_held_incident_in_words() {
     found.fences = vec![Arc::new(incident(&found))];
     found.nodes[0] = Arc::new(unreachable(NODE));
     insta::assert_snapshot!(explained(&found).text());
+}
+
+#[test]
+fn what_holds_another_machine_is_told_beside_the_open_incident() {
+    let mut found = found();
+    let mut fence = incident(&found);
+    let status = fence.status.as_mut().unwrap();
+    status.phase = Some(Phase::Cleaning);
+    status.volumes[0].method = Some(FenceMethodType::NetworkFence);
+    found.fences = vec![Arc::new(fence)];
+    let mut another = unreachable(NODE);
+    another.status.node_info.boot_id = "boot-2".into();
+    found.nodes[0] = Arc::new(another);
+    let explained = explained(&found);
+    assert!(explained.verdict.contains("open incident"), "{}", explained.verdict);
+    let is_told = |why: &&String| why.contains("MachineMayRun") && why.ends_with("bulkhead.dev/machine-is-off=1");
+    assert_eq!(explained.why.iter().filter(is_told).count(), 1, "{:#?}", explained.why);
 }
 
 #[test]

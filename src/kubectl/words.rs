@@ -96,7 +96,8 @@ pub fn of_incident(reason: &str) -> Option<Words> {
         }
         "MachineMayRun" => (
             "a network fence shuts a machine out that may run, and another one may have its name: that one is not failed over",
-            "see that the machine that failed is off, gone or rebooted; then the command in the NodeFence's condition NodeClean",
+            "see that the machine that failed is off, gone or rebooted; then the command in the NodeFence's condition NodeClean, or, \
+             for another machine that failed, in the Event FenceHeld of its Node",
         ),
         "AnotherMachine" => (
             "another machine may have the node's name, with its pods: the network fence of the first proves nothing of it",
