@@ -29,7 +29,17 @@ pub struct Silence {
     pub heartbeat: Heartbeat,
 }
 
+/// How much later than the last heartbeat a renewal of the Lease may be seen that was sent before it: a watch can be late.
+const LATE_RENEWAL: Duration = Duration::from_secs(5);
+
 impl Silence {
+    /// Whether the kubelet renewed its Lease while its agent was silent already: the machine lives, and it is the heartbeats
+    /// that get lost.
+    fn outlives_heartbeats(&self) -> bool {
+        let times = self.still_for.zip(self.heartbeat.silent_for).filter(|_| self.has_moved);
+        times.is_some_and(|(still, silent)| still + LATE_RENEWAL < silent)
+    }
+
     /// The same for the node as the API has it: seen unreachable for the first time just now is no less unreachable.
     pub fn read_live(self, node: &Node) -> Self {
         let unreachable_for = node.is_unreachable().then(|| self.unreachable_for.unwrap_or(Duration::ZERO));
@@ -79,8 +89,10 @@ pub fn declares(
     let missed = silence.lease_age.is_some_and(|age| age >= heartbeat::TWO_RENEWALS);
     let missed = missed || mutants::is_on(Mutant::HeartbeatAlone);
     // Heartbeats share the way of the kubelet's word, so they count beside another sign only: the taint, what the array
-    // says, what is seen of the power, or two renewals of the Lease that are missed, which by themselves say nothing yet.
-    let lost = silence.heartbeat.is_confirmed(policies.agent_suspect_after());
+    // says, what is seen of the power, or two renewals of the Lease that are missed, which by themselves say nothing yet. A kubelet
+    // that went on renewing since contradicts them, until it falls silent as well.
+    let lost = silence.heartbeat.is_confirmed(policies.agent_suspect_after())
+        && (kubelet || missed || !silence.outlives_heartbeats());
     // Before the taint an agent that cuts its node off by itself is given the time for it.
     let in_time = kubelet || silence.heartbeat.has_had_time(policies.self_fencing_after());
     // What is said of its power counts once the node had the time to contradict, and did not.

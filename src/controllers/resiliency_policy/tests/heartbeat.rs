@@ -94,6 +94,34 @@ fn a_lost_storage_path_is_such_a_sign() {
     assert_eq!(rows.iter().map(|row| row.channel).collect::<Vec<_>>(), [Channel::Agent, Channel::Storage]);
 }
 
+/// Somebody drops the heartbeats, and the array is mistaken: the kubelet goes on renewing its Lease.
+#[test]
+fn a_kubelet_that_goes_on_contradicts_it() {
+    let (well, gone) = (node("n1"), unreachable("n1"));
+    let lost_path = || Evidence {
+        channel: Channel::Storage,
+        state: EvidenceState::Failed,
+        backend: None,
+        since: time::stamp(now().wall),
+        reason: "BackendDisconnected".into(),
+        message: None,
+    };
+    let cases: [(&str, &Node, u64, bool, &[Channel]); 5] = [
+        ("renewed long after the last heartbeat", &well, 3, true, NOTHING),
+        ("renewed after it by less than a watch may be late", &well, 4, true, &[Channel::Agent, Channel::Storage]),
+        ("only found since", &well, 3, false, &[Channel::Agent, Channel::Storage]),
+        ("and it is silent by now", &well, 21, true, &[Channel::Kubelet, Channel::Agent, Channel::Storage]),
+        ("Kubernetes gave it up", &gone, 3, true, &[Channel::Kubelet, Channel::Agent, Channel::Storage]),
+    ];
+    for (name, node, still, has_moved, expected) in cases {
+        let age = Duration::from_secs(still);
+        let silent = if still == 21 { 60 } else { 9 };
+        let seen = Silence { still_for: Some(age), has_moved, ..with(node, Some(still), heartbeat(silent, PEERS)) };
+        let found = evidence_beside(node, seen, &json!({}), Some(lost_path()));
+        assert_eq!(found.iter().map(|row| row.channel).collect::<Vec<_>>(), expected, "{name}");
+    }
+}
+
 #[test]
 fn self_fencing_is_given_its_time() {
     let (well, gone) = (node("n1"), unreachable("n1"));
