@@ -108,16 +108,8 @@ fn told(seen: &Seen, around: &Around) -> Result<Option<Vec<Cidr>>, Failure> {
     let is_without_nat = own.iter().any(|address| before.contains(address));
     if is_without_nat {
         check_unchanged(seen, around, &before)?;
-    } else if let Some(other) = known_by_its_own(seen, around) {
-        return Err(stop(
-            "AddressesChanged",
-            format!(
-                "the driver said that class {} knows node {name} by {}, which the node did not have when it failed, and knows node \
-                 {other} by an address of its own: csi-addons asks once an hour, and {name} may have got another one since. Fence by hand",
-                seen.class,
-                text(&own)
-            ),
-        ));
+    } else {
+        check_record(seen, around, &own)?;
     }
     Ok(Some(own.into_iter().chain(before.into_iter().filter(|_| is_without_nat)).collect()))
 }
@@ -182,15 +174,39 @@ fn check_unchanged(seen: &Seen, around: &Around, before: &[Cidr]) -> Result<(), 
     }
 }
 
+/// csi-addons asks a driver once an hour: what is on record may be what the node had before. It is not where there is a NAT, which
+/// the other nodes tell; nor where nothing is frozen and the node has it still, by its Node or its agent.
+fn check_record(seen: &Seen, around: &Around, own: &BTreeSet<Cidr>) -> Result<(), Failure> {
+    let (name, frozen) = (&seen.request.spec.node_name, &seen.request.spec.node);
+    let has_it = frozen.addresses.is_empty() && own_now(around, &frozen.uid).iter().any(|address| own.contains(address));
+    match known_by_its_own(seen, around).filter(|_| !has_it) {
+        None => Ok(()),
+        Some(other) => Err(stop(
+            "AddressesChanged",
+            format!(
+                "the driver said that class {} knows node {name} by {}, which is none of those that the node is known to have, and knows \
+                 node {other} by an address of its own: csi-addons asks once an hour, and {name} may have got another one since. Fence \
+                 by hand",
+                seen.class,
+                text(own)
+            ),
+        )),
+    }
+}
+
+/// What a Node and its agent tell of its addresses now. An ExternalIP is that of a NAT: no interface of the machine has it.
+fn own_now(around: &Around, uid: &str) -> Vec<Cidr> {
+    let nodes = around.nodes.iter().filter(|node| node.metadata.uid.as_deref() == Some(uid));
+    let internal = nodes.flat_map(|node| &node.status.addresses).filter(|it| it.type_ == "InternalIP");
+    let reports = around.reports.iter().filter(|report| report.status.node_uid.as_deref() == Some(uid));
+    readable(internal.map(|it| &it.address).chain(reports.flat_map(|report| &report.status.addresses)))
+}
+
 /// Another node that the storage knows by an address which that node has: there is no NAT before the class.
 fn known_by_its_own<'a>(seen: &Seen, around: &'a Around) -> Option<&'a str> {
     let is_own = |it: &&NetworkFenceClients| {
-        let nodes = around.nodes.iter().filter(|node| node.metadata.uid.as_ref() == Some(&it.node_uid));
-        let reports = around.reports.iter().filter(|report| report.status.node_uid.as_ref() == Some(&it.node_uid));
-        let of_nodes = nodes.flat_map(|node| &node.status.addresses).map(|address| &address.address);
-        let own = of_nodes.chain(reports.flat_map(|report| &report.status.addresses));
         let told = readable(&it.addresses);
-        readable(own).iter().any(|address| told.contains(address))
+        own_now(around, &it.node_uid).iter().any(|address| told.contains(address))
     };
     let (class, name) = (&seen.class, &seen.request.spec.node_name);
     let mut others = around.record.iter().filter(|it| it.class_name == *class && it.node != *name);
