@@ -148,6 +148,22 @@ fn a_node_that_was_renumbered_before_the_driver_was_asked_again_is_not_shut_out(
     assert_eq!(world.made().spec.cidrs, ["10.0.0.9/32"]);
 }
 
+/// The whole network was renumbered, or no other node is on record: nobody else shows that there is no NAT.
+#[test]
+fn a_node_that_was_known_by_its_own_address_is_not_shut_out_by_one_that_it_had_before() {
+    for others in [vec![], vec![on_record("n2", "uid-n2", &["10.8.0.2/32"])]] {
+        let mut world = World::new("Fenced");
+        let before =
+            NetworkFenceClients { known_by: KnownBy::OwnAddress, ..on_record("n1", "uid-n1", &["10.8.0.1/32"]) };
+        world.around().record = [vec![before.clone()], others.clone()].concat();
+        assert_eq!(world.code(fence), "AddressesChanged", "{others:?}");
+        // csi-addons has asked again.
+        let now = NetworkFenceClients { addresses: vec!["10.9.0.1/32".into()], ..before };
+        world.around().record = [vec![now], others.clone()].concat();
+        assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"], "{others:?}");
+    }
+}
+
 /// Without an agent, or where an InternalIP is on no interface, nothing is frozen: the driver's word alone is gone by.
 #[test]
 fn where_nothing_is_frozen_the_drivers_word_counts_as_long_as_the_node_has_the_address() {
