@@ -4,7 +4,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,7 +18,7 @@ use crate::array::Array;
 use crate::binaries::{self, Binaries, BinariesError, Program};
 use crate::nodes::SimulatedNode;
 use crate::process::{Launch, Process, ProcessError};
-use crate::{Testbed, TestbedError};
+use crate::{Testbed, TestbedError, ports};
 
 /// Where the driver runs. Our sidecar believes csi-addons of its own namespace only, and runs in this one.
 const NAMESPACE: &str = "default";
@@ -167,8 +166,7 @@ impl RealCsiAddons {
 
     async fn sidecar(&mut self, pod: &str, socket: &Path, node: &str) -> Result<(), RealCsiAddonsError> {
         let uid = self.pod(pod).await?;
-        // Free now; nobody else takes it in the moment that follows.
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let port = ports::free()?;
         let args = [
             format!("--csi-addons-address={}", socket.display()),
             format!("--node-id={node}"),
