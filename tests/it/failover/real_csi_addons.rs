@@ -96,8 +96,10 @@ async fn is_worked_on_again(lane: &Lane<'_>, csi_addons: &mut RealCsiAddons) -> 
     // Once for each generation.
     let twice = async || Ok(if fenced() >= 2 { Ok(()) } else { Err(format!("{} calls", fenced())) });
     lane.cluster.wait("it is worked on for its new generation", SOON, twice).await?;
+    csi_addons.kill_controllers().await;
+    // The old ones tried again whatever had failed: that is no call of the new ones.
     let before = fenced();
-    csi_addons.restart().await?;
+    csi_addons.start_controllers()?;
     let again = async || Ok(if fenced() > before { Ok(()) } else { Err(format!("{before} calls")) });
     Ok(lane.cluster.wait("it is worked on again", SOON, again).await?)
 }

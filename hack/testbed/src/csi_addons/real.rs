@@ -118,9 +118,7 @@ impl RealCsiAddons {
         let port = testbed.server_port();
         let logs = testbed.folder().to_owned();
         let mut csi_addons = Self { controllers: None, sidecars: Vec::new(), programs, client, account, port, logs };
-        let quiet = ["--health-probe-bind-address=0".into()];
-        let launch = csi_addons.launch("csi-addons-controllers", Program::CsiAddonsManager, &quiet);
-        csi_addons.controllers = Some(Process::spawn(launch)?);
+        csi_addons.start_controllers()?;
         Ok(csi_addons)
     }
 
@@ -144,17 +142,22 @@ impl RealCsiAddons {
         self.sidecar(&format!("csi-addons-{}", node.name()), &socket, node.name()).await
     }
 
-    /// The controllers end, and start again.
+    /// The controllers end: when this returns they call nobody any more.
+    pub async fn kill_controllers(&mut self) {
+        if let Some(controllers) = self.controllers.take() {
+            controllers.kill().await;
+        }
+    }
+
+    /// The controllers start.
     ///
     /// # Errors
     ///
     /// When they cannot be started.
-    pub async fn restart(&mut self) -> Result<(), RealCsiAddonsError> {
-        if let Some(controllers) = self.controllers.take() {
-            let launch = controllers.launch().clone();
-            controllers.kill().await;
-            self.controllers = Some(Process::spawn(launch)?);
-        }
+    pub fn start_controllers(&mut self) -> Result<(), RealCsiAddonsError> {
+        let quiet = ["--health-probe-bind-address=0".into()];
+        let launch = self.launch("csi-addons-controllers", Program::CsiAddonsManager, &quiet);
+        self.controllers = Some(Process::spawn(launch)?);
         Ok(())
     }
 
