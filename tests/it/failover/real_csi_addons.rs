@@ -15,11 +15,11 @@ use serde_json::json;
 use super::fleet::{Lane, LaneOptions, SOON, options};
 use super::kept::Kept;
 use super::look::volume_row;
-use super::network_fences::{by, can_fence, clients_out, has_address, is_on_record};
+use super::network_fences::{by, can_fence, has_addresses, is_on_record};
 
 const NAME: &str = "netreal";
-/// By what the array knows the victim.
-const VICTIM: &str = "10.77.12.1/32";
+/// By what the array knows the victim: behind a NAT, so nobody but the driver tells it.
+const VICTIM: &str = "192.0.2.1/32";
 
 /// Left out, with the reason, where it cannot run or cannot be had. In CI nothing is left out.
 pub fn trial() -> Trial {
@@ -46,7 +46,7 @@ async fn the_real_csi_addons_shuts_a_node_out() -> Result<(), Failed> {
     let fence = lane.detached().await?;
     let row = volume_row(&fence, &set.volume_name(0, 0)).ok_or("no row")?;
     assert_eq!((row.method, row.proof), (Some(FenceMethodType::NetworkFence), Proof::Acknowledged));
-    assert_eq!(clients_out(lane.array()), [VICTIM]);
+    assert_eq!(lane.array().shut_out(), [VICTIM]);
     let made = fences(&lane).await?;
     let [made] = made.as_slice() else { return Err(format!("{made:?}").into()) };
     assert_is_as_we_take_it(made);
@@ -70,9 +70,8 @@ async fn the_real_csi_addons_shuts_a_node_out() -> Result<(), Failed> {
 async fn is_told(cluster: &Cluster, lane: &mut Lane<'_>, csi_addons: &mut RealCsiAddons) -> Result<(), Failed> {
     csi_addons.beside_controller(lane.array(), "node-1").await?;
     for (number, node) in (1..).zip(&lane.nodes) {
-        let address = format!("10.77.12.{number}");
-        lane.array().set_client_address(node.csi_node_id(), &address)?;
-        has_address(cluster, node.name(), &address).await?;
+        lane.array().set_client_address(node.csi_node_id(), &format!("192.0.2.{number}"))?;
+        has_addresses(cluster, node.name(), &[]).await?;
         csi_addons.beside_plugin(lane.array(), node).await?;
     }
     lane.sidecar = Some(Kept::new(cluster.sidecar(lane.array())?));
