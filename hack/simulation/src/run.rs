@@ -261,7 +261,16 @@ impl World {
             || began_weaker
             || row.methods.is_empty()
             || matches!(reason.as_str(), "NeverPublished" | "ProofTooWeak" | "Unimplemented")
-            || self.shape.network.is_some() && is_address_in_doubt(&reason)
+            || self.shape.network.is_some() && is_address_in_doubt(&reason) && self.is_another_by_now(fence)
+    }
+
+    /// Whether the Node of an incident is another one or another boot by now, or gone.
+    fn is_another_by_now(&self, fence: &NodeFence) -> bool {
+        let frozen = &fence.spec.node;
+        self.api.nodes.get(&fence.name_any()).is_none_or(|node| {
+            let boot_id = Some(node.status.node_info.boot_id.as_str());
+            node.uid().as_deref() != Some(frozen.uid.as_str()) || boot_id != frozen.boot_id.as_deref()
+        })
     }
 
     /// What is not as it was before anything happened.
@@ -306,17 +315,10 @@ impl World {
     }
 }
 
-/// Whether nobody is shut out, since the Node, or what is there by its name, is another one by now: people fence by hand then.
+/// Whether nobody is shut out, since what is there by the name of the Node may be another one: people fence by hand then. Addresses
+/// do not change in this world.
 fn is_address_in_doubt(reason: &str) -> bool {
-    matches!(
-        reason,
-        "AddressClaimed"
-            | "AddressesChanged"
-            | "AddressesUnknown"
-            | "AnotherMachine"
-            | "ClientsUnknown"
-            | "IdentityAmbiguous"
-    )
+    matches!(reason, "AddressClaimed" | "AnotherMachine" | "ClientsUnknown" | "IdentityAmbiguous")
 }
 
 /// The volumes that must be proved before a pod goes: of all pods that hang together with it by volumes they share.

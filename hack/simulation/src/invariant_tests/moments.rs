@@ -16,13 +16,14 @@ use crate::faults::Fault;
 use crate::oracle::programs::plugin;
 use crate::others::Power;
 use crate::process::queue::Key;
+use crate::run::settle;
 use crate::shape::{Shape, handle, policy};
 use crate::shapes::node_plugin;
 use crate::stories::by_network;
 use crate::time::{MINUTE, SECOND};
 use crate::world::{Purpose, Task, World};
 
-use super::{befalls, fence_of, incarnation, just_failed, planned_again, switched_off, well, writes};
+use super::{befalls, end_all, fence_of, incarnation, just_failed, planned_again, switched_off, well, writes};
 
 /// The only driver.
 const DRIVER: &str = "block.example.com";
@@ -95,6 +96,35 @@ fn i3_a_node_that_is_well_is_shut_out_of_its_storage() {
         let address = world.own_address(node);
         world.judge_shut_out(2, &request, &[address]);
         assert_eq!(is_broken(&world, "I3"), is_wrong, "{node}: {:?}", world.oracle.violations);
+    }
+}
+
+/// What is said to be in doubt is so only where the Node is another one by now; and addresses do not change.
+#[test]
+fn i7_nobody_is_shut_out_though_the_node_is_as_it_was() {
+    for (reason, is_another, is_wrong) in [
+        ("IdentityAmbiguous", false, true),
+        ("IdentityAmbiguous", true, false),
+        ("AddressesChanged", false, true),
+        ("AddressesChanged", true, true),
+    ] {
+        let mut world = World::new(Arc::new(by_network(false)));
+        befalls(&mut world, 40 * SECOND, Fault::Disconnect("n0".into()));
+        let has_rows = |world: &World| {
+            let status = world.api.get::<NodeFence>("n0").and_then(|fence| fence.status.clone());
+            status.is_some_and(|status| !status.volumes.is_empty())
+        };
+        while !has_rows(&world) && world.now < 3 * MINUTE && world.step(&mut Prompt) {}
+        end_all(&mut world);
+        world.api.update::<NodeFence>("n0", |fence| {
+            let rows = fence.status.iter_mut().flat_map(|status| &mut status.volumes);
+            rows.for_each(|row| row.reason = Some(reason.into()));
+        });
+        if is_another {
+            world.api.update::<Node>("n0", |node| node.status.node_info.boot_id = "another".into());
+        }
+        settle(&mut world, &mut Prompt);
+        assert_eq!(is_broken(&world, "I7"), is_wrong, "{reason} {is_another}: {:?}", world.oracle.violations);
     }
 }
 
