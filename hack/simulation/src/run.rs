@@ -241,20 +241,21 @@ impl World {
         planned.filter(|row| row.action == PodAction::Release && !is_given_up(&row.uid)).cloned()
     }
 
-    /// Whether no method can prove a volume of an incident: no sidecar, no list, never published, or none that is strong
-    /// enough.
+    /// Whether no method can prove a volume of an incident: no sidecar, no list where that is the proof, never published, or none
+    /// that is strong enough.
     fn is_unprovable(&self, fence: &Arc<NodeFence>, volume: &str) -> bool {
         let rows = fence.spec.plan.volumes.iter().filter(|row| row.name == volume);
         let Some(row) = rows.max_by_key(|row| row.episode) else { return true };
         let status = fence.status.iter().flat_map(|status| &status.volumes);
         let status = status.into_iter().find(|it| it.episode == row.episode && it.name == volume);
         let reason = status.and_then(|status| status.reason.clone()).unwrap_or_default();
-        let has_external = row.methods.iter().any(|method| method.type_ == FenceMethodType::External);
-        if has_external && !fence.spec.plan.is_by_volume() && !fence.spec.plan.is_by_path() {
+        let has = |type_: FenceMethodType| row.methods.iter().any(|method| method.type_ == type_);
+        if has(FenceMethodType::External) && !fence.spec.plan.is_by_volume() && !fence.spec.plan.is_by_path() {
             return false;
         }
         let driver = self.shape.drivers.iter().find(|driver| Some(&driver.name) == row.driver.as_ref());
-        let without = driver.is_none_or(|driver| !driver.has_sidecar || !driver.lists);
+        let needs_list = !has(FenceMethodType::NetworkFence);
+        let without = driver.is_none_or(|driver| !driver.has_sidecar || needs_list && !driver.lists);
         // A policy that was made stricter after the first call: what was published before it, nobody has read.
         let began_weaker = status.is_some_and(|it| it.proof == Proof::Acknowledged) && reason == "Acknowledged";
         without

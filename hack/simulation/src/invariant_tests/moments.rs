@@ -99,6 +99,35 @@ fn i3_a_node_that_is_well_is_shut_out_of_its_storage() {
     }
 }
 
+/// The first node is cut off from the API, and what is to be done is on record.
+fn planned(shape: Shape) -> World {
+    let mut world = World::new(Arc::new(shape));
+    befalls(&mut world, 40 * SECOND, Fault::Disconnect("n0".into()));
+    let has_rows = |world: &World| {
+        let status = world.api.get::<NodeFence>("n0").and_then(|fence| fence.status.clone());
+        status.is_some_and(|status| !status.volumes.is_empty())
+    };
+    while !has_rows(&world) && world.now < 3 * MINUTE && world.step(&mut Prompt) {}
+    assert!(has_rows(&world) && world.oracle.is_clean(), "{:?} at {}", world.oracle.violations, world.now);
+    world
+}
+
+/// What lists nothing can be fenced by its network all the same, and so it must be.
+#[test]
+fn i7_a_network_fence_needs_no_list() {
+    for is_over in [false, true] {
+        let mut shape = by_network(false);
+        shape.drivers.iter_mut().for_each(|driver| driver.lists = false);
+        let mut world = planned(shape);
+        if is_over {
+            end_all(&mut world);
+        }
+        settle(&mut world, &mut Prompt);
+        assert_eq!(is_broken(&world, "I7"), is_over, "{:?}", world.oracle.violations);
+        assert_eq!(world.counts.released, u64::from(!is_over), "{:?}", world.oracle.violations);
+    }
+}
+
 /// What is said to be in doubt is so only where the Node is another one by now; and addresses do not change.
 #[test]
 fn i7_nobody_is_shut_out_though_the_node_is_as_it_was() {
@@ -108,13 +137,7 @@ fn i7_nobody_is_shut_out_though_the_node_is_as_it_was() {
         ("AddressesChanged", false, true),
         ("AddressesChanged", true, true),
     ] {
-        let mut world = World::new(Arc::new(by_network(false)));
-        befalls(&mut world, 40 * SECOND, Fault::Disconnect("n0".into()));
-        let has_rows = |world: &World| {
-            let status = world.api.get::<NodeFence>("n0").and_then(|fence| fence.status.clone());
-            status.is_some_and(|status| !status.volumes.is_empty())
-        };
-        while !has_rows(&world) && world.now < 3 * MINUTE && world.step(&mut Prompt) {}
+        let mut world = planned(by_network(false));
         end_all(&mut world);
         world.api.update::<NodeFence>("n0", |fence| {
             let rows = fence.status.iter_mut().flat_map(|status| &mut status.volumes);
