@@ -169,6 +169,28 @@ fn i1_a_second_writer_is_judged_where_nobody_else_made_it() {
     }
 }
 
+/// A person removes the pod by force; its machine is shut out all the same, and then let in while it runs on.
+#[test]
+fn i1_a_second_writer_that_somebody_else_made_is_let_in_again() {
+    for was_shut_out in [false, true] {
+        let mut world = planned(by_network(false));
+        assert!(world.run_until(4 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
+        let uid = world.machines["n0"].running[0].uid.clone();
+        let let_in = |world: &mut World| world.arrays.get_mut(DRIVER).unwrap().shut_out.clear();
+        if !was_shut_out {
+            let_in(&mut world);
+        }
+        world.oracle.released_by_a_person(&uid);
+        world.oracle.touch();
+        world.judge();
+        assert!(world.oracle.is_clean(), "{:?}", world.oracle.violations);
+        let_in(&mut world);
+        world.oracle.touch();
+        world.judge();
+        assert_eq!(is_broken(&world, "I1"), was_shut_out, "{:?}", world.oracle.violations);
+    }
+}
+
 #[test]
 fn i14_a_program_is_moved_that_no_policy_selects() {
     let mut shape = Shape::plain();
