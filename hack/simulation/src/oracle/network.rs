@@ -12,7 +12,6 @@ use crate::world::World;
 impl World {
     /// A sidecar makes a NetworkFence.
     pub(crate) fn judge_shut_out(&mut self, pid: Pid, request: &FenceRequest, cidrs: &[String]) {
-        self.counts.shut_out += 1;
         let node = &request.spec.node_name;
         // As with an unpublish: one that came back is cut off until it is clean.
         if self.api.nodes.get(node).is_some() && !self.api.is_fenced(node) {

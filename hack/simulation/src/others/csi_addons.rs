@@ -59,6 +59,7 @@ impl World {
         match step {
             Step::Create(fence) if !csi_addons.fences.contains_key(&fence.name_any()) => {
                 csi_addons.made += 1;
+                self.counts.shut_out += u64::from(is_ours(fence));
                 let mut fence = NetworkFence::clone(fence);
                 fence.metadata.uid = Some(format!("fence-{}", csi_addons.made));
                 fence.metadata.generation = Some(1);
