@@ -84,6 +84,13 @@ impl World {
         self.wake(Actor::CsiAddons, self.now + late);
     }
 
+    /// It starts again, and does not know what it has worked on.
+    pub(crate) fn restart_csi_addons(&mut self, chance: &mut dyn Chance) {
+        self.others.csi_addons.worked_on.clear();
+        let late = chance.between(Choice::Network, SECOND, 10 * SECOND);
+        self.wake(Actor::CsiAddons, self.now + late);
+    }
+
     /// It works on what is new.
     pub(crate) fn csi_addons(&mut self) {
         if self.api.down {
