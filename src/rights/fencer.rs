@@ -105,7 +105,8 @@ pub(super) const ROLES: &[Role] = &[
     },
 ];
 
-const ADDRESSES: &str = "whether another node has an address now that is about to be shut out";
+const ADDRESSES: &str = "whether another node has an address now that is about to be shut out; \
+                         whether the storage knows a node by one of its own";
 
 const SELECTED: &str = "which nodes it asks its driver about: those with pods that a policy selects. Used only where the \
                         driver can be asked";

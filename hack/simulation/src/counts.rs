@@ -76,7 +76,7 @@ counts! {
     powered_off,
     /// Of these, those that were taken back as somebody gave the node its power.
     power_restored,
-    /// Network fences made.
+    /// NetworkFences made by us.
     shut_out,
     /// Nodes let in again, by a driver's sidecar.
     let_in,

@@ -94,6 +94,8 @@ pub enum Fault {
     LiftNetwork(String),
     /// And takes such objects away.
     ForgetLifts,
+    /// csi-addons starts again: it works on every object once more.
+    RestartCsiAddons,
     /// A person writes.
     Person(Person),
 }
@@ -205,6 +207,7 @@ impl World {
             }
             Fault::LiftNetwork(node) => self.lift_network(node, chance),
             Fault::ForgetLifts => self.forget_lifts(),
+            Fault::RestartCsiAddons => self.restart_csi_addons(chance),
             Fault::Person(person) => self.person(person),
             Fault::TellPaths(driver, nodes, state) => self.tell_paths(driver, nodes, *state),
             Fault::HangVolume(volume, node) => {

@@ -46,7 +46,7 @@ impl Story {
             Mutant::BudgetPerPod => ("I14", 1, stories::a_program_fails_everywhere),
             Mutant::ArrayOutageIgnored => ("I6", 1, stories::an_array_is_out_for_everyone),
             Mutant::PowerBelieved => ("I2", 1, stories::the_node_is_switched_on_and_its_fencer_is_dead),
-            Mutant::WholeNodeForVolumes => ("I3", 1, stories::a_volume_is_in_trouble_on_a_node_that_is_well),
+            Mutant::WholeNodeForVolumes => ("I3", 2, stories::a_volume_is_in_trouble_on_a_node_that_is_well),
             Mutant::PeersUnasked => ("I15", 1, stories::its_peers_reach_it),
             Mutant::HeartbeatAlone => ("I15", 1, stories::only_its_heartbeats_are_lost),
             Mutant::ContradictionIgnored => ("I15", 1, stories::it_is_heard_after_it_was_called_off),

@@ -90,6 +90,18 @@ fn what_somebody_lifts_is_shut_out_again_while_the_node_is_back_and_not_clean() 
     assert_over(&world);
 }
 
+/// Also on those whose result it has written. Many may write to the volume, so that what the storage forgets harms nobody here.
+#[test]
+fn csi_addons_works_on_every_object_again_when_it_starts_again() {
+    let mut shape = by_network(false);
+    shape.volumes.values_mut().for_each(|volume| volume.shared = true);
+    let mut world = world(shape, &[(40, Fault::Disconnect("n0".into())), (210, Fault::RestartCsiAddons)]);
+    runs_until(&mut world, 209);
+    world.arrays.values_mut().for_each(|array| array.shut_out.clear());
+    runs_until(&mut world, 230);
+    assert_eq!(shut_out(&world.arrays[DRIVER]), ["10.0.0.1/32"], "{}", trace(&world));
+}
+
 #[test]
 fn two_drivers_that_shut_a_node_out_let_it_in_again() {
     let driver =

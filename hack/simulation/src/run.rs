@@ -241,27 +241,37 @@ impl World {
         planned.filter(|row| row.action == PodAction::Release && !is_given_up(&row.uid)).cloned()
     }
 
-    /// Whether no method can prove a volume of an incident: no sidecar, no list, never published, or none that is strong
-    /// enough.
+    /// Whether no method can prove a volume of an incident: no sidecar, no list where that is the proof, never published, or none
+    /// that is strong enough.
     fn is_unprovable(&self, fence: &Arc<NodeFence>, volume: &str) -> bool {
         let rows = fence.spec.plan.volumes.iter().filter(|row| row.name == volume);
         let Some(row) = rows.max_by_key(|row| row.episode) else { return true };
         let status = fence.status.iter().flat_map(|status| &status.volumes);
         let status = status.into_iter().find(|it| it.episode == row.episode && it.name == volume);
         let reason = status.and_then(|status| status.reason.clone()).unwrap_or_default();
-        let has_external = row.methods.iter().any(|method| method.type_ == FenceMethodType::External);
-        if has_external && !fence.spec.plan.is_by_volume() && !fence.spec.plan.is_by_path() {
+        let has = |type_: FenceMethodType| row.methods.iter().any(|method| method.type_ == type_);
+        if has(FenceMethodType::External) && !fence.spec.plan.is_by_volume() && !fence.spec.plan.is_by_path() {
             return false;
         }
         let driver = self.shape.drivers.iter().find(|driver| Some(&driver.name) == row.driver.as_ref());
-        let without = driver.is_none_or(|driver| !driver.has_sidecar || !driver.lists);
+        let needs_list = !has(FenceMethodType::NetworkFence);
+        let without = driver.is_none_or(|driver| !driver.has_sidecar || needs_list && !driver.lists);
         // A policy that was made stricter after the first call: what was published before it, nobody has read.
         let began_weaker = status.is_some_and(|it| it.proof == Proof::Acknowledged) && reason == "Acknowledged";
         without
             || began_weaker
             || row.methods.is_empty()
             || matches!(reason.as_str(), "NeverPublished" | "ProofTooWeak" | "Unimplemented")
-            || self.shape.network.is_some() && is_address_in_doubt(&reason)
+            || self.shape.network.is_some() && is_address_in_doubt(&reason) && self.is_another_by_now(fence)
+    }
+
+    /// Whether the Node of an incident is another one or another boot by now, or gone.
+    fn is_another_by_now(&self, fence: &NodeFence) -> bool {
+        let frozen = &fence.spec.node;
+        self.api.nodes.get(&fence.name_any()).is_none_or(|node| {
+            let boot_id = Some(node.status.node_info.boot_id.as_str());
+            node.uid().as_deref() != Some(frozen.uid.as_str()) || boot_id != frozen.boot_id.as_deref()
+        })
     }
 
     /// What is not as it was before anything happened.
@@ -306,17 +316,10 @@ impl World {
     }
 }
 
-/// Whether nobody is shut out, since the Node, or what is there by its name, is another one by now: people fence by hand then.
+/// Whether nobody is shut out, since what is there by the name of the Node may be another one: people fence by hand then. Addresses
+/// do not change in this world.
 fn is_address_in_doubt(reason: &str) -> bool {
-    matches!(
-        reason,
-        "AddressClaimed"
-            | "AddressesChanged"
-            | "AddressesUnknown"
-            | "AnotherMachine"
-            | "ClientsUnknown"
-            | "IdentityAmbiguous"
-    )
+    matches!(reason, "AddressClaimed" | "AnotherMachine" | "ClientsUnknown" | "IdentityAmbiguous")
 }
 
 /// The volumes that must be proved before a pod goes: of all pods that hang together with it by volumes they share.

@@ -188,15 +188,17 @@ pub(crate) fn the_node_is_switched_on_and_its_fencer_is_dead(_: u64) -> World {
     to_its_end(world, &mut Prompt)
 }
 
-/// The array does not take the volume from the node, which is well; whoever switches nodes off would be asked next.
-pub(crate) fn a_volume_is_in_trouble_on_a_node_that_is_well(_: u64) -> World {
-    let mut shape = Shape::plain();
-    let spec = json!({
-        "triggers": { "volumeTaints": [NOT_USABLE] },
-        "fencing": { "methods": [{ "type": "Unpublish" }, external()] },
-    });
+/// The array does not take the volume from the node, which is well; whoever switches nodes off would be asked next. In the second
+/// schedule the storage is left by its network only, and nobody but who shuts the node out could be asked.
+pub(crate) fn a_volume_is_in_trouble_on_a_node_that_is_well(schedule: u64) -> World {
+    let (mut shape, fencing) = if schedule == 0 {
+        (Shape::plain(), json!({ "methods": [{ "type": "Unpublish" }, external()] }))
+    } else {
+        (by_network(false), network_fencing())
+    };
+    let spec = json!({ "triggers": { "volumeTaints": [NOT_USABLE] }, "fencing": fencing });
     shape.policies = vec![policy("all", &["db", "queue"], &spec)];
-    shape.power = Some(PowerShape { gives_back: true, reports: false });
+    shape.power = Some(PowerShape { gives_back: true, reports: false }).filter(|_| schedule == 0);
     let mut world = world(shape);
     at(&mut world, SECOND, Fault::Mood(DRIVER.into(), Mood { ok_but_nothing: 1, ..Mood::default() }));
     at(&mut world, FAILS, Fault::TaintVolume("v0".into(), vec!["n0".into()]));
@@ -306,11 +308,14 @@ pub(crate) fn with_power_reported() -> Shape {
 /// Three nodes, and a database on the first whose storage is left by its network only.
 pub(crate) fn by_network(is_behind_nat: bool) -> Shape {
     let mut shape = shape(3, vec![Workload::protected("db", &["v0"], 0)], &[], &json!({}));
-    let method = json!({ "type": "NetworkFence", "networkFence": { "className": fence_class(DRIVER) } });
-    let spec = json!({ "fencing": { "minimumProof": "Acknowledged", "methods": [method] } });
-    shape.policies = vec![policy("all", &["db"], &spec)];
+    shape.policies = vec![policy("all", &["db"], &json!({ "fencing": network_fencing() }))];
     shape.network = Some(NetworkShape { is_behind_nat });
     shape
+}
+
+fn network_fencing() -> serde_json::Value {
+    let method = json!({ "type": "NetworkFence", "networkFence": { "className": fence_class(DRIVER) } });
+    json!({ "minimumProof": "Acknowledged", "methods": [method] })
 }
 
 fn external() -> serde_json::Value {

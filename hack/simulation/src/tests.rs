@@ -198,4 +198,6 @@ fn every_invariant_holds_in_ten_thousand_schedules() {
     assert_eq!(never, Vec::<&str>::new(), "a simulator in which these never happen does not test them");
     // The main path must not drown in faults.
     assert!(with.released > SCHEDULES / 4 && with.recovered > SCHEDULES / 2, "{with:?}");
+    // One in eight has storages that are left by their network only.
+    assert!(with.shut_out > SCHEDULES / 40 && with.let_in > SCHEDULES / 60, "{with:?}");
 }

@@ -97,6 +97,10 @@ fn mutant_power_believed_is_caught() {
 #[test]
 fn mutant_whole_node_for_volumes_is_caught() {
     is_caught(Mutant::WholeNodeForVolumes);
+    // And by its network, which `is_caught` is content without.
+    let (broken, world) = Story::of(Mutant::WholeNodeForVolumes).run(1, Some(Mutant::WholeNodeForVolumes));
+    let trace = world.trace.unwrap_or_default().join("\n");
+    assert!(broken.is_some_and(|it| it.invariant == "I3" && it.what.contains("is shut out for the sake")), "{trace}");
 }
 
 #[test]

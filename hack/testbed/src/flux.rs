@@ -1,12 +1,11 @@
 //! Flux on a testbed: its real source-controller and kustomize-controller, as programs of this machine.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
 use crate::binaries::{self, Binaries, BinariesError, Program};
 use crate::process::{Launch, Process, ProcessError};
-use crate::{Identity, Testbed, TestbedError};
+use crate::{Identity, Testbed, TestbedError, ports};
 
 /// Why Flux does not run.
 #[derive(Debug, thiserror::Error)]
@@ -52,8 +51,7 @@ impl Flux {
         }
         let storage = testbed.folder().join("flux");
         std::fs::create_dir_all(&storage)?;
-        // Free now; nobody else takes it in the moment that follows.
-        let artifacts = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.to_string();
+        let artifacts = format!("127.0.0.1:{}", ports::free()?);
         let source: [OsString; 6] = [
             "--storage-path".into(),
             storage.into(),

@@ -7,10 +7,11 @@ use kube::ResourceExt as _;
 
 use super::super::decide::Failure;
 use crate::api::cidr::{Cidr, readable};
-use crate::api::driver_report::NetworkFenceClients;
+use crate::api::driver_report::{KnownBy, NetworkFenceClients};
 use crate::api::names::FENCED_ADDRESSES_ANNOTATION;
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
 use crate::api::node_volume_report::unreported;
+use crate::api::slim::NodeAddress;
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 
 use super::decide::{Seen, stop};
@@ -77,8 +78,8 @@ fn told(seen: &Seen, around: &Around) -> Result<Option<Vec<Cidr>>, Failure> {
     if of_class.peek().is_none() && !believed(around).any(|it| is_telling(seen, it)) {
         return told_elsewhere(seen, around).map_or(Ok(None), Err);
     }
-    let own = of_class.find(|it| it.node == *name && it.node_uid == frozen.uid && !it.addresses.is_empty());
-    let Some(own) = own else {
+    let row = of_class.find(|it| it.node == *name && it.node_uid == frozen.uid && !it.addresses.is_empty());
+    let Some(row) = row else {
         return Err(stop(
             "ClientsUnknown",
             format!(
@@ -88,7 +89,7 @@ fn told(seen: &Seen, around: &Around) -> Result<Option<Vec<Cidr>>, Failure> {
         ));
     };
     check_identity(seen, around)?;
-    let own = read(own.addresses.iter().map(String::as_str))?;
+    let own = read(row.addresses.iter().map(String::as_str))?;
     let telling = believed(around).filter(|it| is_telling(seen, it) && is_of_node(seen, it));
     let now = read(telling.flat_map(|it| it.clients(&seen.class)))?;
     if !now.is_empty() && now != own {
@@ -108,16 +109,8 @@ fn told(seen: &Seen, around: &Around) -> Result<Option<Vec<Cidr>>, Failure> {
     let is_without_nat = own.iter().any(|address| before.contains(address));
     if is_without_nat {
         check_unchanged(seen, around, &before)?;
-    } else if let Some(other) = known_by_its_own(seen, around) {
-        return Err(stop(
-            "AddressesChanged",
-            format!(
-                "the driver said that class {} knows node {name} by {}, which the node did not have when it failed, and knows node \
-                 {other} by an address of its own: csi-addons asks once an hour, and {name} may have got another one since. Fence by hand",
-                seen.class,
-                text(&own)
-            ),
-        ));
+    } else {
+        check_record(seen, around, row, &own)?;
     }
     Ok(Some(own.into_iter().chain(before.into_iter().filter(|_| is_without_nat)).collect()))
 }
@@ -182,15 +175,53 @@ fn check_unchanged(seen: &Seen, around: &Around, before: &[Cidr]) -> Result<(), 
     }
 }
 
+/// csi-addons asks a driver once an hour: what is on record may be what the node had before. It is not where there is a NAT, which
+/// the row tells, or the other nodes; nor where nothing is frozen and the node has it still, by its Node or its agent.
+fn check_record(seen: &Seen, around: &Around, row: &NetworkFenceClients, own: &BTreeSet<Cidr>) -> Result<(), Failure> {
+    let frozen = &seen.request.spec.node;
+    if frozen.addresses.is_empty() && own_now(around, &frozen.uid).iter().any(|address| own.contains(address)) {
+        return Ok(());
+    }
+    let no_nat = match (row.known_by, known_by_its_own(seen, around)) {
+        (KnownBy::OwnAddress, _) => "knew it by one of its own before".to_owned(),
+        (KnownBy::OtherAddress, Some(other)) => format!("knows node {other} by one of its own"),
+        (KnownBy::OtherAddress, None) => return Ok(()),
+    };
+    Err(stop(
+        "AddressesChanged",
+        format!(
+            "the driver said that class {} knows node {} by {}, which is none of those that the node is known to have, and {no_nat}: \
+             csi-addons asks once an hour, and the node may have got another address since. Fence by hand",
+            seen.class,
+            row.node,
+            text(own)
+        ),
+    ))
+}
+
+/// Those that a node has now.
+fn own_now(around: &Around, uid: &str) -> Vec<Cidr> {
+    let nodes = around.nodes.iter().filter(|node| node.metadata.uid.as_deref() == Some(uid));
+    own(nodes.flat_map(|node| &node.status.addresses), &around.reports, uid)
+}
+
+/// Those of the addresses of a Node of this uid, and of what its agent reports, that are its own. An ExternalIP is that of a NAT: no
+/// interface of the machine has it.
+pub(super) fn own<'a>(
+    of_node: impl Iterator<Item = &'a NodeAddress>,
+    reports: &'a [ReportedAddresses],
+    uid: &str,
+) -> Vec<Cidr> {
+    let internal = of_node.filter(|it| it.type_ == "InternalIP").map(|it| &it.address);
+    let reports = reports.iter().filter(|report| report.status.node_uid.as_deref() == Some(uid));
+    readable(internal.chain(reports.flat_map(|report| &report.status.addresses)))
+}
+
 /// Another node that the storage knows by an address which that node has: there is no NAT before the class.
 fn known_by_its_own<'a>(seen: &Seen, around: &'a Around) -> Option<&'a str> {
     let is_own = |it: &&NetworkFenceClients| {
-        let nodes = around.nodes.iter().filter(|node| node.metadata.uid.as_ref() == Some(&it.node_uid));
-        let reports = around.reports.iter().filter(|report| report.status.node_uid.as_ref() == Some(&it.node_uid));
-        let of_nodes = nodes.flat_map(|node| &node.status.addresses).map(|address| &address.address);
-        let own = of_nodes.chain(reports.flat_map(|report| &report.status.addresses));
         let told = readable(&it.addresses);
-        readable(own).iter().any(|address| told.contains(address))
+        own_now(around, &it.node_uid).iter().any(|address| told.contains(address))
     };
     let (class, name) = (&seen.class, &seen.request.spec.node_name);
     let mut others = around.record.iter().filter(|it| it.class_name == *class && it.node != *name);

@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 
 use kube::ResourceExt as _;
 
-use crate::api::cidr::Cidr;
-use crate::api::driver_report::NetworkFenceClients;
+use crate::api::cidr::{Cidr, readable};
+use crate::api::driver_report::{KnownBy, NetworkFenceClients};
 use crate::api::names::FENCED_TAINT;
 use crate::api::network_fence::CsiAddonsNode;
+use crate::api::slim::network::ReportedAddresses;
 use crate::api::slim::{CsiNode, Node};
+
+use super::addresses;
 
 /// Nodes on record at most, so that the report stays small enough. The others are not shut out.
 const MOST_NODES: usize = 2048;
@@ -29,6 +32,16 @@ type Key = (String, String);
 pub(super) type Told = BTreeMap<Key, Vec<String>>;
 /// Nodes by name.
 type Nodes<'a> = BTreeMap<String, &'a Node>;
+
+/// What a look at the nodes shows.
+pub(super) struct Machines<'a> {
+    /// All Nodes.
+    pub nodes: &'a [Node],
+    /// By what the drivers know them.
+    pub csi_nodes: &'a [CsiNode],
+    /// What all agents report.
+    pub reports: &'a [ReportedAddresses],
+}
 
 /// What this process remembers between two looks.
 #[derive(Debug, Default)]
@@ -93,16 +106,16 @@ impl Memory {
         &mut self,
         record: Vec<NetworkFenceClients>,
         told: Told,
-        (nodes, csi_nodes): (&[Node], &[CsiNode]),
+        machines: &Machines<'_>,
         driver: &str,
         now: Instant,
     ) -> Vec<NetworkFenceClients> {
         self.looked = Some(now);
-        self.names = names(&told, nodes, csi_nodes, driver);
+        self.names = names(&told, machines.nodes, machines.csi_nodes, driver);
         let told = self.by_name(told);
-        let nodes: Nodes<'_> = nodes.iter().map(|node| (node.name_any(), node)).collect();
+        let nodes: Nodes<'_> = machines.nodes.iter().map(|node| (node.name_any(), node)).collect();
         self.listen(&record, &told, &nodes, now);
-        settle(record, told, &nodes, |key| self.is_silent(key, now))
+        settle(record, told, &nodes, machines.reports, |key| self.is_silent(key, now))
     }
 
     fn by_name(&self, told: Told) -> Told {
@@ -127,6 +140,7 @@ fn settle(
     record: Vec<NetworkFenceClients>,
     told: Told,
     nodes: &Nodes<'_>,
+    reports: &[ReportedAddresses],
     is_silent: impl Fn(&Key) -> bool,
 ) -> Vec<NetworkFenceClients> {
     let mut next = BTreeMap::<Key, NetworkFenceClients>::new();
@@ -143,9 +157,19 @@ fn settle(
         let Some(node) = nodes.get(&name).filter(|node| is_well(node)) else { continue };
         let node_uid = node.metadata.uid.clone().unwrap_or_default();
         let key = (class_name.clone(), name.clone());
-        next.insert(key, NetworkFenceClients { class_name, node: name, node_uid, addresses });
+        // Another address since may be one that it has no more: csi-addons asks once an hour.
+        let was_own = next.get(&key).is_some_and(|known| known.known_by == KnownBy::OwnAddress);
+        let is_own = was_own || has_any(node, &node_uid, reports, &addresses);
+        let known_by = if is_own { KnownBy::OwnAddress } else { KnownBy::OtherAddress };
+        next.insert(key, NetworkFenceClients { class_name, node: name, node_uid, addresses, known_by });
     }
     next.into_values().take(MOST_NODES).collect()
+}
+
+/// Whether one of these addresses is the node's own.
+fn has_any(node: &Node, uid: &str, reports: &[ReportedAddresses], told: &[String]) -> bool {
+    let own = addresses::own(node.status.addresses.iter(), reports, uid);
+    readable(told).iter().any(|address| own.contains(address))
 }
 
 /// Whether what is told of it now is of the machine that writes there now, and no incident of it is open.
@@ -162,6 +186,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::slim::NodeAddress;
 
     const CLASS: &str = "file-fence";
     const DRIVER: &str = "csi.file.example.com";
@@ -190,7 +215,7 @@ mod tests {
     /// One look at these nodes, after another that put this on record.
     fn look(record: &[NetworkFenceClients], plugins: &[CsiAddonsNode], nodes: &[Node]) -> Vec<NetworkFenceClients> {
         let nodes: Nodes<'_> = nodes.iter().map(|node| (node.name_any(), node)).collect();
-        settle(record.to_vec(), told_by(plugins), &nodes, |_| false)
+        settle(record.to_vec(), told_by(plugins), &nodes, &[], |_| false)
     }
 
     fn rows<'a>(record: &'a [NetworkFenceClients]) -> Vec<(&'a str, &'a str, Vec<&'a str>)> {
@@ -214,6 +239,40 @@ mod tests {
         // Renumbered while it is well.
         let renumbered = look(&record, &[plugin("n1", &["192.0.2.7/32"])], &well);
         assert_eq!(rows(&renumbered)[0], ("n1", "u1", vec!["192.0.2.7/32"]));
+    }
+
+    /// What differs from its own later may be what it had before.
+    #[test]
+    fn a_node_that_was_known_by_an_address_of_its_own_stays_so() {
+        let at = |uid: &str, type_: &str, address: &str| {
+            let mut node = node("n1", uid, "True");
+            node.status.addresses = vec![NodeAddress { type_: type_.into(), address: address.into() }];
+            node
+        };
+        let look = |record: &[NetworkFenceClients], told: &str, node: &Node, reports: &[ReportedAddresses]| {
+            let nodes = Nodes::from([("n1".to_owned(), node)]);
+            settle(record.to_vec(), told_by(&[plugin("n1", &[told])]), &nodes, reports, |_| false)
+        };
+        let report = |uid: &str, address: &str| -> ReportedAddresses {
+            let status = json!({ "nodeUID": uid, "addresses": [address] });
+            serde_json::from_value(json!({ "metadata": { "name": "n1" }, "status": status })).unwrap()
+        };
+        let first = look(&[], "10.0.0.1", &at("u1", "InternalIP", "10.0.0.1"), &[]);
+        assert_eq!(first[0].known_by, KnownBy::OwnAddress);
+        // Renumbered: csi-addons says the one of before.
+        let (moved, anew) = (at("u1", "InternalIP", "10.0.0.7"), at("anew", "InternalIP", "10.0.0.7"));
+        for told in ["10.0.0.1", "192.0.2.1"] {
+            assert_eq!(look(&first, told, &moved, &[])[0].known_by, KnownBy::OwnAddress, "{told}");
+            assert_eq!(look(&first, told, &anew, &[])[0].known_by, KnownBy::OtherAddress, "{told}");
+        }
+        for (node, uid, expected) in [
+            (at("u1", "InternalIP", "10.0.0.1"), "u1", KnownBy::OwnAddress),
+            (at("u1", "InternalIP", "10.0.0.1"), "of-another", KnownBy::OtherAddress),
+            (at("u1", "ExternalIP", "10.9.0.1"), "of-another", KnownBy::OtherAddress),
+        ] {
+            let known = look(&[], "10.9.0.1", &node, &[report(uid, "10.9.0.1")]);
+            assert_eq!(known[0].known_by, expected, "{node:?} {uid}");
+        }
     }
 
     #[test]
@@ -278,7 +337,7 @@ mod tests {
             for (seconds, expected) in [(0, 1), (119, 1), (120, expected)] {
                 let now = now + Duration::from_secs(seconds);
                 memory.listen(&record, &Told::new(), &nodes, now);
-                let next = settle(record.clone(), Told::new(), &nodes, |key| memory.is_silent(key, now));
+                let next = settle(record.clone(), Told::new(), &nodes, &[], |key| memory.is_silent(key, now));
                 assert_eq!((next.len(), next[0].addresses.len()), (1, expected), "{ready} {seconds}");
             }
         }

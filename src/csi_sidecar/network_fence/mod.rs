@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::api::driver_report::{DriverReport, NetworkFenceClients};
 use crate::api::fence_request::{Desired, FenceRequest, RequestedVolume};
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
+use crate::api::slim::network::ReportedAddresses;
 use crate::api::slim::{CsiNode, Node};
 use crate::error::{Error, ErrorClass, Result as ApiResult};
 use crate::runtime::store::ObjectKey;
@@ -117,8 +118,10 @@ pub async fn known_clients(
     if !memory.is_look_due(&record, &told, now) {
         return Ok(record);
     }
-    let (nodes, csi_nodes) = tokio::try_join!(list::<Node>(cx), list::<CsiNode>(cx))?;
-    Ok(memory.settle(record, told, (nodes.as_slice(), csi_nodes.as_slice()), &cx.name, now))
+    let (nodes, csi_nodes, reports) =
+        tokio::try_join!(list::<Node>(cx), list::<CsiNode>(cx), list::<ReportedAddresses>(cx))?;
+    let machines = clients::Machines { nodes: &nodes, csi_nodes: &csi_nodes, reports: &reports };
+    Ok(memory.settle(record, told, &machines, &cx.name, now))
 }
 
 /// What is on record, as the API server has it now.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::api::driver_report::NetworkFenceClients;
+use crate::api::driver_report::{KnownBy, NetworkFenceClients};
 use crate::api::fence_request::{FenceRequest, SHUT_OUT};
 use crate::api::names;
 use crate::api::network_fence::{CsiAddonsNode, FenceState, NetworkFence, NetworkFenceClass};
@@ -81,7 +81,8 @@ fn client(node: &str, cidrs: &[&str]) -> CsiAddonsNode {
 /// What the driver said of a node while it was well.
 fn on_record(node: &str, uid: &str, addresses: &[&str]) -> NetworkFenceClients {
     let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
-    NetworkFenceClients { class_name: CLASS.into(), node: node.into(), node_uid: uid.into(), addresses }
+    let known_by = KnownBy::OtherAddress;
+    NetworkFenceClients { class_name: CLASS.into(), node: node.into(), node_uid: uid.into(), addresses, known_by }
 }
 
 /// A fence of somebody with these labels.

@@ -118,10 +118,15 @@ impl<'a> Scene<'a> {
 
 /// The agent of a node reports this address, by which the array sees it, beside that of the Node.
 pub(super) async fn has_address(cluster: &Cluster, node: &str, address: &str) -> Result<(), Failed> {
+    has_addresses(cluster, node, &[address]).await
+}
+
+/// The agent of a node reports these addresses beside those of the Node.
+pub(super) async fn has_addresses(cluster: &Cluster, node: &str, further: &[&str]) -> Result<(), Failed> {
     let status = Api::<Node>::all(cluster.client.clone()).get(node).await?.status.unwrap_or_default();
     let addresses = status.addresses.unwrap_or_default().into_iter();
     let internal = addresses.filter(|it| it.type_ == "InternalIP").map(|it| it.address);
-    let all: Vec<_> = [address.to_owned()].into_iter().chain(internal).collect();
+    let all: Vec<_> = further.iter().map(|address| (*address).to_owned()).chain(internal).collect();
     agent_says(cluster, node, json!({ "addresses": all })).await
 }
 

@@ -16,13 +16,14 @@ use crate::faults::Fault;
 use crate::oracle::programs::plugin;
 use crate::others::Power;
 use crate::process::queue::Key;
+use crate::run::settle;
 use crate::shape::{Shape, handle, policy};
 use crate::shapes::node_plugin;
 use crate::stories::by_network;
 use crate::time::{MINUTE, SECOND};
 use crate::world::{Purpose, Task, World};
 
-use super::{befalls, fence_of, incarnation, just_failed, planned_again, switched_off, well, writes};
+use super::{befalls, end_all, fence_of, incarnation, just_failed, planned_again, switched_off, well, writes};
 
 /// The only driver.
 const DRIVER: &str = "block.example.com";
@@ -98,6 +99,58 @@ fn i3_a_node_that_is_well_is_shut_out_of_its_storage() {
     }
 }
 
+/// The first node is cut off from the API, and what is to be done is on record.
+fn planned(shape: Shape) -> World {
+    let mut world = World::new(Arc::new(shape));
+    befalls(&mut world, 40 * SECOND, Fault::Disconnect("n0".into()));
+    let has_rows = |world: &World| {
+        let status = world.api.get::<NodeFence>("n0").and_then(|fence| fence.status.clone());
+        status.is_some_and(|status| !status.volumes.is_empty())
+    };
+    while !has_rows(&world) && world.now < 3 * MINUTE && world.step(&mut Prompt) {}
+    assert!(has_rows(&world) && world.oracle.is_clean(), "{:?} at {}", world.oracle.violations, world.now);
+    world
+}
+
+/// What lists nothing can be fenced by its network all the same, and so it must be.
+#[test]
+fn i7_a_network_fence_needs_no_list() {
+    for is_over in [false, true] {
+        let mut shape = by_network(false);
+        shape.drivers.iter_mut().for_each(|driver| driver.lists = false);
+        let mut world = planned(shape);
+        if is_over {
+            end_all(&mut world);
+        }
+        settle(&mut world, &mut Prompt);
+        assert_eq!(is_broken(&world, "I7"), is_over, "{:?}", world.oracle.violations);
+        assert_eq!(world.counts.released, u64::from(!is_over), "{:?}", world.oracle.violations);
+    }
+}
+
+/// What is said to be in doubt is so only where the Node is another one by now; and addresses do not change.
+#[test]
+fn i7_nobody_is_shut_out_though_the_node_is_as_it_was() {
+    for (reason, is_another, is_wrong) in [
+        ("IdentityAmbiguous", false, true),
+        ("IdentityAmbiguous", true, false),
+        ("AddressesChanged", false, true),
+        ("AddressesChanged", true, true),
+    ] {
+        let mut world = planned(by_network(false));
+        end_all(&mut world);
+        world.api.update::<NodeFence>("n0", |fence| {
+            let rows = fence.status.iter_mut().flat_map(|status| &mut status.volumes);
+            rows.for_each(|row| row.reason = Some(reason.into()));
+        });
+        if is_another {
+            world.api.update::<Node>("n0", |node| node.status.node_info.boot_id = "another".into());
+        }
+        settle(&mut world, &mut Prompt);
+        assert_eq!(is_broken(&world, "I7"), is_wrong, "{reason} {is_another}: {:?}", world.oracle.violations);
+    }
+}
+
 /// Where a detach revokes nothing: a writer that goes on when its pod is gone, whoever has removed that.
 #[test]
 fn i1_a_second_writer_is_judged_where_nobody_else_made_it() {
@@ -113,6 +166,28 @@ fn i1_a_second_writer_is_judged_where_nobody_else_made_it() {
         world.oracle.touch();
         world.judge();
         assert_eq!(is_broken(&world, "I1"), is_wrong, "{:?}", world.oracle.violations);
+    }
+}
+
+/// A person removes the pod by force; its machine is shut out all the same, and then let in while it runs on.
+#[test]
+fn i1_a_second_writer_that_somebody_else_made_is_let_in_again() {
+    for was_shut_out in [false, true] {
+        let mut world = planned(by_network(false));
+        assert!(world.run_until(4 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
+        let uid = world.machines["n0"].running[0].uid.clone();
+        let let_in = |world: &mut World| world.arrays.get_mut(DRIVER).unwrap().shut_out.clear();
+        if !was_shut_out {
+            let_in(&mut world);
+        }
+        world.oracle.released_by_a_person(&uid);
+        world.oracle.touch();
+        world.judge();
+        assert!(world.oracle.is_clean(), "{:?}", world.oracle.violations);
+        let_in(&mut world);
+        world.oracle.touch();
+        world.judge();
+        assert_eq!(is_broken(&world, "I1"), was_shut_out, "{:?}", world.oracle.violations);
     }
 }
 

@@ -46,6 +46,11 @@ fn i15_a_node_is_declared_failed_on_a_word_that_does_not_count() {
         ("never said", vec![(0, away())], Some("nobody has said so")),
         ("of the boot before", vec![(0, of_before()), (0, away())], Some("nobody has said so")),
         ("taken back", vec![(0, wrong()), (0, away()), (10, mood(None))], Some("taken it back")),
+        (
+            "said before whoever decides began, of a node that has just fallen silent",
+            vec![(0, wrong()), (30, away()), (33, Fault::Crash(0, SECOND))],
+            Some("before anybody looked"),
+        ),
         ("its fencer has ended", vec![(0, wrong()), (0, away()), (1, dead)], Some("not heard of")),
     ] {
         let world = declared_off(faults);

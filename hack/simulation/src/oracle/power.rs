@@ -18,13 +18,17 @@ impl World {
         let node = request.spec.node_name.clone();
         let boot = request.spec.node.boot_id.clone().unwrap_or_default();
         self.oracle.cut.entry(node.clone()).or_default().insert(boot);
-        let Some(fence) = self.api.get::<NodeFence>(&node) else { return };
-        let plan = &fence.spec.plan;
-        let is_well = self.machines.get(&node).is_some_and(|machine| machine.well_since.is_some());
-        if is_well && (plan.is_by_volume() || plan.is_by_path()) {
+        if self.is_well_but_for_volumes(&node) {
             let what = format!("{node} is switched off for the sake of some volumes, and is well");
             self.oracle.break_("I3", self.now, what);
         }
+    }
+
+    /// Whether a node is well, and its incident is for the sake of some volumes only.
+    pub(super) fn is_well_but_for_volumes(&self, node: &str) -> bool {
+        let fence = self.api.get::<NodeFence>(node);
+        let is_well = self.machines.get(node).is_some_and(|machine| machine.well_since.is_some());
+        is_well && fence.is_some_and(|fence| !fence.spec.plan.is_of_node())
     }
 
     /// Whether nothing on the node writes to the volume: what was proved of its power.

@@ -1,6 +1,6 @@
 //! I1: never two writers. Writers write all the time; so what the array accepts is looked at whenever something that
 //! decides it has changed. Where a detach revokes nothing, whoever else removes a pod by force makes a second writer: that is not
-//! judged.
+//! judged, until its machine is shut out. Who lets it in again is us.
 
 use bulkhead::api::fencing::Proof;
 
@@ -14,6 +14,7 @@ impl World {
             return;
         }
         self.notice_held();
+        self.forgive_no_more();
         let mut accepted = Vec::new();
         for (node, machine) in self.machines.iter().filter(|(_, machine)| machine.power == Power::Running) {
             for incarnation in &machine.running {
@@ -38,6 +39,28 @@ impl World {
                 let what = format!("pod {uid} on {node} writes to {volume} though {} has taken it over", newest.1);
                 self.oracle.break_("I1", self.now, what);
             }
+        }
+    }
+
+    /// A pod of a plan that somebody else removed, and that writes nothing by now, as its machine is shut out of all its storages.
+    fn forgive_no_more(&mut self) {
+        if self.shape.network.is_none() || self.oracle.by_others.is_empty() {
+            return;
+        }
+        let is_shut_out = |node: &str, volume: &String| {
+            let array = self.shape.driver_of(volume).and_then(|driver| self.arrays.get(driver));
+            array.is_some_and(|array| self.is_shut_out(node, array))
+        };
+        let mut ended = Vec::new();
+        for (node, machine) in &self.machines {
+            let planned = self.api.fences.get(node).map(|fence| &fence.spec.plan.pods);
+            for it in machine.running.iter().filter(|it| it.volumes.iter().all(|volume| is_shut_out(node, volume))) {
+                let is_planned = planned.is_some_and(|rows| rows.iter().any(|row| row.uid == it.uid));
+                ended.extend(is_planned.then(|| it.uid.clone()));
+            }
+        }
+        for uid in ended {
+            self.oracle.by_others.remove(&uid);
         }
     }
 

@@ -59,6 +59,7 @@ impl World {
         match step {
             Step::Create(fence) if !csi_addons.fences.contains_key(&fence.name_any()) => {
                 csi_addons.made += 1;
+                self.counts.shut_out += u64::from(is_ours(fence));
                 let mut fence = NetworkFence::clone(fence);
                 fence.metadata.uid = Some(format!("fence-{}", csi_addons.made));
                 fence.metadata.generation = Some(1);
@@ -80,6 +81,13 @@ impl World {
         }
         self.tell(|| format!("    {}", told(step)));
         let late = chance.between(Choice::Others, 50, 2 * SECOND);
+        self.wake(Actor::CsiAddons, self.now + late);
+    }
+
+    /// It starts again, and does not know what it has worked on.
+    pub(crate) fn restart_csi_addons(&mut self, chance: &mut dyn Chance) {
+        self.others.csi_addons.worked_on.clear();
+        let late = chance.between(Choice::Network, SECOND, 10 * SECOND);
         self.wake(Actor::CsiAddons, self.now + late);
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bulkhead::api::driver_report::NetworkFenceClients;
+use bulkhead::api::driver_report::{KnownBy, NetworkFenceClients};
 use bulkhead::api::fence_request::{Desired, FenceRequest, RequestedVolume};
 use bulkhead::api::network_fence::{FenceState, NetworkFenceClass, NetworkFenceClassSpec};
 use bulkhead::api::node_volume_report::{NodeVolumeReport, NodeVolumeReportSpec, NodeVolumeReportStatus};
@@ -231,6 +231,7 @@ impl World {
                     node: node.name_any(),
                     node_uid: node.uid().unwrap_or_default(),
                     addresses: self.client_address(&node.name_any()).iter().map(ToString::to_string).collect(),
+                    known_by: KnownBy::OtherAddress,
                 })
                 .collect(),
             clients: Vec::new(),

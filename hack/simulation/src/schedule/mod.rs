@@ -77,6 +77,9 @@ impl Schedule {
         if shape.power.is_some_and(|power| power.reports) && draft.pick(3) > 0 {
             draft.bad_report(failed);
         }
+        if shape.network.is_some() {
+            draft.restarts_of_csi_addons(failed);
+        }
         let events = draft.events;
         let last = events.iter().filter_map(|(when, _)| if let When::At(at) = when { Some(*at) } else { None }).max();
         let calm = last.unwrap_or(0).max(failed + 90 * SECOND) + 10 * SECOND;

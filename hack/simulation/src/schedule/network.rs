@@ -1,7 +1,7 @@
-//! What goes wrong between the programs: bad weather, networks that carry no heartbeats, and a fencer of somebody else's, in what
-//! it does and in what it reports.
+//! What goes wrong between the programs: bad weather, networks that carry no heartbeats, a fencer of somebody else's, in what it
+//! does and in what it reports, and csi-addons that starts again.
 
-use crate::chance::Chance;
+use crate::chance::{Chance, Choice};
 use crate::faults::Fault;
 use crate::others::{FencerMood, Lie};
 use crate::shape::one_of;
@@ -61,6 +61,14 @@ impl Draft<'_> {
         if self.pick(3) > 0 {
             let end = self.after(when, 2 * SECOND, 120 * SECOND);
             self.events.push((end, Fault::Fencer(FencerMood::default())));
+        }
+    }
+
+    /// csi-addons starts again, before a node is shut out, while it is, or while it is let in.
+    pub(super) fn restarts_of_csi_addons(&mut self, failed: Millis) {
+        for _ in 0..self.chance.pick(Choice::Network, 4) {
+            let at = failed + self.chance.between(Choice::Network, 40 * SECOND, 150 * SECOND);
+            self.at(at, Fault::RestartCsiAddons);
         }
     }
 

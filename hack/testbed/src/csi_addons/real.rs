@@ -4,8 +4,8 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
@@ -18,7 +18,7 @@ use crate::array::Array;
 use crate::binaries::{self, Binaries, BinariesError, Program};
 use crate::nodes::SimulatedNode;
 use crate::process::{Launch, Process, ProcessError};
-use crate::{Testbed, TestbedError};
+use crate::{Testbed, TestbedError, ports};
 
 /// Where the driver runs. Our sidecar believes csi-addons of its own namespace only, and runs in this one.
 const NAMESPACE: &str = "default";
@@ -26,6 +26,8 @@ const NAMESPACE: &str = "default";
 const ACCOUNT: &str = "csi-addons";
 /// What it brings to the driver with each fence. It fences with nothing for a class that names no Secret.
 const SECRET: &str = "csi-addons-fence";
+/// Arguments of `unshare`, for a program whose mounts nobody else sees.
+const PRIVATE: [&str; 4] = ["--mount", "--propagation", "private", "--"];
 /// Runs `"$@"` with the folder `$0` where a pod has its ServiceAccount's token: csi-addons' sidecar looks nowhere else.
 const IN_POD: &str = r#"
 mount -t tmpfs pod /var/run && mkdir -p /var/run/secrets/kubernetes.io || exit 1
@@ -35,6 +37,9 @@ ln -s "$0" /var/run/secrets/kubernetes.io/serviceaccount && exec "$@"
 /// Why csi-addons does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum RealCsiAddonsError {
+    /// No mount namespace can be had.
+    #[error("csi-addons needs a mount namespace of its own: root, and no container without rights ({0})")]
+    Namespace(String),
     /// Its programs.
     #[error(transparent)]
     Binaries(#[from] BinariesError),
@@ -68,6 +73,28 @@ pub struct RealCsiAddons {
     logs: PathBuf,
 }
 
+/// Finds or builds its programs, and finds the folder of its module, where its definitions are; both only where it can run. Blocks
+/// for minutes where it builds.
+///
+/// # Errors
+///
+/// When it cannot run here, or a part cannot be had.
+pub fn ensure() -> Result<(Binaries, PathBuf), RealCsiAddonsError> {
+    let tried = Command::new("unshare").args(PRIVATE).arg("true").output().map_err(|error| error.to_string());
+    let refused = match tried {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Some(error),
+    };
+    match refused {
+        Some(why) => Err(RealCsiAddonsError::Namespace(why)),
+        None => {
+            let folder = binaries::upstream_folder(Program::CsiAddonsManager)?;
+            Ok((Binaries::ensure_all(None, &Program::CSI_ADDONS)?, folder))
+        }
+    }
+}
+
 impl RealCsiAddons {
     /// Installs csi-addons' definitions and a class for the array's driver, and starts its controllers. Blocks for minutes where
     /// its programs must be built.
@@ -81,10 +108,7 @@ impl RealCsiAddons {
         array: &Array,
         class: &str,
     ) -> Result<Self, RealCsiAddonsError> {
-        let ready = tokio::task::spawn_blocking(|| {
-            let folder = binaries::upstream_folder(Program::CsiAddonsManager)?;
-            Ok::<_, BinariesError>((Binaries::ensure_all(None, &Program::CSI_ADDONS)?, folder))
-        });
+        let ready = tokio::task::spawn_blocking(ensure);
         let (programs, folder) = ready.await.map_err(io::Error::other)??;
         testbed.apply_dir(&folder.join("config/crd/bases")).await?;
         let objects = objects(array.driver_name(), class).into_iter().map(serde_json::from_value);
@@ -94,9 +118,7 @@ impl RealCsiAddons {
         let port = testbed.server_port();
         let logs = testbed.folder().to_owned();
         let mut csi_addons = Self { controllers: None, sidecars: Vec::new(), programs, client, account, port, logs };
-        let quiet = ["--health-probe-bind-address=0".into()];
-        let launch = csi_addons.launch("csi-addons-controllers", Program::CsiAddonsManager, &quiet);
-        csi_addons.controllers = Some(Process::spawn(launch)?);
+        csi_addons.start_controllers()?;
         Ok(csi_addons)
     }
 
@@ -120,17 +142,22 @@ impl RealCsiAddons {
         self.sidecar(&format!("csi-addons-{}", node.name()), &socket, node.name()).await
     }
 
-    /// The controllers end, and start again.
+    /// The controllers end: when this returns they call nobody any more.
+    pub async fn kill_controllers(&mut self) {
+        if let Some(controllers) = self.controllers.take() {
+            controllers.kill().await;
+        }
+    }
+
+    /// The controllers start.
     ///
     /// # Errors
     ///
     /// When they cannot be started.
-    pub async fn restart(&mut self) -> Result<(), RealCsiAddonsError> {
-        if let Some(controllers) = self.controllers.take() {
-            let launch = controllers.launch().clone();
-            controllers.kill().await;
-            self.controllers = Some(Process::spawn(launch)?);
-        }
+    pub fn start_controllers(&mut self) -> Result<(), RealCsiAddonsError> {
+        let quiet = ["--health-probe-bind-address=0".into()];
+        let launch = self.launch("csi-addons-controllers", Program::CsiAddonsManager, &quiet);
+        self.controllers = Some(Process::spawn(launch)?);
         Ok(())
     }
 
@@ -142,8 +169,7 @@ impl RealCsiAddons {
 
     async fn sidecar(&mut self, pod: &str, socket: &Path, node: &str) -> Result<(), RealCsiAddonsError> {
         let uid = self.pod(pod).await?;
-        // Free now; nobody else takes it in the moment that follows.
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let port = ports::free()?;
         let args = [
             format!("--csi-addons-address={}", socket.display()),
             format!("--node-id={node}"),
@@ -179,7 +205,7 @@ impl RealCsiAddons {
     }
 
     fn launch(&self, name: &str, program: Program, args: &[OsString]) -> Launch {
-        let unshare = ["--mount", "--propagation", "private", "--", "sh", "-c", IN_POD].map(OsString::from);
+        let unshare = PRIVATE.into_iter().chain(["sh", "-c", IN_POD]).map(OsString::from).collect::<Vec<_>>();
         let inside = [self.account.clone().into_os_string(), self.programs.path(program).into_os_string()];
         let env = [
             ("KUBERNETES_SERVICE_HOST", "127.0.0.1".to_owned()),

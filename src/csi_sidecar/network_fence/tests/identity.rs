@@ -1,5 +1,7 @@
 //! Which addresses are shut out, and when nobody is.
 
+use crate::api::slim::NodeAddress;
+
 use super::*;
 
 #[test]
@@ -144,6 +146,59 @@ fn a_node_that_was_renumbered_before_the_driver_was_asked_again_is_not_shut_out(
     // Where the storage knows the others by nothing of theirs either there is a NAT.
     world.around().record = vec![renumbered, on_record("n2", "uid-n2", &["192.0.2.2/32"])];
     assert_eq!(world.made().spec.cidrs, ["10.0.0.9/32"]);
+}
+
+/// The whole network was renumbered, or no other node is on record: nobody else shows that there is no NAT.
+#[test]
+fn a_node_that_was_known_by_its_own_address_is_not_shut_out_by_one_that_it_had_before() {
+    for others in [vec![], vec![on_record("n2", "uid-n2", &["10.8.0.2/32"])]] {
+        let mut world = World::new("Fenced");
+        let before =
+            NetworkFenceClients { known_by: KnownBy::OwnAddress, ..on_record("n1", "uid-n1", &["10.8.0.1/32"]) };
+        world.around().record = [vec![before.clone()], others.clone()].concat();
+        assert_eq!(world.code(fence), "AddressesChanged", "{others:?}");
+        // csi-addons has asked again.
+        let now = NetworkFenceClients { addresses: vec!["10.9.0.1/32".into()], ..before };
+        world.around().record = [vec![now], others.clone()].concat();
+        assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"], "{others:?}");
+    }
+}
+
+/// Without an agent, or where an InternalIP is on no interface, nothing is frozen: the driver's word alone is gone by.
+#[test]
+fn where_nothing_is_frozen_the_drivers_word_counts_as_long_as_the_node_has_the_address() {
+    let without_frozen = |own: &str| {
+        let mut world = World::new("Fenced");
+        world.0.request = Arc::new(request("r1", "n1", "Fenced", &[]));
+        world.around().record = vec![on_record("n1", "uid-n1", &[own]), on_record("n2", "uid-n2", &["10.0.0.2/32"])];
+        world
+    };
+    let mut world = without_frozen("10.0.0.1/32");
+    world.around().reports.clear();
+    assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32"], "by its Node");
+    // Its agent reported that one, and not the InternalIP.
+    let mut world = without_frozen("10.9.0.1/32");
+    world.around().reports = vec![report("n1", &["10.9.0.1"])];
+    assert_eq!(world.made().spec.cidrs, ["10.9.0.1/32"], "by its agent");
+    let mut world = without_frozen("10.0.0.9/32");
+    assert_eq!(world.code(fence), "AddressesChanged", "it has others by now");
+    // What another machine of that name has is not its own.
+    world.around().reports.clear();
+    world.around().nodes.retain(|node| node.metadata.name.as_deref() != Some("n1"));
+    assert_eq!(world.code(fence), "AddressesChanged", "nobody knows what it has");
+}
+
+/// The public address of a cloud's machine is in its Node, and on no interface of it.
+#[test]
+fn an_external_address_is_that_of_a_nat() {
+    let mut world = World::new("Fenced");
+    for (number, node) in (1..).zip(&mut world.around().nodes) {
+        let external = NodeAddress { type_: "ExternalIP".into(), address: format!("192.0.2.{number}") };
+        node.status.addresses.push(external);
+    }
+    world.around().record =
+        vec![on_record("n1", "uid-n1", &["192.0.2.1/32"]), on_record("n2", "uid-n2", &["192.0.2.2/32"])];
+    assert_eq!(world.made().spec.cidrs, ["192.0.2.1/32"]);
 }
 
 #[test]
