@@ -79,7 +79,8 @@ fn name(object: &Value) -> &str {
     part(object, "/metadata/name")
 }
 
-fn part<'a>(object: &'a Value, pointer: &str) -> &'a str {
+/// The text at a place of an object; nothing where there is none.
+pub fn part<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
