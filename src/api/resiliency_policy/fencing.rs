@@ -31,7 +31,8 @@ pub struct Fencing {
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub drivers: Vec<DriverFencing>,
-    /// Deadline of one fence call, as a duration from 1s to 5m.
+    /// Deadline of one fence call, as a duration from 1s to 5m. A call of a driver's sidecar ends with what is left of its
+    /// Lease at the latest, 5 to 10 s after it was sent, and is sent again.
     #[serde(default = "Fencing::default_call_timeout")]
     #[x_kube(validation = Rule::new("duration(self) >= duration('1s') && duration(self) <= duration('5m')").message("must be between 1s and 5m"))]
     pub call_timeout: Duration,

@@ -31,7 +31,8 @@ pub struct StorageDetection {
     #[serde(default = "StorageDetection::default_io_in_progress_check")]
     pub io_in_progress_check: CheckSwitch,
     /// What I/O in progress stops. VetoUnlessNodeFailed: a decision that rests on storage or on heartbeats, never a decisive
-    /// node failure. Veto: every decision.
+    /// node failure. Veto: every decision. Only a driver's sidecar can ask: an external fencer that is listed before it is
+    /// not held, nor is method Detach.
     #[serde(default, rename = "whenIOInProgress")]
     pub when_io_in_progress: WhenIoInProgress,
 }

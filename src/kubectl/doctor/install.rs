@@ -8,7 +8,7 @@ use crate::kubectl::gather::Gathered;
 
 use super::{Finding, Severity};
 
-/// The oldest version that Bulkhead is tested with.
+/// The oldest version that Bulkhead is made for. Tests run on a newer one: docs/install.md.
 const OLDEST: (u32, u32) = (1, 33);
 /// A Lease lasts 15 s; clocks differ.
 const LEASE_OLD_AFTER: i64 = 60;

@@ -3,6 +3,7 @@
 
 mod refused;
 pub mod render;
+mod rights;
 mod same;
 pub mod values;
 
@@ -20,5 +21,6 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("chart::has_the_versions_that_are_built", values::has_the_versions_that_are_built),
         Trial::test("chart::its_readme_names_every_value", values::the_readme_names_every_value),
         Trial::test("chart::what_cannot_work_is_refused", refused::what_cannot_work_is_refused),
+        Trial::test("chart::each_driver_has_its_own_sidecar", rights::each_driver_has_its_own),
     ]
 }

@@ -20,13 +20,18 @@ const NAMESPACE: &str = "namespaces.release=true";
 const S3: &str = "s3.enabled=true,s3.endpointUrl=https://s3.example.com";
 
 pub fn objects_of_kustomize() -> Result<(), Failed> {
-    let cases: [(&str, &[&str], &[&str]); 5] = [
+    let cases: [(&str, &[&str], &[&str]); 6] = [
         // Helm itself makes the namespace of a release.
         ("config/default", &[], &["v1 Namespace /bulkhead-system: only in config/default"]),
         ("config/default", &["--set", NAMESPACE], &[]),
         ("config/before-1.36", &["--set", NAMESPACE, "--kube-version", "1.35.0"], &[]),
         ("config/before-1.36", &["--set", NAMESPACE, "--set", "admissionPolicies.schedulingGate=false"], &[]),
         ("config/with-s3", &["--set", NAMESPACE, "--set", S3], &[]),
+        (
+            "tests/it/chart/network-policies",
+            &["--set", NAMESPACE, "--set", S3, "--set", "networkPolicies.enabled=true"],
+            &[],
+        ),
     ];
     for (folder, values, expected) in cases {
         let chart = template(&[&["--set", IMAGES][..], values].concat())?;
@@ -79,7 +84,8 @@ fn name(object: &Value) -> &str {
     part(object, "/metadata/name")
 }
 
-fn part<'a>(object: &'a Value, pointer: &str) -> &'a str {
+/// The text at a place of an object; nothing where there is none.
+pub fn part<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 

@@ -125,6 +125,7 @@ pub fn trials() -> Vec<Trial> {
     trials.extend(on![
         "failover",
         fleet,
+        outages::an_array_that_is_slower_than_a_lease_is_asked_again,
         closed::each_trouble_holds_its_own_pod_only,
         closed::acknowledged_by_the_attacher,
         closed::a_list_that_cannot_be_read_starts_nothing,

@@ -1,5 +1,5 @@
 //! Parts of the cluster that are down: the controller while a node dies, the API server while none does, a sidecar of
-//! two. What was not seen is not acted on; what is so still is.
+//! two; and parts that are slow. What was not seen is not acted on; what is so still is.
 
 use std::time::Duration;
 
@@ -231,6 +231,23 @@ pub async fn a_volume_that_hangs_ages_the_proofs_of_the_others(cluster: &Cluster
     })?;
     let asked = asked.iter().map(|record| record.received).max().ok_or("never asked anew")?;
     assert!((deleted - asked).num_milliseconds() <= 10_000, "released on a proof of {}", deleted - asked);
+    lane.end().await
+}
+
+/// An array that takes longer for a call than a sidecar's Lease allows: each call ends without an answer, the driver goes on
+/// with what it began, and one of the calls that follow finds it done. Until then nothing is released.
+pub async fn an_array_that_is_slower_than_a_lease_is_asked_again(cluster: &Cluster) -> Result<(), Failed> {
+    let lane = Lane::new(cluster, "patience", LaneOptions::default()).await?;
+    let set = lane.workload("db");
+    lane.run(&set).await?;
+    let before = lane.before(&set).await?;
+    let slow = Effect::Latency(Duration::from_secs(25));
+    lane.array().faults().add(Fault::on(UNPUBLISH, slow).times(1));
+    lane.victim()?.kill().await;
+    // What the driver says to the second call, while it works on the first.
+    lane.answered(&set.volume_name(0, 0), FenceOutcome::Started, "Aborted").await?;
+    lane.assert_untouched(&set, &before).await?;
+    lane.moved(&set).await?;
     lane.end().await
 }
 

@@ -1,0 +1,113 @@
+//! The components of `config/sidecar/drivers` and their rights: beside the Deployments of their drivers, all in one
+//! kustomization.
+
+use bulkhead::api::names;
+use libtest_mimic::Failed;
+use serde_json::{Value, json};
+
+use super::render::kustomize;
+use super::same::part;
+use crate::api::world::root;
+
+/// Where the components are.
+const COMPONENTS: &str = "config/sidecar/drivers";
+/// The Deployments, the components, and their rights.
+const TOGETHER: &str = "tests/it/chart/drivers";
+
+pub fn each_driver_has_its_own() -> Result<(), Failed> {
+    let objects = kustomize(TOGETHER)?;
+    let text = std::fs::read_to_string(root().join("config/sidecar/sidecar_patch.yaml"))?;
+    let generic: Value = serde_saphyr::from_str(&text)?;
+    let generic = container(&generic, "bulkhead-csi-sidecar").ok_or("config/sidecar adds no container")?;
+    let template = kustomize("config/rbac/fencer")?;
+    let ranks: Vec<_> = of_kind(&template, "FlowSchema").collect();
+    let deployments: Vec<_> = of_kind(&objects, "Deployment").collect();
+    let components = std::fs::read_dir(root().join(COMPONENTS))?.count();
+    if deployments.len() != components {
+        return Err(format!("{TOGETHER} has {} Deployments for {components} components", deployments.len()).into());
+    }
+    for deployment in deployments {
+        let driver = part(deployment, "/metadata/annotations/driver");
+        let sidecar = container(deployment, "bulkhead-csi-sidecar").ok_or_else(|| format!("{driver}: no sidecar"))?;
+        let beside = container(deployment, "driver").ok_or_else(|| format!("{driver}: no driver"))?;
+        if without_its_own(sidecar) != without_its_own(generic) {
+            return Err(format!("{driver}: {sidecar} is another sidecar than {generic}").into());
+        }
+        let address = part(beside, "/env/0/value").replace("unix://", "--csi-address=");
+        let port = sidecar.pointer("/ports/0/containerPort").and_then(Value::as_i64).unwrap_or_default();
+        let expected = json!([address, format!("--listen=0.0.0.0:{port}")]);
+        if sidecar.get("args") != Some(&expected) {
+            return Err(format!("{driver}: {:?} instead of {expected}", sidecar.get("args")).into());
+        }
+        has_its_rights(&objects, deployment, driver)?;
+        is_ranked(&objects, &ranks, deployment, driver)?;
+    }
+    Ok(())
+}
+
+/// A container without what differs from driver to driver: its socket and the port that is free there.
+fn without_its_own(container: &Value) -> Value {
+    let mut rest = container.clone();
+    if let Some(fields) = rest.as_object_mut() {
+        fields.remove("args");
+        fields.remove("ports");
+    }
+    rest
+}
+
+/// It may attest for its driver and no other, and hold that driver's Lease.
+fn has_its_rights(objects: &[Value], deployment: &Value, driver: &str) -> Result<(), Failed> {
+    let account = json!({
+        "kind": "ServiceAccount",
+        "name": part(deployment, "/spec/template/spec/serviceAccountName"),
+        "namespace": part(deployment, "/metadata/namespace"),
+    });
+    let attests = granted(objects, "ClusterRole", "", &account).map(|role| named(role, "fencers"));
+    let leads = granted(objects, "Role", "bulkhead-system", &account).map(|role| named(role, "leases"));
+    let expected = (Some(vec![json!(driver)]), Some(vec![json!(names::fencer_lease(driver))]));
+    let found = (attests, leads);
+    if found == expected {
+        return Ok(());
+    }
+    Err(format!("{driver}: {account} has {found:?} instead of {expected:?}").into())
+}
+
+/// What the template has the API server rank is ranked for its account too.
+fn is_ranked(objects: &[Value], template: &[&Value], deployment: &Value, driver: &str) -> Result<(), Failed> {
+    let account = json!({
+        "name": part(deployment, "/spec/template/spec/serviceAccountName"),
+        "namespace": part(deployment, "/metadata/namespace"),
+    });
+    let schemas = of_kind(objects, "FlowSchema");
+    let found = schemas.filter(|it| it.pointer("/spec/rules/0/subjects/0/serviceAccount") == Some(&account)).count();
+    if found == template.len() {
+        return Ok(());
+    }
+    Err(format!("{driver}: {found} FlowSchemas for {account} instead of {}", template.len()).into())
+}
+
+/// The role of that kind and namespace that a binding gives to the account.
+fn granted<'a>(objects: &'a [Value], kind: &str, namespace: &str, account: &Value) -> Option<&'a Value> {
+    let here = |object: &&Value| part(object, "/metadata/namespace") == namespace;
+    let kind_of_binding = format!("{kind}Binding");
+    let mut bindings = of_kind(objects, &kind_of_binding).filter(here);
+    let binding = bindings.find(|binding| binding.pointer("/subjects/0") == Some(account))?;
+    let name = part(binding, "/roleRef/name");
+    of_kind(objects, kind).filter(here).find(|role| part(role, "/metadata/name") == name)
+}
+
+/// The names for which a role has rights on a resource.
+fn named(role: &Value, resource: &str) -> Vec<Value> {
+    let rules = role.get("rules").and_then(Value::as_array).into_iter().flatten();
+    let about = rules.filter(|rule| rule.pointer("/resources/0") == Some(&json!(resource)));
+    about.filter_map(|rule| rule.get("resourceNames")?.as_array().cloned()).flatten().collect()
+}
+
+fn container<'a>(deployment: &'a Value, name: &str) -> Option<&'a Value> {
+    let containers = deployment.pointer("/spec/template/spec/containers")?.as_array()?;
+    containers.iter().find(|container| part(container, "/name") == name)
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> impl Iterator<Item = &'a Value> {
+    objects.iter().filter(move |object| part(object, "/kind") == kind)
+}
