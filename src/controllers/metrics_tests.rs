@@ -3,8 +3,10 @@
 use chrono::DateTime;
 
 use super::{
-    mountpoint_s3_pod_attachment, node_fence, resiliency_policy, shared_volume, shared_volume_provider, volume_health,
+    mountpoint_s3_pod_attachment, node_fence, resiliency_policy, shared_volume, shared_volume_provider, testing,
+    volume_health,
 };
+use crate::api::conditions::{self, State};
 use crate::api::node_fence::{NodeFenceStatus, Timeline};
 use crate::api::shared_volume::{LastFailover, SharedVolumeStatus};
 use crate::api::volume_health::VolumeHealth;
@@ -89,8 +91,9 @@ fn the_list_of_metrics_is_as_recorded() {
     runtime.reconciled("q", Outcome::Ok, std::time::Duration::ZERO);
     runtime.event(EventResult::Published);
     node_fence::metrics::Metrics::register(&telemetry).reached(None, &tainted());
-    resiliency_policy::metrics::Metrics::register(&telemetry)
-        .pass(&resiliency_policy::decide::Decision::default(), &[]);
+    let passes = resiliency_policy::metrics::Metrics::register(&telemetry);
+    passes.pass(&resiliency_policy::decide::Decision::default(), &[]);
+    passes.ready(&[]);
     let volumes = volume_health::metrics::Metrics::register(&telemetry);
     volumes.wrote(volume_health::metrics::Written::Record);
     volumes.look(&[std::sync::Arc::new(unhealthy())], 0.0, false);
@@ -110,6 +113,21 @@ fn the_list_of_metrics_is_as_recorded() {
         text.lines().filter(|line| line.starts_with("# HELP") || line.starts_with("# TYPE")).collect();
     lines.sort_unstable();
     insta::assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn a_policy_that_could_not_fence_is_counted_by_its_reason() {
+    let telemetry = Telemetry::new();
+    let metrics = resiliency_policy::metrics::Metrics::register(&telemetry);
+    let mut policy = testing::policy("db", &serde_json::json!({}));
+    let conditions = &mut policy.status.get_or_insert_default().conditions;
+    conditions::set(conditions, "FenceReady", State::False, "FencerMissing", "", 1, testing::at(0));
+    metrics.ready(&[std::sync::Arc::new(policy)]);
+    let series = |reason, count| format!("bulkhead_policies_not_ready{{reason=\"{reason}\"}} {count}\n");
+    let text = telemetry.encode().unwrap();
+    assert!(text.contains(&series("FencerMissing", 1)) && text.contains(&series("PodsUnmovable", 0)), "{text}");
+    metrics.ready(&[]);
+    assert!(telemetry.encode().unwrap().contains(&series("FencerMissing", 0)));
 }
 
 #[test]

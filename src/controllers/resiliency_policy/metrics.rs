@@ -9,13 +9,19 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
 use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, Phase};
+use crate::api::proof::CLASS_NOT_FOUND;
+use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::runtime::telemetry::Telemetry;
 
 use super::decide::Decision;
+use super::tell;
 
 /// What may hold a node.
 const BRAKES: [&str; 7] =
     ["Paused", "MaintenanceWindow", "BudgetExhausted", "CorrelatedOutage", "Cooldown", "ArrayOutage", MACHINE_MAY_RUN];
+
+/// Why a policy could not fence now: what condition FenceReady says where it is False.
+const UNREADY: [&str; 5] = ["FencerMissing", "FencerSilent", CLASS_NOT_FOUND, "ProofUnreachable", "PodsUnmovable"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 enum PhaseLabel {
@@ -37,11 +43,17 @@ struct HeldBy {
     brake: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct UnreadyFor {
+    reason: &'static str,
+}
+
 /// Gauges that each pass sets.
 pub struct Metrics {
     suspected: Gauge,
     held: Family<HeldBy, Gauge>,
     fences: Family<InPhase, Gauge>,
+    unready: Family<UnreadyFor, Gauge>,
     unmoved: Gauge,
     crash_loops_held: Gauge,
     crash_loop_deletes: Counter,
@@ -55,6 +67,11 @@ impl Metrics {
         Self {
             suspected: telemetry.register("suspected_nodes", "Nodes that give reason for suspicion", Gauge::default()),
             held: telemetry.register("held_nodes", "Nodes that a brake holds back", Family::default()),
+            unready: telemetry.register(
+                "policies_not_ready",
+                "ResiliencyPolicies that could not have all their pods fenced now",
+                Family::default(),
+            ),
             unmoved: telemetry.register(
                 "unmoved_pods",
                 "Pods that stay though their volumes are tainted and their policies would move them",
@@ -87,6 +104,15 @@ impl Metrics {
     /// A pod was deleted because of its crash loop.
     pub fn rescheduled(&self) {
         self.crash_loop_deletes.inc();
+    }
+
+    /// Takes in what the policies said before a pass.
+    pub fn ready(&self, policies: &[Arc<ResiliencyPolicy>]) {
+        for reason in UNREADY {
+            let unready = policies.iter().filter_map(|policy| tell::unready(policy));
+            let count = unready.filter(|lacking| lacking.reason == reason).count();
+            self.unready.get_or_create(&UnreadyFor { reason }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
     }
 
     /// Takes a pass in.

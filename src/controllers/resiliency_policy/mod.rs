@@ -35,6 +35,7 @@ mod tell;
 #[cfg(test)]
 mod tests;
 pub mod topology;
+mod unmovable;
 mod volumeless;
 pub mod volumes;
 pub mod windows;
@@ -228,6 +229,7 @@ impl Controller {
     /// Metrics, and an Event for each change of suspicion or restraint. None of it is written to a status at rest.
     fn report(&self, memory: &mut Memory, decision: &Decision, now: Now) {
         self.metrics.pass(decision, &self.cx.stores.fences.list());
+        self.metrics.ready(&self.cx.stores.policies.list());
         let (before, after) = (&memory.suspected, &decision.suspected);
         for node in after.difference(before) {
             self.tell_node(node, EventType::Normal, "NodeSuspected", why_suspected(decision, node).into());
