@@ -1,6 +1,7 @@
 //! The Helm chart: the same objects as kustomize makes of `config/`, over a matrix of values, and what it refuses. The real
 //! helm and kubectl, no control plane; `api::what_the_chart_makes_is_taken` shows its objects to a server.
 
+mod notes;
 mod refused;
 pub mod render;
 mod same;
@@ -14,6 +15,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("chart::makes_the_same_objects_as_kustomize", same::objects_of_kustomize),
         Trial::test("chart::makes_the_same_monitoring", same::monitoring),
         Trial::test("chart::every_set_of_values_renders", values::every_set_renders),
+        Trial::test("chart::says_what_it_does", notes::says_what_it_does),
         Trial::test("chart::enforcement_is_one_value", values::enforcement_is_one_value),
         Trial::test("chart::images_are_named_by_values", values::images_are_named_by_values),
         Trial::test("chart::cleanup_is_logged_where_upstream_looks", values::cleanup_is_logged_where_upstream_looks),
