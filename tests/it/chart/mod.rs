@@ -5,6 +5,7 @@ mod notes;
 mod refused;
 pub mod render;
 mod same;
+mod scraped;
 pub mod values;
 
 use libtest_mimic::Trial;
@@ -14,6 +15,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("chart::makes_the_same_objects_as_kustomize", same::objects_of_kustomize),
         Trial::test("chart::makes_the_same_monitoring", same::monitoring),
+        Trial::test("chart::every_program_is_scraped", scraped::every_program_is_scraped),
         Trial::test("chart::every_set_of_values_renders", values::every_set_renders),
         Trial::test("chart::says_what_it_does", notes::says_what_it_does),
         Trial::test("chart::enforcement_is_one_value", values::enforcement_is_one_value),
