@@ -193,7 +193,10 @@ impl Controller {
             let reschedules = matches!(effect, Effect::Reschedule { .. });
             match act::act(&self.cx, effect).await {
                 Ok(_) if reschedules => self.metrics.rescheduled(),
-                Ok(Some(fence)) => memory.wrote(&fence),
+                Ok(Some(fence)) => {
+                    self.metrics.planned(&fence, &seen);
+                    memory.wrote(&fence);
+                }
                 Ok(None) => {}
                 // Somebody wrote in between, or deleted the policy: what was decided on is gone, so decide anew.
                 Err(error) if error.is_conflict() || error.is_not_found() => changed = true,
