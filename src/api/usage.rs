@@ -88,6 +88,20 @@ impl PodView {
             _ => None,
         })
     }
+
+    /// Why no fence lets the pod go elsewhere, in CamelCase and in words: its first volume that lives on its node, or that no
+    /// method covers.
+    pub fn unmovable(&self) -> Option<(&'static str, String)> {
+        self.volumes.iter().find_map(|volume| match &volume.kind {
+            VolumeKind::Csi(_) => None,
+            VolumeKind::Local => {
+                Some(("LocalVolume", format!("volume {} lives on the node and cannot move", volume.name)))
+            }
+            VolumeKind::Unknown(what) => {
+                Some(("UnknownVolumeKind", format!("volume {}: {what}: no fence method covers it", volume.name)))
+            }
+        })
+    }
 }
 
 fn resolve(pod: &Pod, volume: &super::slim::Volume, lookup: &dyn Lookup) -> Option<VolumeUse> {

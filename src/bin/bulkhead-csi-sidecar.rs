@@ -8,6 +8,7 @@ use bulkhead::api::names;
 use bulkhead::csi::client;
 use bulkhead::csi_sidecar::driver::Driver;
 use bulkhead::csi_sidecar::health::{self as volume_health, observe::Stores};
+use bulkhead::csi_sidecar::metrics::Metrics;
 use bulkhead::csi_sidecar::{self, Context, connectivity, report};
 use bulkhead::error::{Error, Result};
 use bulkhead::runtime::clock::Clock;
@@ -50,6 +51,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         writer: program.writer.clone(),
         events: program.events.clone(),
         telemetry: program.telemetry.clone(),
+        metrics: Metrics::register(&program.telemetry),
         clock: Clock::system(),
         calls: TaskTracker::new(),
     };

@@ -1,11 +1,18 @@
 //! The metrics of all controllers together.
 
+use std::time::Duration;
+
 use chrono::DateTime;
 
+use super::resiliency_policy::decide::Seen;
+use super::resiliency_policy::evidence::Silence;
+use super::resiliency_policy::heartbeat::Heartbeat;
 use super::{
-    mountpoint_s3_pod_attachment, node_fence, resiliency_policy, shared_volume, shared_volume_provider, volume_health,
+    mountpoint_s3_pod_attachment, node_fence, resiliency_policy, shared_volume, shared_volume_provider, testing,
+    volume_health,
 };
-use crate::api::node_fence::{NodeFenceStatus, Timeline};
+use crate::api::conditions::{self, State};
+use crate::api::node_fence::{Channel, NodeFence, NodeFenceStatus, Timeline};
 use crate::api::shared_volume::{LastFailover, SharedVolumeStatus};
 use crate::api::volume_health::VolumeHealth;
 use crate::runtime::telemetry::{EventResult, InformerLabel, Outcome, QueueLabel, Telemetry};
@@ -86,11 +93,13 @@ fn the_list_of_metrics_is_as_recorded() {
     let _ = runtime.informer_errors.get_or_create(&informer);
     let _ = runtime.queue_depth.get_or_create(&queue);
     let _ = runtime.queue_running.get_or_create(&queue);
-    runtime.reconciled("q", Outcome::Ok, std::time::Duration::ZERO);
+    runtime.reconciled("q", Outcome::Ok, Duration::ZERO);
     runtime.event(EventResult::Published);
     node_fence::metrics::Metrics::register(&telemetry).reached(None, &tainted());
-    resiliency_policy::metrics::Metrics::register(&telemetry)
-        .pass(&resiliency_policy::decide::Decision::default(), &[]);
+    let passes = resiliency_policy::metrics::Metrics::register(&telemetry);
+    passes.pass(&resiliency_policy::decide::Decision::default(), &[]);
+    passes.ready(&[]);
+    passes.planned(&declared(Channel::Kubelet, "NodeUnreachable"), &silent());
     let volumes = volume_health::metrics::Metrics::register(&telemetry);
     volumes.wrote(volume_health::metrics::Written::Record);
     volumes.look(&[std::sync::Arc::new(unhealthy())], 0.0, false);
@@ -99,7 +108,7 @@ fn the_list_of_metrics_is_as_recorded() {
     mounts.look(&[], &[]);
     let addresses = shared_volume::metrics::Metrics::register(&telemetry);
     addresses.wrote(shared_volume::metrics::Written::Record);
-    addresses.probed(shared_volume::metrics::ProbeResult::Answered, std::time::Duration::ZERO);
+    addresses.probed(shared_volume::metrics::ProbeResult::Answered, Duration::ZERO);
     addresses.published(&Ok(()));
     addresses.recorded(None, &failed_over(Some(120)));
     addresses.look(&[]);
@@ -110,6 +119,78 @@ fn the_list_of_metrics_is_as_recorded() {
         text.lines().filter(|line| line.starts_with("# HELP") || line.starts_with("# TYPE")).collect();
     lines.sort_unstable();
     insta::assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn a_policy_that_could_not_fence_is_counted_by_its_reason() {
+    let telemetry = Telemetry::new();
+    let metrics = resiliency_policy::metrics::Metrics::register(&telemetry);
+    let mut policy = testing::policy("db", &serde_json::json!({}));
+    let conditions = &mut policy.status.get_or_insert_default().conditions;
+    conditions::set(conditions, "FenceReady", State::False, "FencerMissing", "", 1, testing::at(0));
+    metrics.ready(&[std::sync::Arc::new(policy)]);
+    let series = |reason, count| format!("bulkhead_policies_not_ready{{reason=\"{reason}\"}} {count}\n");
+    let text = telemetry.encode().unwrap();
+    assert!(text.contains(&series("FencerMissing", 1)) && text.contains(&series("PodsUnmovable", 0)), "{text}");
+    metrics.ready(&[]);
+    assert!(telemetry.encode().unwrap().contains(&series("FencerMissing", 0)));
+}
+
+/// A plan of node n0, of its first episode.
+fn declared(channel: Channel, reason: &str) -> NodeFence {
+    let at = "2026-11-21T02:14:31Z";
+    let evidence = serde_json::json!([{ "channel": channel, "state": "Failed", "since": at, "reason": reason }]);
+    let spec = serde_json::json!({
+        "episode": 1, "node": { "uid": "uid-n0" }, "policies": [],
+        "plan": { "decidedAt": at, "digest": "sha256:00000000", "evidence": evidence },
+    });
+    NodeFence::new("n0", serde_json::from_value(spec).unwrap())
+}
+
+/// A cluster whose node n0 was not heard of for a while: its agent for 5 s, its kubelet for 62.
+fn silent() -> Seen {
+    let heartbeat = Heartbeat { silent_for: Some(Duration::from_secs(5)), ..Heartbeat::default() };
+    let silence =
+        Silence { still_for: Some(Duration::from_secs(62)), has_moved: true, heartbeat, ..Silence::default() };
+    Seen { nodes: vec![(std::sync::Arc::new(testing::node("n0")), silence)], ..Seen::default() }
+}
+
+#[test]
+fn a_detection_is_timed_from_the_last_sign_of_life_once_per_episode() {
+    let telemetry = Telemetry::new();
+    let metrics = resiliency_policy::metrics::Metrics::register(&telemetry);
+    let mut seen = silent();
+    let unreachable = declared(Channel::Kubelet, "NodeUnreachable");
+    metrics.planned(&unreachable, &seen);
+    metrics.planned(&declared(Channel::Agent, "HeartbeatLost"), &seen);
+    metrics.planned(&declared(Channel::Taint, "NodeTainted"), &seen);
+    // The plan of the same episode has grown.
+    seen.fences.push(std::sync::Arc::new(unreachable.clone()));
+    metrics.planned(&unreachable, &seen);
+    let text = telemetry.encode().unwrap();
+    for line in [
+        "bulkhead_detection_seconds_sum{channel=\"Kubelet\"} 62.0",
+        "bulkhead_detection_seconds_count{channel=\"Kubelet\"} 1",
+        "bulkhead_detection_seconds_sum{channel=\"Agent\"} 5.0",
+        "bulkhead_detection_seconds_count{channel=\"Agent\"} 1",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+}
+
+#[test]
+fn a_recovery_of_hours_is_told_from_one_of_minutes() {
+    let telemetry = Telemetry::new();
+    let mut status = tainted();
+    let timeline = status.timeline.get_or_insert_default();
+    timeline.recovered_at = DateTime::from_timestamp(100 + 6 * 3600, 0);
+    node_fence::metrics::Metrics::register(&telemetry).reached(None, &status);
+    let text = telemetry.encode().unwrap();
+    let buckets = text.lines().filter_map(|line| line.strip_prefix("bulkhead_incident_step_seconds_bucket{le=\""));
+    let of_step = buckets.filter(|line| line.contains("step=\"Recovered\"") && line.ends_with(" 1"));
+    let bounds: Vec<f64> = of_step.filter_map(|line| line.split('"').next()?.parse().ok()).collect();
+    assert!(bounds.iter().any(|bound| bound.is_finite()), "only in +Inf: {bounds:?}\n{text}");
+    assert!(bounds.iter().all(|bound| *bound > 6.0 * 3600.0), "{bounds:?}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::runtime::events::EventType;
 
 use super::decide::{Effect, Failure, FailureClass};
+use super::metrics::Method;
 use super::{Context, Shared, lock, network_fence, status};
 
 /// Carries out the effects. Returns the request as it was written, if it was. `wake` is called when a call ends.
@@ -103,12 +104,14 @@ fn shut_out(
     let attempts: Vec<_> = volumes.iter().map(|volume| lock(memory).begins(volume)).collect();
     let (cx, memory, request) = (cx.clone(), memory.clone(), Arc::new(request.clone()));
     let span = tracing::Span::current();
+    let began = cx.clock.now().mono;
     cx.calls.clone().spawn(async move {
         let (context, asked, rows) = (cx.clone(), request.clone(), volumes.clone());
         let timeout = request.spec.call_timeout.get();
         let fence = async move { network_fence::fence(&context, &asked, &class, &rows, timeout).await };
         let outcome = tokio::spawn(fence.instrument(span)).await;
         let outcome = outcome.unwrap_or_else(|panic| Err(internal(panic.to_string())));
+        cx.called(Method::NetworkFence, began, outcome.as_ref().err());
         let now = cx.clock.now().mono;
         for (volume, attempts) in volumes.iter().zip(attempts) {
             lock(&memory).ended(volume, attempts, outcome.clone(), now);
@@ -124,7 +127,10 @@ async fn unpublish(cx: Context, volume: RequestedVolume, timeout: Duration) -> R
     // Two sidecars must not both fence, or one could do so after the other gave access back.
     let left = cx.writer.leadership().require().map_err(|error| internal(error.to_string()))?;
     let call = ControllerUnpublishVolumeRequest { volume_id: volume.volume_handle, node_id: volume.node_id, secrets };
-    cx.driver.unpublish(call, timeout.min(left)).await
+    let began = cx.clock.now().mono;
+    let answer = cx.driver.unpublish(call, timeout.min(left)).await;
+    cx.called(Method::ControllerUnpublishVolume, began, answer.as_ref().err());
+    answer
 }
 
 /// The controller-publish secrets of the volume, as the attacher would pass them. Never logged, never stored.

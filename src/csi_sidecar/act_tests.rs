@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use super::super::decide::{Call, Seen, decide};
 use super::super::driver::Driver;
+use super::super::metrics::Metrics;
 use super::super::tests::{Case, sends};
 use super::*;
 use crate::csi::client;
@@ -32,6 +33,7 @@ fn context(socket: &str, answer: impl Fn(ApiCall) -> Reply + Send + Sync + 'stat
         events: Events::spawn(client.clone(), "b", "p", leadership.clone(), &telemetry, CancellationToken::new()),
         writer: Writer::new(client, leadership, "bulkhead-test"),
         clients,
+        metrics: Metrics::register(&telemetry),
         telemetry,
         clock: Clock::system(),
         calls: TaskTracker::new(),
@@ -108,4 +110,6 @@ async fn calls_under_way_are_waited_for_at_the_end_but_not_for_ever() {
     super::super::drain(&cx.calls, began + Duration::from_secs(60)).await;
     assert_eq!((began.elapsed().as_secs(), cx.calls.len()), (30, 0), "waited for until its own deadline");
     assert!(matches!(lock(&memory).calls.values().next(), Some(Call::Failed { .. })));
+    let counted = "bulkhead_fence_calls_total{method=\"ControllerUnpublishVolume\",result=\"DeadlineExceeded\"} 1";
+    assert!(cx.telemetry.encode().unwrap().contains(counted), "a driver that hangs is seen");
 }

@@ -14,6 +14,7 @@ pub mod io;
 mod io_tests;
 mod judge;
 pub mod memory;
+pub mod metrics;
 pub mod methods;
 pub mod network_fence;
 pub mod observe;
@@ -25,7 +26,7 @@ pub mod unfence;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
@@ -45,6 +46,7 @@ use crate::runtime::telemetry::Telemetry;
 
 use driver::Driver;
 use memory::Memory;
+use metrics::Metrics;
 
 /// Passes that may follow each other before the informer is asked again.
 const STEPS: usize = 8;
@@ -62,12 +64,21 @@ pub struct Context {
     pub writer: Writer,
     /// Events.
     pub events: Events,
-    /// Metrics.
+    /// Where metrics are.
     pub telemetry: Telemetry,
+    /// Those of calls of fences.
+    pub metrics: Metrics,
     /// Clocks.
     pub clock: Clock,
     /// Calls to the driver under way.
     pub calls: TaskTracker,
+}
+
+impl Context {
+    /// A call of a fence that began then has ended.
+    fn called(&self, method: metrics::Method, began: Instant, failure: Option<&decide::Failure>) {
+        self.metrics.called(method, self.clock.now().mono.saturating_duration_since(began), failure);
+    }
 }
 
 /// Memory shared with the calls under way.

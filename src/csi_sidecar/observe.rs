@@ -10,6 +10,7 @@ use crate::api::fence_request::FenceRequest;
 use super::connectivity::driver::Extension;
 use super::decide::{Failure, FailureClass, Reading, Seen};
 use super::io::{Busy, Question, Questions};
+use super::metrics::Method;
 use super::{Context, Shared, lock};
 
 /// What is known without asking anybody.
@@ -28,9 +29,18 @@ pub async fn read(cx: &Context, request: &FenceRequest, handles: BTreeSet<String
     let began = cx.clock.now().mono;
     let published = match cx.driver.capabilities(deadline).await {
         Err(failure) => Err(failure),
-        Ok(able) if able.contains(&Capability::ListPublishedNodes) => cx.driver.list(deadline).await,
+        Ok(able) if able.contains(&Capability::ListPublishedNodes) => {
+            let asked = cx.clock.now().mono;
+            let published = cx.driver.list(deadline).await;
+            cx.called(Method::ListVolumes, asked, published.as_ref().err());
+            published
+        }
         Ok(able) if able.contains(&Capability::GetPublishedNodes) => {
-            Ok(cx.driver.get(handles, deadline.min(GETS_DEADLINE)).await)
+            let asked = cx.clock.now().mono;
+            let published = cx.driver.get(handles, deadline.min(GETS_DEADLINE)).await;
+            let failed = published.values().find_map(|nodes| nodes.as_ref().err());
+            cx.called(Method::ControllerGetVolume, asked, failed);
+            Ok(published)
         }
         Ok(_) => Err(Failure {
             code: "Unimplemented",

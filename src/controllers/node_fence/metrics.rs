@@ -35,8 +35,8 @@ pub struct Metrics {
 impl Metrics {
     /// Registers them.
     pub fn register(telemetry: &Telemetry) -> Self {
-        // 50 ms to about 7 minutes; a recovery that waits for a reboot is longer, and counts as such.
-        let buckets = || Histogram::new(exponential_buckets(0.05, 2.0, 14));
+        // 50 ms to more than a day: a recovery may wait for a person who repairs the node.
+        let buckets = || Histogram::new(exponential_buckets(0.05, 2.0, 22));
         let steps = Family::<StepLabel, Histogram>::new_with_constructor(buckets as fn() -> Histogram);
         let pods = Counter::default();
         Self {

@@ -10,7 +10,7 @@ use crate::api::node_fence::{
 };
 use crate::api::pod_affinity;
 use crate::api::time::{self, Now};
-use crate::api::usage::{PodView, VolumeKind};
+use crate::api::usage::PodView;
 use crate::mutants::{self, Mutant};
 
 use super::decide::{Effect, NodeState, Seen, Step, is_closed, is_settled};
@@ -144,14 +144,7 @@ fn next_held(seen: &Seen, rows: &Rows) -> Option<(usize, String)> {
 }
 
 fn unmovable(seen: &Seen, planned: &PlannedPod) -> Option<(&'static str, String)> {
-    let pod = seen.pods.iter().find(|pod| pod.uid() == planned.uid)?;
-    pod.volumes.iter().find_map(|volume| match &volume.kind {
-        VolumeKind::Csi(_) => None,
-        VolumeKind::Local => Some(("LocalVolume", format!("volume {} lives on the node and cannot move", volume.name))),
-        VolumeKind::Unknown(what) => {
-            Some(("UnknownVolumeKind", format!("volume {}: {what}: no fence method covers it", volume.name)))
-        }
-    })
+    seen.pods.iter().find(|pod| pod.uid() == planned.uid)?.unmovable()
 }
 
 fn wait(row: &mut PodStatus, reason: &str, message: String) {

@@ -1,4 +1,5 @@
-//! Tells at noon what would be held at night: the proof that each driver of a policy's pods can have today.
+//! Tells at noon what would be held at night: the proof that each driver of a policy's pods can have today, and the pods for
+//! which no proof is enough.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ type Lacks = (&'static str, String);
 
 /// Condition FenceReady.
 pub(super) fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &'static str, String) {
-    if facts.drivers.is_empty() {
+    if facts.protected == 0 {
         return (State::True, "NothingSelected", String::new());
     }
     let (mut lacking, mut remedies, mut reasons) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
@@ -35,8 +36,12 @@ pub(super) fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &
             remedies.insert(remedy);
         }
     }
+    let unmovable = facts.unmovable.describe();
     if lacking.is_empty() {
-        return (State::True, "ProofReachable", String::new());
+        return match unmovable {
+            Some(message) => (State::False, "PodsUnmovable", message),
+            None => (State::True, "ProofReachable", String::new()),
+        };
     }
     let documented =
         ["FencerMissing", "FencerSilent", CLASS_NOT_FOUND].into_iter().find(|reason| reasons.contains(reason));
@@ -44,6 +49,7 @@ pub(super) fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &
     if !remedies.is_empty() {
         message = format!("{message} ({})", remedies.into_iter().collect::<Vec<_>>().join("; "));
     }
+    message.extend(unmovable.map(|unmovable| format!("; {unmovable}")));
     (State::False, documented.unwrap_or("ProofUnreachable"), message)
 }
 

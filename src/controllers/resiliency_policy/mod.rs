@@ -36,6 +36,7 @@ mod tell;
 mod tests;
 pub mod topology;
 mod unhealthy;
+mod unmovable;
 mod volumeless;
 pub mod volumes;
 pub mod windows;
@@ -193,7 +194,10 @@ impl Controller {
             let reschedules = matches!(effect, Effect::Reschedule { .. });
             match act::act(&self.cx, effect).await {
                 Ok(_) if reschedules => self.metrics.rescheduled(),
-                Ok(Some(fence)) => memory.wrote(&fence),
+                Ok(Some(fence)) => {
+                    self.metrics.planned(&fence, &seen);
+                    memory.wrote(&fence);
+                }
                 Ok(None) => {}
                 // Somebody wrote in between, or deleted the policy: what was decided on is gone, so decide anew.
                 Err(error) if error.is_conflict() || error.is_not_found() => changed = true,
@@ -229,6 +233,7 @@ impl Controller {
     /// Metrics, and an Event for each change of suspicion or restraint. None of it is written to a status at rest.
     fn report(&self, memory: &mut Memory, decision: &Decision, now: Now) {
         self.metrics.pass(decision, &self.cx.stores.fences.list());
+        self.metrics.ready(&self.cx.stores.policies.list());
         let (before, after) = (&memory.suspected, &decision.suspected);
         for node in after.difference(before) {
             self.tell_node(node, EventType::Normal, "NodeSuspected", why_suspected(decision, node).into());

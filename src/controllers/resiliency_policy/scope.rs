@@ -11,6 +11,7 @@ use super::decide::{self, Seen};
 use super::evidence::{self, Silence};
 use super::heartbeat::{self, Heartbeat};
 use super::memory::Found;
+use super::unmovable::Unmovable;
 use super::{select, storage};
 
 /// The pods that a pass looks at.
@@ -32,6 +33,8 @@ pub struct Counted {
     pub protected: usize,
     /// Those of each driver.
     pub drivers: BTreeMap<String, usize>,
+    /// Those that would wait whatever is proved.
+    pub unmovable: Unmovable,
 }
 
 /// What was counted of all policies, by name.
@@ -107,6 +110,7 @@ pub(super) fn counted(seen: &Seen, policy: &ResiliencyPolicy) -> Counted {
             for driver in pod.drivers().collect::<BTreeSet<_>>() {
                 *counted.drivers.entry(driver.to_owned()).or_default() += 1;
             }
+            counted.unmovable.count(seen, pod);
         }
     }
     counted

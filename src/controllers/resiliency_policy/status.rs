@@ -13,6 +13,7 @@ use crate::api::resiliency_policy::{
 use crate::api::time::Now;
 
 use super::fence_ready::{driver_proof, fence_ready};
+use super::unmovable::Unmovable;
 use super::volumes::Unmoved;
 use super::{brakes, modes, windows};
 
@@ -36,6 +37,8 @@ pub struct Facts<'a> {
     pub missing_fencers: &'a BTreeSet<String>,
     /// Drivers of the selected pods, with the number of pods.
     pub drivers: BTreeMap<String, usize>,
+    /// Selected pods that would wait whatever is proved.
+    pub unmovable: Unmovable,
     /// Pods that stay though their volumes are tainted.
     pub unmoved: &'a [Unmoved],
     /// Pods that are or were deleted because of their crash loop.
@@ -98,7 +101,7 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
         set("Ready", State::False, "FencesOpen", format!("deletion waits for the NodeFences {}", open.join(", ")));
     } else if let Some(mistake) = &mistake {
         set("Ready", State::False, "InvalidSchedule", mistake.clone());
-    } else if facts.drivers.is_empty() {
+    } else if facts.protected == 0 {
         set("Ready", State::True, "NothingSelected", "no pod with a volume is selected now".into());
     } else {
         set("Ready", State::True, "Accepted", "the selected pods are protected".into());

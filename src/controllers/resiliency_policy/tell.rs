@@ -1,5 +1,7 @@
-//! Events of a policy: what people set or ended, and what another policy overrules. From one status that was written to
-//! the next, so that a restart repeats nothing.
+//! Events of a policy: what people set or ended, what another policy overrules, and whether it could fence now. From one
+//! status that was written to the next, so that a restart repeats nothing.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::api::conditions;
 use crate::api::resiliency_policy::{ResiliencyPolicy, Restraint, RestraintType};
@@ -23,6 +25,30 @@ pub fn recorded(cx: &Context, before: &ResiliencyPolicy, after: &ResiliencyPolic
     if let Some(note) = overruled(after).filter(|note| overruled(before) != Some(note)) {
         publish(EventType::Warning, "StricterPolicyApplies", note.to_owned());
     }
+    if let Some((kind, reason, note)) = readiness(before, after) {
+        cx.events.publish(reference(after), kind, reason, "Watch", note);
+    }
+}
+
+/// Whether the policy could fence now, where that changed: also when it could not, and cannot for another reason.
+pub(super) fn readiness(
+    before: &ResiliencyPolicy,
+    after: &ResiliencyPolicy,
+) -> Option<(EventType, &'static str, String)> {
+    let old = unready(before).map(|lacking| lacking.reason.as_str());
+    match (old, unready(after)) {
+        (old, Some(lacking)) if old != Some(lacking.reason.as_str()) => {
+            Some((EventType::Warning, "FenceNotReady", format!("{}: {}", lacking.reason, lacking.message)))
+        }
+        (Some(old), None) => Some((EventType::Normal, "FenceReady", format!("{old} is over"))),
+        _ => None,
+    }
+}
+
+/// Condition FenceReady where it is False.
+pub(super) fn unready(policy: &ResiliencyPolicy) -> Option<&Condition> {
+    let ready = conditions::find(&policy.status.as_ref()?.conditions, "FenceReady")?;
+    (ready.status == "False").then_some(ready)
 }
 
 fn restraints(policy: &ResiliencyPolicy) -> &[Restraint] {

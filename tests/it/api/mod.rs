@@ -6,6 +6,7 @@ mod admission;
 pub mod agent;
 mod approval;
 mod chart;
+mod flow;
 pub mod objects;
 pub mod rights;
 mod rule_cases;
@@ -68,6 +69,7 @@ pub fn trials() -> Vec<Trial> {
             "a_report_leaves_the_rest_of_the_object_alone",
             agent::a_report_leaves_the_rest_of_the_object_alone,
         ),
+        trial(&shared, "a_fence_is_ranked_before_other_workloads", flow::a_fence_is_ranked_before_other_workloads),
         trial(&shared, "people_change_no_plan", admission::people_change_no_plan),
         trial(&shared, "people_approve_and_hold", approval::people_approve_and_hold),
         trial(

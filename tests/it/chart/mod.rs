@@ -1,10 +1,12 @@
 //! The Helm chart: the same objects as kustomize makes of `config/`, over a matrix of values, and what it refuses. The real
 //! helm and kubectl, no control plane; `api::what_the_chart_makes_is_taken` shows its objects to a server.
 
+mod notes;
 mod refused;
 pub mod render;
 mod rights;
 mod same;
+mod scraped;
 pub mod values;
 
 use libtest_mimic::Trial;
@@ -14,7 +16,9 @@ pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("chart::makes_the_same_objects_as_kustomize", same::objects_of_kustomize),
         Trial::test("chart::makes_the_same_monitoring", same::monitoring),
+        Trial::test("chart::every_program_is_scraped", scraped::every_program_is_scraped),
         Trial::test("chart::every_set_of_values_renders", values::every_set_renders),
+        Trial::test("chart::says_what_it_does", notes::says_what_it_does),
         Trial::test("chart::enforcement_is_one_value", values::enforcement_is_one_value),
         Trial::test("chart::images_are_named_by_values", values::images_are_named_by_values),
         Trial::test("chart::cleanup_is_logged_where_upstream_looks", values::cleanup_is_logged_where_upstream_looks),

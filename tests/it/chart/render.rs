@@ -1,6 +1,6 @@
 //! What helm and kustomize make of the tree.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bulkhead_testbed::binaries::{Binaries, Program};
@@ -26,6 +26,11 @@ pub fn template_in(namespace: &str, values: &[&str]) -> Result<Vec<Value>, Strin
     objects(&helm("template", namespace, values)?)
 }
 
+/// The same of a chart in another folder.
+pub fn template_of(folder: &Path, values: &[&str]) -> Result<Vec<Value>, String> {
+    objects(&helm_of(folder, "template", NAMESPACE, values)?)
+}
+
 /// What `helm lint --strict` says against these values is the error.
 pub fn lint(values: &[&str]) -> Result<(), String> {
     helm("lint", NAMESPACE, &[&["--strict"][..], values].concat()).map(drop)
@@ -37,7 +42,11 @@ pub fn kustomize(folder: &str) -> Result<Vec<Value>, String> {
 }
 
 fn helm(command: &str, namespace: &str, further: &[&str]) -> Result<String, String> {
-    let folder = chart().to_string_lossy().into_owned();
+    helm_of(&chart(), command, namespace, further)
+}
+
+fn helm_of(folder: &Path, command: &str, namespace: &str, further: &[&str]) -> Result<String, String> {
+    let folder = folder.to_string_lossy().into_owned();
     let fixed: [&str; 4] = [command, &folder, "--namespace", namespace];
     // Its tests are hooks, which are no part of a release.
     let without_tests: &[&str] = if command == "template" { &["--skip-tests"] } else { &[] };

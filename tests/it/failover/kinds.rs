@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bulkhead::api::node_fence::{NodeFence, PodStatusState};
+use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead_testbed::array::{Array, ArrayOptions, Claim, Effect, Fault, Method};
 use bulkhead_testbed::audit::Record;
 use bulkhead_testbed::cluster::{Cluster, Workload};
@@ -16,7 +17,7 @@ use tonic::Code;
 
 use super::fleet::{Lane, LaneOptions, SOON};
 use super::kept::Kept;
-use super::look::{operator_records, pod_row};
+use super::look::{event, operator_records, pod_row};
 
 /// Pods on the victim, by name, with their uid.
 type Present = BTreeMap<String, Option<String>>;
@@ -173,6 +174,23 @@ pub async fn a_pod_with_a_finalizer_is_failed_first(cluster: &Cluster) -> Result
     lane.end().await
 }
 
+/// Waits until the lane's policy says that no proof can move some of its pods.
+async fn told_at_noon(lane: &Lane<'_>) -> Result<(), Failed> {
+    let policies: Api<ResiliencyPolicy> = Api::all(lane.client());
+    // Pods are counted once a minute, and at once for a policy that was edited.
+    let edit = json!({ "spec": { "recovery": { "warnAfter": "16m" } } });
+    policies.patch(&lane.name, &PatchParams::default(), &Patch::Merge(&edit)).await?;
+    let told = async || {
+        let status = policies.get(&lane.name).await?.status.unwrap_or_default();
+        let ready = status.conditions.iter().find(|condition| condition.type_ == "FenceReady");
+        let is_told = ready.is_some_and(|it| it.status == "False" && it.reason == "PodsUnmovable");
+        Ok(if is_told { Ok(()) } else { Err(format!("{ready:?}")) })
+    };
+    lane.cluster.wait("the policy says so before the node dies", SOON, told).await?;
+    event(lane.cluster, "ResiliencyPolicy", &lane.name, "FenceNotReady", "would be held whatever is proved").await?;
+    Ok(())
+}
+
 pub async fn pods_that_no_proof_can_move_wait_by_name(cluster: &Cluster) -> Result<(), Failed> {
     let unattached =
         ArrayOptions { driver_name: "waiting-unattached.csi.test".into(), attaches: false, ..ArrayOptions::default() };
@@ -211,6 +229,7 @@ pub async fn pods_that_no_proof_can_move_wait_by_name(cluster: &Cluster) -> Resu
     let agent = agent.await?;
     let refused = Fault::on(Method::ControllerUnpublishVolume, Effect::Fail(Code::PermissionDenied));
     let refused = other.array.faults().add(refused);
+    told_at_noon(&lane).await?;
     let before = present(&lane).await?;
     lane.victim()?.kill().await;
     lane.moved(&goes).await?;

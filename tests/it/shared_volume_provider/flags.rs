@@ -46,6 +46,9 @@ pub async fn the_metrics_are_those_of_the_seed(lane: &Lane<'_>) -> Result<(), Fa
         "storageos_api_requests_total{code=\"200\",method=\"post\"}",
         "storageos_shared_volume_reconcile_duration_seconds_count ",
         "bulkhead_shared_volume_provider_polls_total{error=\"\"}",
+        // What alert BulkheadProviderSilent asks, whether or not one ever answered.
+        "bulkhead_shared_volume_provider_last_poll_age_seconds ",
+        "bulkhead_informer_objects{informer=\"sharedvolumeproviders\"} ",
     ] {
         assert!(text.contains(name), "{name} is not in\n{text}");
     }

@@ -17,13 +17,6 @@ fn world(minimum: &str) -> World {
     world
 }
 
-/// State, reason and message of FenceReady.
-fn fence_ready(world: &World) -> (String, String, String) {
-    let conditions = world.seen.policies[0].status.clone().unwrap().conditions;
-    let ready = conditions.into_iter().find(|condition| condition.type_ == "FenceReady").unwrap();
-    (ready.status, ready.reason, ready.message)
-}
-
 #[test]
 fn an_external_fencer_that_leads_can_prove_that_a_node_is_off() {
     let mut world = world("PowerOff");
@@ -33,7 +26,7 @@ fn an_external_fencer_that_leads_can_prove_that_a_node_is_off() {
         (status.drivers[0].best_proof, status.drivers[0].method),
         (Proof::PowerOff, Some(FenceMethodType::External))
     );
-    assert_eq!(fence_ready(&world).1, "ProofReachable");
+    assert_eq!(world.fence_ready().1, "ProofReachable");
 }
 
 #[test]
@@ -42,7 +35,7 @@ fn one_that_is_not_there_is_told_at_noon_where_nobody_else_will_do() {
         let mut missing = world(minimum);
         missing.seen.missing_fencers.insert(POWER.into());
         missing.rest();
-        let (state, reason, message) = fence_ready(&missing);
+        let (state, reason, message) = missing.fence_ready();
         assert_eq!(state, ready, "{minimum}: {reason} {message}");
         if ready == "False" {
             assert_eq!(reason, "FencerMissing");
@@ -51,7 +44,7 @@ fn one_that_is_not_there_is_told_at_noon_where_nobody_else_will_do() {
         let mut silent = world(minimum);
         silent.seen.silent_fencers.insert(POWER.into());
         silent.rest();
-        let (state, reason, message) = fence_ready(&silent);
+        let (state, reason, message) = silent.fence_ready();
         assert_eq!(state, ready, "{minimum}: {reason} {message}");
         if ready == "False" {
             assert_eq!(reason, "FencerSilent");

@@ -21,6 +21,7 @@ mod select;
 mod sharers;
 mod silence;
 mod storage;
+mod unmovable;
 mod volumes;
 mod windows;
 
@@ -216,6 +217,13 @@ impl World {
 
     fn opened(&self) -> usize {
         self.seen.fences.len()
+    }
+
+    /// State, reason and message of the first policy's FenceReady.
+    fn fence_ready(&self) -> (String, String, String) {
+        let conditions = self.seen.policies[0].status.clone().unwrap().conditions;
+        let ready = conditions.into_iter().find(|condition| condition.type_ == "FenceReady").unwrap();
+        (ready.status, ready.reason, ready.message)
     }
 
     fn restraints(&self) -> Vec<RestraintType> {

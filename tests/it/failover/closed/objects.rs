@@ -12,6 +12,7 @@ use bulkhead::csi::v1::controller_client::ControllerClient;
 use bulkhead::csi::v1::volume_capability::AccessMode;
 use bulkhead::csi::v1::volume_capability::access_mode::Mode;
 use bulkhead::csi_sidecar::driver::Driver;
+use bulkhead::csi_sidecar::metrics::Metrics;
 use bulkhead::csi_sidecar::{self, Context, report};
 use bulkhead::runtime::apply::Writer;
 use bulkhead::runtime::client::Clients;
@@ -116,6 +117,7 @@ pub struct Sidecars {
     clients: Clients,
     events: Events,
     telemetry: Telemetry,
+    metrics: Metrics,
     cancel: CancellationToken,
     _guard: DropGuard,
 }
@@ -135,7 +137,13 @@ impl Sidecars {
         let (telemetry, cancel) = (Telemetry::new(), CancellationToken::new());
         let events =
             Events::spawn(clients.writes.clone(), NAME, NAME, Leadership::always(), &telemetry, cancel.clone());
-        Ok(Self { clients, events, telemetry, _guard: cancel.clone().drop_guard(), cancel })
+        let metrics = Metrics::register(&telemetry);
+        Ok(Self { clients, events, telemetry, metrics, _guard: cancel.clone().drop_guard(), cancel })
+    }
+
+    /// What they count.
+    pub fn scrape(&self) -> Result<String, Failed> {
+        Ok(self.telemetry.encode()?)
     }
 
     /// One beside this driver, in this process.
@@ -147,6 +155,7 @@ impl Sidecars {
             writer: Writer::new(self.clients.writes.clone(), Leadership::always(), NAME),
             events: self.events.clone(),
             telemetry: self.telemetry.clone(),
+            metrics: self.metrics.clone(),
             clock: Clock::system(),
             calls: TaskTracker::new(),
         };

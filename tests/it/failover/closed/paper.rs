@@ -66,8 +66,21 @@ pub async fn every_trouble_of_every_call_at_every_stage() -> Result<(), Failed> 
     paper.end_trouble().await?;
     paper.all_over().await?;
     paper.assert_only(|bed| bed.cell.ends())?;
+    assert_calls_are_counted(&sidecars.scrape()?);
     println!("fail closed: {} of {} cells, each with a driver of its own", paper.beds.len(), CELLS.0);
     Ok(())
+}
+
+/// What succeeded and what did not is told apart, and nothing that a driver says is in a label.
+fn assert_calls_are_counted(metrics: &str) {
+    let series = |method: &str| format!("bulkhead_fence_calls_total{{method=\"{method}\",result=\"");
+    for method in ["ControllerUnpublishVolume", "ListVolumes"] {
+        let results: Vec<_> = metrics.lines().filter_map(|line| line.strip_prefix(&series(method))).collect();
+        let failed = results.iter().filter(|result| !result.starts_with("Ok\""));
+        assert!(failed.count() > 0 && results.iter().any(|result| result.starts_with("Ok\"")), "{method}: {results:?}");
+        let is_code = |result: &&str| result.split('"').next().is_some_and(|it| it.chars().all(char::is_alphanumeric));
+        assert!(results.iter().all(is_code), "{method}: {results:?}");
+    }
 }
 
 /// The cells, each on its bed.

@@ -1,0 +1,61 @@
+//! Pods that would wait at night whatever is proved: for a volume that no method covers, or since their policies have no method
+//! in common. Counted at noon. Pure.
+
+use std::collections::BTreeMap;
+
+use crate::api::usage::PodView;
+
+use super::decide::{Seen, effective};
+
+/// Protected pods that would wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unmovable {
+    /// How many, by the reason that their rows in a NodeFence would have.
+    reasons: BTreeMap<&'static str, usize>,
+    /// The first by namespace and name, and why it would.
+    first: Option<(String, String)>,
+}
+
+impl Unmovable {
+    /// Counts the pod, if it is one of them.
+    pub(super) fn count(&mut self, seen: &Seen, pod: &PodView) {
+        let Some((reason, why)) = waits(seen, pod) else { return };
+        *self.reasons.entry(reason).or_default() += 1;
+        let name = pod.display();
+        if self.first.as_ref().is_none_or(|(first, _)| name < *first) {
+            self.first = Some((name, why));
+        }
+    }
+
+    /// How many they are, why, and which is the first; `None` when there are none.
+    pub(super) fn describe(&self) -> Option<String> {
+        let (first, why) = self.first.as_ref()?;
+        let reasons: Vec<_> = self.reasons.iter().map(|(reason, pods)| format!("{reason} {pods}")).collect();
+        let which = match self.reasons.values().sum::<usize>() {
+            1 => "1 pod".to_owned(),
+            pods => format!("{pods} pods"),
+        };
+        Some(format!("{which} would be held whatever is proved ({}): first {first}: {why}", reasons.join(", ")))
+    }
+}
+
+/// Why the pod would wait. One that has not started holds nothing yet, and may be seen before its claim is.
+fn waits(seen: &Seen, pod: &PodView) -> Option<(&'static str, String)> {
+    if !pod.pod.is("Initialized") {
+        return None;
+    }
+    pod.unmovable().or_else(|| disputed(seen, pod))
+}
+
+/// What each policy could prove by itself is told of each: here is what they leave together.
+fn disputed(seen: &Seen, pod: &PodView) -> Option<(&'static str, String)> {
+    if seen.policies.len() < 2 {
+        return None;
+    }
+    let together = effective(seen, pod).filter(|together| together.policies().len() > 1)?;
+    let driver = pod.drivers().find(|driver| together.methods(driver).is_empty())?;
+    let names = together.policies().iter().filter_map(|policy| policy.metadata.name.as_deref());
+    let names = names.collect::<Vec<_>>().join(", ");
+    let why = format!("policies {names} have no fence method in common that gives the proof they demand of {driver}");
+    Some(("ProofTooWeak", why))
+}
