@@ -12,7 +12,7 @@ use super::{
     volume_health,
 };
 use crate::api::conditions::{self, State};
-use crate::api::node_fence::{Channel, NodeFence, NodeFenceStatus, Timeline};
+use crate::api::node_fence::{Channel, MACHINE_MAY_RUN, NodeFence, NodeFenceStatus, Phase, Timeline};
 use crate::api::shared_volume::{LastFailover, SharedVolumeStatus};
 use crate::api::volume_health::VolumeHealth;
 use crate::runtime::telemetry::{EventResult, InformerLabel, Outcome, QueueLabel, Telemetry};
@@ -134,6 +134,26 @@ fn a_policy_that_could_not_fence_is_counted_by_its_reason() {
     assert!(text.contains(&series("FencerMissing", 1)) && text.contains(&series("PodsUnmovable", 0)), "{text}");
     metrics.ready(&[]);
     assert!(telemetry.encode().unwrap().contains(&series("FencerMissing", 0)));
+}
+
+#[test]
+fn a_machine_that_may_run_is_counted_in_whichever_phase() {
+    let telemetry = Telemetry::new();
+    let metrics = resiliency_policy::metrics::Metrics::register(&telemetry);
+    let stalled = |phase, reason| {
+        let mut fence = declared(Channel::Kubelet, "NodeUnreachable");
+        let status = fence.status.get_or_insert_default();
+        status.phase = Some(phase);
+        conditions::set(&mut status.conditions, "Stalled", State::True, reason, "", 1, testing::at(0));
+        std::sync::Arc::new(fence)
+    };
+    let fences = [
+        stalled(Phase::Detached, MACHINE_MAY_RUN),
+        stalled(Phase::Cleaning, MACHINE_MAY_RUN),
+        stalled(Phase::Cleaning, "CleanupBlocked"),
+    ];
+    metrics.pass(&resiliency_policy::decide::Decision::default(), &fences);
+    assert!(telemetry.encode().unwrap().contains("bulkhead_machines_shut_out 2\n"));
 }
 
 /// A plan of node n0, of its first episode.

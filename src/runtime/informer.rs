@@ -137,6 +137,9 @@ where
         let store = Store::with(self.indexers, self.packer);
         let label = InformerLabel { informer: self.name };
         let metrics = telemetry.runtime.clone();
+        // A series that begins with its first error shows no increase, by which an alert would see it.
+        metrics.informer_undecodable.get_or_create(&label).inc_by(0);
+        metrics.informer_errors.get_or_create(&label).inc_by(0);
         if !self.is_one_of_many {
             telemetry.before_scrape(gauges(store.clone(), metrics.clone(), label.clone()));
         }

@@ -192,6 +192,8 @@ async fn one_unreadable_object_does_not_stop_the_kind_and_is_not_forgotten() {
         (true, _) => silence(),
     });
     let (store, mut changes) = server.start(server.informer());
+    let before = server.telemetry.encode().unwrap();
+    assert!(before.contains("bulkhead_informer_undecodable_total{informer=\"pods\"} 0"), "{before}");
     assert_eq!(next(&mut changes).await, "ns/a ->n1");
     assert_eq!(next(&mut changes).await, "ns/b ->n1");
     assert_eq!(next(&mut changes).await, "ns/c ->n1");

@@ -243,7 +243,9 @@ async fn uninstall(cluster: &RealCluster) -> Outcome {
     // The driver's manifests without the sidecar, and its rights.
     cluster.apply_driver(false).await?;
     let rights = format!("bulkhead-fencer-{}", cluster.array.driver_name());
-    kubectl(cluster, &["delete", "clusterrole,clusterrolebinding", &rights]).await?;
+    kubectl(cluster, &["delete", "clusterrole,clusterrolebinding,flowschema", &rights]).await?;
+    let election = format!("bulkhead-fencer-leader-election-{}", cluster.array.driver_name());
+    kubectl(cluster, &["delete", "flowschema", &election]).await?;
     kubectl(cluster, &["delete", "secret", "s3-secret", "-n", "kube-system"]).await
 }
 

@@ -9,6 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
+use crate::api::conditions;
 use crate::api::node_fence::{Channel, MACHINE_MAY_RUN, NodeFence, Phase};
 use crate::api::proof::CLASS_NOT_FOUND;
 use crate::api::resiliency_policy::ResiliencyPolicy;
@@ -74,6 +75,7 @@ pub struct Metrics {
     crash_loop_deletes: Counter,
     plugins_down: Gauge,
     contradicted: Gauge,
+    machines: Gauge,
     detection: Family<SilentLabel, Histogram>,
 }
 
@@ -119,6 +121,11 @@ impl Metrics {
             contradicted: telemetry.register(
                 "contradicted_power_reports",
                 "Nodes that have no power by the word of a fencer and that are heard all the same",
+                Gauge::default(),
+            ),
+            machines: telemetry.register(
+                "machines_shut_out",
+                "NodeFences that wait for a person: a NetworkFence shuts out a machine whose Node is gone, and that may run",
                 Gauge::default(),
             ),
             fences: telemetry.register("node_fences", "NodeFences by phase", Family::default()),
@@ -171,6 +178,8 @@ impl Metrics {
             let held = decision.restrained.iter().filter(|held| held.brake == brake).count();
             self.held.get_or_create(&HeldBy { brake }).set(i64::try_from(held).unwrap_or(i64::MAX));
         }
+        let machines = fences.iter().filter(|fence| waits_for_a_person(fence)).count();
+        self.machines.set(i64::try_from(machines).unwrap_or(i64::MAX));
         let phases = [
             (Phase::Planned, PhaseLabel::Planned),
             (Phase::Fencing, PhaseLabel::Fencing),
@@ -186,4 +195,11 @@ impl Metrics {
             self.fences.get_or_create(&InPhase { phase: label }).set(i64::try_from(count.count()).unwrap_or(i64::MAX));
         }
     }
+}
+
+/// Whether only who knows the machine can end the incident, in whichever phase that is.
+fn waits_for_a_person(fence: &NodeFence) -> bool {
+    let conditions = fence.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let stalled = conditions::find(conditions, "Stalled").filter(|stalled| stalled.status == "True");
+    stalled.is_some_and(|stalled| stalled.reason == MACHINE_MAY_RUN)
 }

@@ -1,5 +1,7 @@
 //! Every program of ours is found by a PodMonitor, in whoever's pod it is.
 
+use std::fs;
+
 use libtest_mimic::Failed;
 use serde_json::{Map, Value};
 
@@ -19,6 +21,9 @@ pub fn every_program_is_scraped() -> Result<(), Failed> {
     for patch in PATCHES {
         workloads.extend(read(&root().join(patch))?);
     }
+    for driver in fs::read_dir(root().join("config/sidecar/drivers"))? {
+        workloads.extend(read(&driver?.path().join("sidecar_patch.yaml"))?);
+    }
     let mut programs = 0;
     for workload in &workloads {
         for port in ports(workload) {
@@ -29,8 +34,8 @@ pub fn every_program_is_scraped() -> Result<(), Failed> {
             }
         }
     }
-    // Controller, agent, node service and the two patches.
-    assert!(programs >= 5, "only {programs} programs have a port");
+    // Controller, agent, node service, the two patches, and the drivers that have one of their own.
+    assert!(programs >= 11, "only {programs} programs have a port");
     Ok(())
 }
 

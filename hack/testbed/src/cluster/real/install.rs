@@ -52,10 +52,14 @@ fn add_args(object: &mut DynamicObject, args: &[String]) {
     }
 }
 
-/// Takes our sidecar out of a Deployment; of another object nothing.
+/// Takes our sidecar, and the label that says that it is there, out of a Deployment; of another object nothing.
 fn without_sidecar(object: &mut DynamicObject) {
     let containers = object.data.pointer_mut("/spec/template/spec/containers").and_then(|list| list.as_array_mut());
     if let Some(containers) = containers {
         containers.retain(|container| container.get("name") != Some(&json!("bulkhead-csi-sidecar")));
+    }
+    let labels = object.data.pointer_mut("/spec/template/metadata/labels").and_then(|labels| labels.as_object_mut());
+    if let Some(labels) = labels {
+        labels.remove("bulkhead.dev/sidecar");
     }
 }
