@@ -128,17 +128,16 @@ pub struct NetworkFenceClients {
     pub addresses: Vec<String>,
     /// What they are to the node. Once the storage knew it by one of its own this stays, as long as it is the same Node: an address
     /// that is none of its own is then one that it had before, and nobody is shut out by that.
-    #[serde(default)]
-    pub known_by: KnownBy,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known_by: Option<KnownBy>,
 }
 
 /// What an address is to the node that a storage knows by it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum KnownBy {
     /// An InternalIP of the Node, or one that its agent reports: there is no NAT before the storage.
     OwnAddress,
     /// None of the node's own as far as is known: that of a NAT, or one that it had before.
-    #[default]
     OtherAddress,
 }
 

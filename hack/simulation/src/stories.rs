@@ -194,13 +194,20 @@ pub(crate) fn a_volume_is_in_trouble_on_a_node_that_is_well(schedule: u64) -> Wo
     let (mut shape, fencing) = if schedule == 0 {
         (Shape::plain(), json!({ "methods": [{ "type": "Unpublish" }, external()] }))
     } else {
-        (by_network(false), network_fencing())
+        let mut fencing = network_fencing();
+        fencing["methods"] = json!([{ "type": "Unpublish" }, fencing["methods"][0]]);
+        (by_network(false), fencing)
     };
     let spec = json!({ "triggers": { "volumeTaints": [NOT_USABLE] }, "fencing": fencing });
     shape.policies = vec![policy("all", &["db", "queue"], &spec)];
     shape.power = Some(PowerShape { gives_back: true, reports: false }).filter(|_| schedule == 0);
+    // What the driver is asked for proves nothing: by its list, or by its refusal (gRPC's Internal).
+    let mood = match schedule {
+        0 => Mood { ok_but_nothing: 1, ..Mood::default() },
+        _ => Mood { fails: Some((1, 13)), ..Mood::default() },
+    };
     let mut world = world(shape);
-    at(&mut world, SECOND, Fault::Mood(DRIVER.into(), Mood { ok_but_nothing: 1, ..Mood::default() }));
+    at(&mut world, SECOND, Fault::Mood(DRIVER.into(), mood));
     at(&mut world, FAILS, Fault::TaintVolume("v0".into(), vec!["n0".into()]));
     to_its_end(world, &mut Prompt)
 }

@@ -275,8 +275,11 @@ pub fn node_state(seen: &Seen) -> NodeState {
             .iter()
             .any(|taint| seen.policies.iter().any(|policy| policy.spec.detection.counts_taint(taint)));
     // Kubernetes takes a node for Ready long after it died: until then only its Lease tells that it is back, or another boot, which
-    // its kubelet told since. A controller that has just begun to lead has seen no Lease move: it would fence the node once more.
-    if seen.fence.spec.plan.is_ahead_of_kubernetes() && seen.lease_is_still && !clean::is_another_boot(seen) {
+    // its kubelet told since. A controller that has just begun to lead has seen no Lease move: it would fence the node once more. In
+    // an incident that was one of storage first the node may have booted before it failed.
+    let plan = &seen.fence.spec.plan;
+    let has_booted = clean::is_another_boot(seen) && !plan.began_on_a_well_node();
+    if plan.is_ahead_of_kubernetes() && seen.lease_is_still && !has_booted {
         return NodeState::Away;
     }
     // Of a node that was never away its incident says when it is over.

@@ -29,15 +29,20 @@ pub struct Silence {
     pub heartbeat: Heartbeat,
 }
 
-/// How much later than the last heartbeat a renewal of the Lease may be seen that was sent before it: a watch can be late.
+/// How much later than the last heartbeat a renewal of the Lease may be seen that was sent before it: a watch can be late, and a
+/// pass too.
 const LATE_RENEWAL: Duration = Duration::from_secs(5);
+/// A Lease that was only found, by a new leader or in a new list, may have been renewed just before; after this time the next
+/// renewal would have been seen.
+const ONE_RENEWAL: Duration = Duration::from_secs(15);
 
 impl Silence {
-    /// Whether the kubelet renewed its Lease while its agent was silent already: the machine lives, and it is the heartbeats
-    /// that get lost.
+    /// Whether the kubelet renewed its Lease while its agent was silent already, as far as can be told: the machine lives, and it
+    /// is the heartbeats that get lost.
     fn outlives_heartbeats(&self) -> bool {
-        let times = self.still_for.zip(self.heartbeat.silent_for).filter(|_| self.has_moved);
-        times.is_some_and(|(still, silent)| still + LATE_RENEWAL < silent)
+        let Some(still) = self.still_for else { return false };
+        let silent = self.heartbeat.out_of_reach_for.or(self.heartbeat.silent_for).unwrap_or_default();
+        if self.has_moved { still + LATE_RENEWAL < silent } else { still < ONE_RENEWAL }
     }
 
     /// The same for the node as the API has it: seen unreachable for the first time just now is no less unreachable.

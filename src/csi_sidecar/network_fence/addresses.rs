@@ -183,9 +183,9 @@ fn check_record(seen: &Seen, around: &Around, row: &NetworkFenceClients, own: &B
         return Ok(());
     }
     let no_nat = match (row.known_by, known_by_its_own(seen, around)) {
-        (KnownBy::OwnAddress, _) => "knew it by one of its own before".to_owned(),
-        (KnownBy::OtherAddress, Some(other)) => format!("knows node {other} by one of its own"),
-        (KnownBy::OtherAddress, None) => return Ok(()),
+        (Some(KnownBy::OwnAddress), _) => "knew it by one of its own before".to_owned(),
+        (_, Some(other)) => format!("knows node {other} by one of its own"),
+        (_, None) => return Ok(()),
     };
     Err(stop(
         "AddressesChanged",

@@ -158,10 +158,10 @@ fn settle(
         let node_uid = node.metadata.uid.clone().unwrap_or_default();
         let key = (class_name.clone(), name.clone());
         // Another address since may be one that it has no more: csi-addons asks once an hour.
-        let was_own = next.get(&key).is_some_and(|known| known.known_by == KnownBy::OwnAddress);
+        let was_own = next.get(&key).is_some_and(|known| known.known_by == Some(KnownBy::OwnAddress));
         let is_own = was_own || has_any(node, &node_uid, reports, &addresses);
         let known_by = if is_own { KnownBy::OwnAddress } else { KnownBy::OtherAddress };
-        next.insert(key, NetworkFenceClients { class_name, node: name, node_uid, addresses, known_by });
+        next.insert(key, NetworkFenceClients { class_name, node: name, node_uid, addresses, known_by: Some(known_by) });
     }
     next.into_values().take(MOST_NODES).collect()
 }
@@ -258,12 +258,12 @@ mod tests {
             serde_json::from_value(json!({ "metadata": { "name": "n1" }, "status": status })).unwrap()
         };
         let first = look(&[], "10.0.0.1", &at("u1", "InternalIP", "10.0.0.1"), &[]);
-        assert_eq!(first[0].known_by, KnownBy::OwnAddress);
+        assert_eq!(first[0].known_by, Some(KnownBy::OwnAddress));
         // Renumbered: csi-addons says the one of before.
         let (moved, anew) = (at("u1", "InternalIP", "10.0.0.7"), at("anew", "InternalIP", "10.0.0.7"));
         for told in ["10.0.0.1", "192.0.2.1"] {
-            assert_eq!(look(&first, told, &moved, &[])[0].known_by, KnownBy::OwnAddress, "{told}");
-            assert_eq!(look(&first, told, &anew, &[])[0].known_by, KnownBy::OtherAddress, "{told}");
+            assert_eq!(look(&first, told, &moved, &[])[0].known_by, Some(KnownBy::OwnAddress), "{told}");
+            assert_eq!(look(&first, told, &anew, &[])[0].known_by, Some(KnownBy::OtherAddress), "{told}");
         }
         for (node, uid, expected) in [
             (at("u1", "InternalIP", "10.0.0.1"), "u1", KnownBy::OwnAddress),
@@ -271,7 +271,7 @@ mod tests {
             (at("u1", "ExternalIP", "10.9.0.1"), "of-another", KnownBy::OtherAddress),
         ] {
             let known = look(&[], "10.9.0.1", &node, &[report(uid, "10.9.0.1")]);
-            assert_eq!(known[0].known_by, expected, "{node:?} {uid}");
+            assert_eq!(known[0].known_by, Some(expected), "{node:?} {uid}");
         }
     }
 

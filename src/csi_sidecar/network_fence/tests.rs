@@ -81,7 +81,7 @@ fn client(node: &str, cidrs: &[&str]) -> CsiAddonsNode {
 /// What the driver said of a node while it was well.
 fn on_record(node: &str, uid: &str, addresses: &[&str]) -> NetworkFenceClients {
     let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
-    let known_by = KnownBy::OtherAddress;
+    let known_by = Some(KnownBy::OtherAddress);
     NetworkFenceClients { class_name: CLASS.into(), node: node.into(), node_uid: uid.into(), addresses, known_by }
 }
 

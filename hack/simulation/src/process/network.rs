@@ -231,7 +231,7 @@ impl World {
                     node: node.name_any(),
                     node_uid: node.uid().unwrap_or_default(),
                     addresses: self.client_address(&node.name_any()).iter().map(ToString::to_string).collect(),
-                    known_by: KnownBy::OtherAddress,
+                    known_by: Some(KnownBy::OtherAddress),
                 })
                 .collect(),
             clients: Vec::new(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::api::node_fence::{Channel, LEASE_NOT_RENEWED, NodeFence, Phase};
+use crate::api::node_fence::{Channel, LEASE_NOT_RENEWED, NodeFence, Phase, STORAGE_PATH_LOSS};
 use crate::api::slim::Lease;
 use crate::controllers::testing::*;
 
@@ -66,6 +66,16 @@ fn nor_is_one_asked_for_that_has_booted_again() {
     assert_eq!(node_state(&world.seen), NodeState::Back);
     world.run();
     assert!(!world.did("ask Fenced"), "{:#?}", world.log);
+}
+
+/// It booted while its pods were moved for their storage, and failed after that.
+#[test]
+fn one_that_had_booted_before_it_failed_is_not_back() {
+    let mut world = world();
+    world.plan().pods[0].reason = STORAGE_PATH_LOSS.into();
+    world.node_reboots();
+    world.seen.lease_is_still = true;
+    assert_eq!(node_state(&world.seen), NodeState::Away);
 }
 
 #[test]

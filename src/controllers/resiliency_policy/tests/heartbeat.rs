@@ -106,10 +106,11 @@ fn a_kubelet_that_goes_on_contradicts_it() {
         reason: "BackendDisconnected".into(),
         message: None,
     };
-    let cases: [(&str, &Node, u64, bool, &[Channel]); 5] = [
+    let cases: [(&str, &Node, u64, bool, &[Channel]); 6] = [
         ("renewed long after the last heartbeat", &well, 3, true, NOTHING),
         ("renewed after it by less than a watch may be late", &well, 4, true, &[Channel::Agent, Channel::Storage]),
-        ("only found since", &well, 3, false, &[Channel::Agent, Channel::Storage]),
+        ("only found, by a new leader", &well, 14, false, NOTHING),
+        ("found, and not renewed since", &well, 15, false, &[Channel::Agent, Channel::Storage]),
         ("and it is silent by now", &well, 21, true, &[Channel::Kubelet, Channel::Agent, Channel::Storage]),
         ("Kubernetes gave it up", &gone, 3, true, &[Channel::Kubelet, Channel::Agent, Channel::Storage]),
     ];

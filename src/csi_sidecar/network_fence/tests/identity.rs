@@ -154,7 +154,7 @@ fn a_node_that_was_known_by_its_own_address_is_not_shut_out_by_one_that_it_had_b
     for others in [vec![], vec![on_record("n2", "uid-n2", &["10.8.0.2/32"])]] {
         let mut world = World::new("Fenced");
         let before =
-            NetworkFenceClients { known_by: KnownBy::OwnAddress, ..on_record("n1", "uid-n1", &["10.8.0.1/32"]) };
+            NetworkFenceClients { known_by: Some(KnownBy::OwnAddress), ..on_record("n1", "uid-n1", &["10.8.0.1/32"]) };
         world.around().record = [vec![before.clone()], others.clone()].concat();
         assert_eq!(world.code(fence), "AddressesChanged", "{others:?}");
         // csi-addons has asked again.
