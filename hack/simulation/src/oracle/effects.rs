@@ -2,7 +2,7 @@
 
 use bulkhead::api::fence_request::{FenceRequest, RequestedVolume};
 use bulkhead::api::names;
-use bulkhead::api::node_fence::NodeFence;
+use bulkhead::api::node_fence::{NodeFence, Phase, VolumeStatusState};
 use bulkhead::controllers::node_fence::decide::Effect;
 use bulkhead::controllers::resiliency_policy::brakes::{self, Cluster};
 use bulkhead::controllers::resiliency_policy::decide::{Decision, Effect as Protecting};
@@ -157,7 +157,8 @@ impl World {
     fn judge_budget(&mut self, fence: &NodeFence) {
         let name = fence.name_any();
         let begins = self.api.fences.get(&name).is_none_or(|it| it.spec.episode < fence.spec.episode);
-        let in_progress = self.api.fences.values().filter(|it| brakes::in_progress(it));
+        let in_progress =
+            self.api.fences.values().filter(|it| brakes::in_progress(it) && !self.waits_for_word_of_its_machine(it));
         let open: Vec<_> = in_progress.filter(|it| it.name_any() != name).cloned().collect();
         let mut broken = Vec::new();
         for policy in self.api.policies.values().filter(|_| begins) {
@@ -176,6 +177,17 @@ impl World {
             }
         }
         broken.into_iter().for_each(|what| self.oracle.break_("I4", self.now, what));
+    }
+
+    /// Its Node was deleted, and all that is left is what a person alone knows: whether the machine is off. That would hold up other
+    /// nodes for ever.
+    fn waits_for_word_of_its_machine(&self, fence: &NodeFence) -> bool {
+        let rows = fence.status.iter().flat_map(|status| &status.volumes);
+        let is_clean = rows.into_iter().all(|row| row.state == VolumeStatusState::Clean);
+        let is_shut_out = self.api.requests.values().any(|it| it.spec.node_name == fence.name_any() && it.shuts_out());
+        let node = self.api.nodes.get(&fence.name_any());
+        let is_gone = node.is_none_or(|node| node.uid().as_ref() != Some(&fence.spec.node.uid));
+        brakes::phase(fence) == Phase::Cleaning && is_clean && is_shut_out && is_gone
     }
 
     /// The server has taken a write, or refused it.
