@@ -6,6 +6,7 @@ mod certify;
 mod failures;
 mod fencers;
 mod install;
+mod replicas;
 mod timeline;
 mod webhooks;
 mod workloads;
@@ -158,6 +159,7 @@ pub async fn examine(cluster: &Cluster) -> Result<Examination> {
     }
     let attachers = attachers::of(&workloads);
     findings.extend(attachers::check(&gathered, &attachers));
+    findings.extend(replicas::check(&gathered, &workloads, &attachers));
     let hooks = [
         known(validating, &mut findings).map(|all| webhooks::of_validating(&all)),
         known(mutating, &mut findings).map(|all| webhooks::of_mutating(&all)),

@@ -5,7 +5,7 @@ use bulkhead_testbed::array::{Array, ArrayOptions};
 use bulkhead_testbed::cluster::{Cluster, Workload};
 use bulkhead_testbed::ledger::Access;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -64,6 +64,23 @@ pub async fn doctor_names_what_is_missing(cluster: &Cluster) -> Result<(), Faile
     }))?;
     let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), "default");
     sets.create(&PostParams::default(), &plugin_set).await?;
+    // The controller of a driver that would die with its node. Its pod is not scheduled.
+    let lonely: Deployment = serde_json::from_value(json!({
+        "metadata": { "name": "lonely", "namespace": "default" },
+        "spec": {
+            "replicas": 1,
+            "selector": { "matchLabels": { "app": "lonely" } },
+            "template": {
+                "metadata": { "labels": { "app": "lonely" } },
+                "spec": {
+                    "nodeSelector": { "no-such-label": "x" },
+                    "containers": [{ "name": "bulkhead-csi-sidecar", "image": "bulkhead-csi-sidecar" }],
+                },
+            },
+        },
+    }))?;
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), "default");
+    deployments.create(&PostParams::default(), &lonely).await?;
     let examination = cluster
         .wait("the sound driver is in order", crate::failover::fleet::SOON, async || {
             let examination = examine(cluster).await.map_err(super::simulate::told)?;
@@ -85,6 +102,7 @@ pub async fn doctor_names_what_is_missing(cluster: &Cluster) -> Result<(), Faile
         ("Agent", ""),
         ("Webhooks", "doctor-test"),
         ("Tolerations", "default/plugin"),
+        ("Replicas", "Deployment default/lonely"),
     ] {
         assert!(warned(check, about), "{check} {about} is not warned of: {examination:#}");
     }
@@ -98,6 +116,7 @@ pub async fn doctor_names_what_is_missing(cluster: &Cluster) -> Result<(), Faile
     assert!(text.contains("WHAT TO DO") && text.contains("COMPUTED"), "{text}");
     webhooks.delete("doctor-test", &DeleteParams::default()).await?;
     sets.delete("plugin", &DeleteParams::default()).await?;
+    deployments.delete("lonely", &DeleteParams::default()).await?;
     good.end().await?;
     bad.end().await
 }
