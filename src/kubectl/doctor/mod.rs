@@ -5,6 +5,7 @@ mod attachers;
 mod certify;
 mod failures;
 mod fencers;
+mod heartbeats;
 mod install;
 mod replicas;
 mod timeline;
@@ -157,6 +158,7 @@ pub async fn examine(cluster: &Cluster) -> Result<Examination> {
     if daemon_sets.is_some() {
         findings.extend(workloads::check(&gathered, &workloads));
     }
+    findings.extend(heartbeats::check(&gathered));
     let attachers = attachers::of(&workloads);
     findings.extend(attachers::check(&gathered, &attachers));
     findings.extend(replicas::check(&gathered, &workloads, &attachers));
