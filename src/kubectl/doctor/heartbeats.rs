@@ -11,7 +11,7 @@ use super::Finding;
 
 const CHECK: &str = "Heartbeats";
 
-/// Looks at the report of each node that is Ready. Where there is none at all, there is no agent, which another check tells.
+/// Looks at the agent of each node that is Ready. That there is no agent at all is told by another check.
 pub fn check(gathered: &Gathered) -> Option<Finding> {
     let nodes = gathered.stores.nodes.list();
     let ready = nodes.iter().filter(|node| node.ready() == "True");
@@ -19,16 +19,19 @@ pub fn check(gathered: &Gathered) -> Option<Finding> {
         .filter_map(|node| {
             let name = node.name_any();
             let report = gathered.stores.node_reports.get(&ObjectKey::cluster(&name))?;
-            Some((name, sends(node, &report)))
+            let sends = sends(node, &report)?;
+            Some((name, sends))
         })
         .collect();
     agents.sort_unstable();
     finding(&agents)
 }
 
-/// Whether the agent of this very node says that it sends.
-fn sends(node: &Node, report: &NodeVolumeReport) -> bool {
-    report.status.as_ref().is_some_and(|status| status.node_uid == node.metadata.uid && status.heartbeat.is_some())
+/// Whether the agent of this very node says that it sends; `None` where no agent has written the report.
+fn sends(node: &Node, report: &NodeVolumeReport) -> Option<bool> {
+    let status = report.status.as_ref()?;
+    let is_its_own = status.node_uid.is_some() && status.node_uid == node.metadata.uid;
+    is_its_own.then_some(status.heartbeat.is_some())
 }
 
 fn finding(agents: &[(String, bool)]) -> Option<Finding> {
@@ -72,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_an_earlier_node_of_that_name_says_nothing() {
+    fn a_report_that_no_agent_of_the_node_wrote_says_nothing() {
         let node = node("n0");
         let report = |uid: Option<&str>, heartbeat: serde_json::Value| -> NodeVolumeReport {
             let status = json!({ "nodeUID": uid, "heartbeat": heartbeat });
@@ -84,8 +87,9 @@ mod tests {
         };
         let endpoint = || json!({ "publicKey": "00", "address": "192.0.2.1", "port": 9811 });
         let own = node.metadata.uid.as_deref();
-        assert!(own.is_some() && sends(&node, &report(own, endpoint())));
-        assert!(!sends(&node, &report(Some("another"), endpoint())));
-        assert!(!sends(&node, &report(own, json!(null))));
+        assert_eq!(sends(&node, &report(own, endpoint())), Some(true));
+        assert_eq!(sends(&node, &report(own, json!(null))), Some(false), "its heartbeats are off");
+        assert_eq!(sends(&node, &report(Some("another"), endpoint())), None, "of a Node before it");
+        assert_eq!(sends(&node, &report(None, json!(null))), None, "as the controller makes it");
     }
 }
