@@ -5,6 +5,7 @@ use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge}
 
 use crate::runtime::telemetry::Telemetry;
 
+use super::monitor::Counts;
 use super::tracker::Refusal;
 use super::verdict::Verdict;
 
@@ -43,12 +44,13 @@ pub struct ReplicaMetrics {
     verdicts: Family<VerdictLabel, Counter>,
     heard: Gauge,
     silent: Gauge,
+    missing: Gauge,
 }
 
 impl ReplicaMetrics {
     /// Registers them.
     pub fn register(telemetry: &Telemetry) -> Self {
-        let (heard, silent) = (Gauge::default(), Gauge::default());
+        let (heard, silent, missing) = (Gauge::default(), Gauge::default(), Gauge::default());
         Self {
             datagrams: telemetry.register("heartbeat_datagrams", "Datagrams received, by result", Family::default()),
             verdicts: telemetry.register(
@@ -61,6 +63,11 @@ impl ReplicaMetrics {
                 "heartbeat_nodes_silent",
                 "Nodes whose agents were heard and are silent",
                 silent,
+            ),
+            missing: telemetry.register(
+                "heartbeat_nodes_missing",
+                "Nodes that are Ready, whose agents send heartbeats of which none arrives here",
+                missing,
             ),
         }
     }
@@ -89,10 +96,11 @@ impl ReplicaMetrics {
         self.verdicts.get_or_create(&VerdictLabel { verdict }).inc();
     }
 
-    /// So many nodes are heard, and so many are not any more.
-    pub fn counted(&self, (heard, silent): (usize, usize)) {
-        self.heard.set(i64::try_from(heard).unwrap_or(i64::MAX));
-        self.silent.set(i64::try_from(silent).unwrap_or(i64::MAX));
+    /// So many nodes are heard, and so many are not.
+    pub fn counted(&self, Counts { heard, silent, missing }: Counts) {
+        for (gauge, count) in [(&self.heard, heard), (&self.silent, silent), (&self.missing, missing)] {
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
     }
 }
 

@@ -30,6 +30,17 @@ pub struct Sight {
     pub out_of_reach_for: Option<Duration>,
 }
 
+/// How many agents there are of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Heard.
+    pub heard: usize,
+    /// Heard once, and not any more.
+    pub silent: usize,
+    /// Not heard, or not any more, though they say that they send and their nodes are Ready: what they send does not arrive.
+    pub missing: usize,
+}
+
 /// What came of a look.
 #[derive(Debug, Default)]
 pub struct Look {
@@ -198,11 +209,16 @@ impl Monitor {
         Sight { silent_for, verdict: verdict.map(|reached| reached.verdict), out_of_reach_for }
     }
 
-    /// How many agents are heard, and how many were heard but are not any more.
-    pub fn count(&self, silent_after: Duration, now: Instant) -> (usize, usize) {
-        let heard = self.tracker.agents().filter_map(|agent| agent.silent_for(now));
-        let (silent, heard): (Vec<_>, Vec<_>) = heard.partition(|silent| *silent >= silent_after);
-        (heard.len(), silent.len())
+    /// How many agents are heard, and how many are not.
+    pub fn count(&self, silent_after: Duration, now: Instant) -> Counts {
+        let mut counts = Counts::default();
+        for agent in self.tracker.agents() {
+            let is_silent = agent.silent_for(now).map(|silent| silent >= silent_after);
+            counts.heard += usize::from(is_silent == Some(false));
+            counts.silent += usize::from(is_silent == Some(true));
+            counts.missing += usize::from(is_silent != Some(false) && agent.known.is_ready);
+        }
+        counts
     }
 }
 

@@ -27,6 +27,8 @@ pub struct Known {
     pub at: SocketAddr,
     /// The topology domain of its node, if that has one.
     pub zone: Option<String>,
+    /// Whether the kubelet of its node is well.
+    pub is_ready: bool,
 }
 
 /// An agent that may be heard.
@@ -91,7 +93,8 @@ impl Known {
         let at = SocketAddr::new(endpoint.address.parse().ok()?, endpoint.port);
         let labels = node.metadata.labels.as_ref();
         let zone = labels.and_then(|labels| labels.get(ZONE)).cloned();
-        Some(Self { key: PublicKey::parse(&endpoint.public_key)?, at, zone })
+        let is_ready = node.ready() == "True";
+        Some(Self { key: PublicKey::parse(&endpoint.public_key)?, at, zone, is_ready })
     }
 }
 

@@ -20,8 +20,8 @@ use super::{
 };
 use crate::error::{Error, ErrorClass, Result};
 
-/// Events that may wait to be sent.
-const QUEUE: usize = 1024;
+/// Events that may wait to be sent: those of an incident of 512 pods, the most that a plan has, with some volumes each.
+const QUEUE: usize = 4096;
 /// The same Event about the same object is not repeated within this time.
 const REPEAT: Duration = Duration::from_secs(600);
 /// Events per object at once, and the time after which it may have one more.

@@ -1,12 +1,16 @@
 //! Events and metrics of an incident: every action and every deliberate inaction, with its reason.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
 
 use crate::api::conditions;
 use crate::api::names;
-use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState};
-use crate::api::slim::Node;
+use crate::api::node_fence::{
+    MACHINE_MAY_RUN, NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatus, VolumeStatusState,
+};
+use crate::api::slim::{Node, PersistentVolumeClaim};
 use crate::api::usage::PodView;
 use crate::controllers::{Context, reference};
 use crate::runtime::events::EventType;
@@ -32,7 +36,8 @@ pub fn released(cx: &Context, fence: &NodeFence, pod: &PodView) {
     cx.events.publish(reference(pod.pod.as_ref()), EventType::Normal, "PodReleased", "Release", note);
 }
 
-/// What changed from one record to the next, one Event per incident and change, not per pod.
+/// What changed from one record to the next, one Event per incident and change, not per pod; and what concerns a pod or a claim,
+/// there too, for those who may not see NodeFences.
 pub fn transitions(cx: &Context, before: &NodeFence, after: &NodeFence) {
     let (Some(new), old) = (&after.status, before.status.clone().unwrap_or_default()) else { return };
     let publish = |kind, reason, action, note: String| cx.events.publish(reference(after), kind, reason, action, note);
@@ -52,6 +57,14 @@ pub fn transitions(cx: &Context, before: &NodeFence, after: &NodeFence) {
         if was.map(|was| was.refences) != Some(row.refences) && row.refences.is_some() {
             let note = format!("volume {} was attached again and is fenced again", row.name);
             publish(EventType::Warning, "VolumeRefenced", "Fence", note);
+        }
+        let is_fenced = |row: &VolumeStatus| row.state == VolumeStatusState::Fenced;
+        if is_fenced(row)
+            && !was.is_some_and(is_fenced)
+            && let Some(claim) = claim_of(cx, &row.name)
+        {
+            let note = format!("node {} is cut off from volume {}, proof {:?}", after.name_any(), row.name, row.proof);
+            cx.events.publish(reference(claim.as_ref()), EventType::Normal, "VolumeFenced", "Fence", note);
         }
     }
     if old.phase != Some(Phase::Recovered) && new.phase == Some(Phase::Recovered) {
@@ -94,9 +107,20 @@ fn tell_waiting(cx: &Context, fence: &NodeFence, old: &NodeFenceStatus) {
         };
         cx.events.publish(reference(fence), kind, reason, "Release", detail.clone());
         if let Some(pod) = cx.stores.pods.get(&ObjectKey::namespaced(&plan.namespace, &plan.name)) {
-            cx.events.publish(reference(pod.as_ref()), kind, reason, "Release", detail);
+            cx.events.publish(reference(pod.as_ref()), kind, reason, "Release", detail.clone());
+        }
+        for claim in plan.volumes.iter().filter_map(|volume| claim_of(cx, volume)) {
+            cx.events.publish(reference(claim.as_ref()), kind, reason, "Release", detail.clone());
         }
     }
+}
+
+/// The claim that a volume is bound to, as it is now.
+fn claim_of(cx: &Context, volume: &str) -> Option<Arc<PersistentVolumeClaim>> {
+    let volume = cx.stores.volumes.get(&ObjectKey::cluster(volume))?;
+    let bound = volume.spec.claim_ref.as_ref()?;
+    let claim = ObjectKey::namespaced(bound.namespace.as_deref()?, bound.name.as_deref()?);
+    cx.stores.claims.get(&claim).filter(|claim| claim.metadata.uid == bound.uid)
 }
 
 /// The reason that held it.

@@ -44,6 +44,15 @@ pub fn found(stores: &Stores) -> Found {
     Found { pods: pods(stores, &Scope::All), ..found_but_pods(stores) }
 }
 
+/// The same with the pods of one node only, and the health of their volumes.
+pub fn found_on(stores: &Stores, node: &str) -> Found {
+    let scope = Scope::Nodes([node.to_owned()].into());
+    let pods = pods(stores, &scope);
+    let volumes: BTreeSet<_> = pods.iter().flat_map(|pod| &pod.volumes).map(|volume| volume.name.as_str()).collect();
+    let healths = volumes.into_iter().filter_map(|name| stores.healths.get(&ObjectKey::cluster(name))).collect();
+    Found { pods, healths, scope, ..found_but_pods(stores) }
+}
+
 fn pods(stores: &Stores, scope: &Scope) -> Vec<PodView> {
     let pods = match scope {
         Scope::All => stores.pods.list(),

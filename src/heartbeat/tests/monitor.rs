@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::monitor::Sight;
+use super::super::monitor::{Counts, Sight};
 use super::super::tracker::{Known, Refusal};
 use super::super::verdict::Verdict;
 use super::super::wire::{self, Message};
@@ -28,6 +28,25 @@ fn never_heard_is_unknown() {
     assert_eq!(network.verdicts, [], "nobody was asked about it");
     assert!(network.of(1).silent_for.unwrap() <= seconds(1));
     assert_eq!(network.refused, []);
+}
+
+#[test]
+fn heartbeats_that_do_not_arrive_are_told_while_their_nodes_are_well() {
+    let mut network = Network::new(4, &[]);
+    // A port that is closed from the beginning, and one that is closed later.
+    network.cut.insert((Some(0), None));
+    network.run(seconds(5));
+    let count = |network: &Network| network.monitor.count(AFTER, network.now);
+    assert_eq!(count(&network), Counts { heard: 3, silent: 0, missing: 1 });
+    network.cut.insert((Some(1), None));
+    network.run(seconds(5));
+    assert_eq!(count(&network), Counts { heard: 2, silent: 1, missing: 2 });
+    network.set_ready(1, false);
+    assert_eq!(count(&network), Counts { heard: 2, silent: 1, missing: 1 }, "that node has failed");
+    network.set_ready(1, true);
+    network.cut.clear();
+    network.run(seconds(2));
+    assert_eq!(count(&network), Counts { heard: 4, silent: 0, missing: 0 });
 }
 
 #[test]
@@ -196,7 +215,7 @@ fn nothing_is_taken_twice_or_of_somebody_else() {
         assert_eq!(network.monitor.receive(datagram, network.now), Err(Refusal::Replayed));
     }
     // A node that is known no more and then again by the same key has not begun anew.
-    let known = Known { key: keys(1).public(), at: address(0), zone: None };
+    let known = Known { key: keys(1).public(), at: address(0), zone: None, is_ready: true };
     network.monitor.know(&name(0), None);
     network.monitor.know(&name(0), Some(known));
     for datagram in &taped {

@@ -75,11 +75,18 @@ impl Network {
 
     /// The same with what an earlier process knew.
     pub fn begin_with(&mut self, number: usize, mut agent: Agent, keys: KeyPair, zone: Option<String>) {
-        let known = Known { key: keys.public(), at: address(number as u16), zone };
+        let known = Known { key: keys.public(), at: address(number as u16), zone, is_ready: true };
         agent.set_replicas(&[self.replica()]);
         self.monitor.know(&name(number), Some(known.clone()));
         self.known.insert(number, known);
         self.agents.insert(number, agent);
+    }
+
+    /// The kubelet of its node is well no more, or is again.
+    pub fn set_ready(&mut self, number: usize, is_ready: bool) {
+        let known = self.known.get_mut(&number).unwrap();
+        known.is_ready = is_ready;
+        self.monitor.know(&name(number), Some(known.clone()));
     }
 
     pub fn replica(&self) -> Replica {

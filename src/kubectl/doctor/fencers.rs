@@ -1,10 +1,14 @@
 //! Can each driver of a protected pod be fenced, with the proof that its policy requires?
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::ResourceExt;
 
 use crate::api::fencing::FenceMethodType;
 use crate::api::names;
 use crate::api::proof::Fencers;
+use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::kubectl::gather::Gathered;
 use crate::runtime::store::ObjectKey;
 
@@ -17,10 +21,13 @@ pub fn check(gathered: &Gathered) -> Vec<Finding> {
         findings.extend(proof(gathered, &policy, &driver, pods));
     }
     for driver in drivers(gathered) {
-        findings.extend(attach_required(gathered, &driver));
         findings.extend(sidecar(gathered, &driver));
     }
     let policies = gathered.stores.policies.list();
+    let known = |driver: &str| gathered.stores.csi_drivers.get(&ObjectKey::cluster(driver));
+    findings.extend(unattached(&policies, |driver| {
+        known(driver).is_none_or(|driver| driver.spec.attach_required != Some(false))
+    }));
     let named = policies.iter().flat_map(|policy| policy.spec.fencing.external_fencers());
     findings.extend(named.collect::<BTreeSet<_>>().into_iter().map(|fencer| external(gathered, fencer)));
     findings
@@ -68,20 +75,19 @@ fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize) -> Option
     Some(Finding::warning(CHECK, about, message, remedy))
 }
 
-fn attach_required(gathered: &Gathered, driver: &str) -> Option<Finding> {
-    const CHECK: &str = "CSIDriver";
-    let known = gathered.stores.csi_drivers.get(&ObjectKey::cluster(driver));
-    let attaches = known.as_ref().is_none_or(|driver| driver.spec.attach_required != Some(false));
-    if attaches {
-        return known.map(|_| Finding::ok(CHECK, driver, "attachRequired"));
-    }
-    let remedy = "move those pods by hand, or take the driver out of the policy's selector";
-    Some(Finding::warning(
-        CHECK,
-        driver,
-        "attachRequired: false: no fence method covers its volumes, their pods wait",
-        remedy,
-    ))
+/// Drivers in selectors that attach nothing. Their volumes are of no kind that a fence covers, so they are none of that driver to
+/// a selector: it selects nobody by them, in silence.
+fn unattached(policies: &[Arc<ResiliencyPolicy>], attaches: impl Fn(&str) -> bool) -> Vec<Finding> {
+    let finding = |policy: &ResiliencyPolicy, driver: &str| {
+        let about = format!("policy {}, driver {driver}", policy.name_any());
+        let message =
+            "attachRequired: false: no fence method covers its volumes, and selector.drivers selects no pod by it";
+        let remedy =
+            "take it out of selector.drivers, and move those pods by hand once you know that their node is off";
+        Finding::warning("CSIDriver", about, message, remedy)
+    };
+    let named = policies.iter().flat_map(|policy| policy.spec.selector.drivers.iter().map(move |it| (policy, it)));
+    named.filter(|(_, driver)| !attaches(driver)).map(|(policy, driver)| finding(policy, driver)).collect()
 }
 
 /// The sidecar holds a Lease of its own, where a method needs it.
@@ -118,5 +124,30 @@ fn external(gathered: &Gathered, fencer: &str) -> Finding {
             Finding::warning(CHECK, fencer, message, REMEDY)
         }
         Some(_) => Finding::ok(CHECK, fencer, "it leads"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::controllers::testing::policy;
+
+    use super::super::Severity;
+    use super::*;
+
+    #[test]
+    fn a_selector_that_names_a_driver_without_attachments_is_told() {
+        let by = |name: &str, drivers: serde_json::Value| {
+            Arc::new(policy(name, &json!({ "selector": { "podSelector": {}, "drivers": drivers } })))
+        };
+        let policies = [by("files", json!(["file.example.com", "block.example.com"])), by("all", json!([]))];
+        let found = unattached(&policies, |driver| driver != "file.example.com");
+        let [finding] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(
+            (finding.severity, finding.about.as_str()),
+            (Severity::Warning, "policy files, driver file.example.com")
+        );
+        assert!(finding.message.contains("attachRequired: false") && !finding.remedy.is_empty());
     }
 }

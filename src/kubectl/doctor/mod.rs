@@ -3,8 +3,11 @@
 
 mod attachers;
 mod certify;
+mod failures;
 mod fencers;
+mod heartbeats;
 mod install;
+mod replicas;
 mod timeline;
 mod webhooks;
 mod workloads;
@@ -30,6 +33,7 @@ use super::print::{Output, Page, Report};
 
 pub use certify::ScratchVolume;
 
+use failures::StayingPod;
 use timeline::PolicyTimeline;
 use workloads::Workload;
 
@@ -62,6 +66,8 @@ impl Doctor {
 pub struct Examination {
     /// Warnings first, then what could not be looked at, then what is in order.
     pub findings: Vec<Finding>,
+    /// Protected pods that would stay if their node failed now.
+    pub staying: Vec<StayingPod>,
     /// How long a failover takes, computed for each policy.
     pub timelines: Vec<PolicyTimeline>,
     /// When this was seen.
@@ -147,11 +153,15 @@ pub async fn examine(cluster: &Cluster) -> Result<Examination> {
         findings.extend(install::policies(&bindings));
     }
     findings.extend(fencers::check(&gathered));
+    let (staying, failures) = failures::of(&gathered).await;
+    findings.extend(failures);
     if daemon_sets.is_some() {
         findings.extend(workloads::check(&gathered, &workloads));
     }
+    findings.extend(heartbeats::check(&gathered));
     let attachers = attachers::of(&workloads);
     findings.extend(attachers::check(&gathered, &attachers));
+    findings.extend(replicas::check(&gathered, &workloads, &attachers));
     let hooks = [
         known(validating, &mut findings).map(|all| webhooks::of_validating(&all)),
         known(mutating, &mut findings).map(|all| webhooks::of_mutating(&all)),
@@ -160,7 +170,8 @@ pub async fn examine(cluster: &Cluster) -> Result<Examination> {
         findings.extend(webhooks::check(hooks.into_iter().flatten().flatten().collect()));
     }
     findings.sort_by_key(|finding| finding.severity);
-    Ok(Examination { findings, timelines: timeline::of(&gathered, &attachers), at: time::stamp(gathered.now.wall) })
+    let timelines = timeline::of(&gathered, &attachers);
+    Ok(Examination { findings, staying, timelines, at: time::stamp(gathered.now.wall) })
 }
 
 async fn list<K>(cluster: &Cluster) -> Result<Vec<K>, Finding>
@@ -226,6 +237,12 @@ impl Report for Examination {
         let remedies: Vec<_> = self.findings.iter().filter(|finding| !finding.remedy.is_empty()).collect();
         let page = if remedies.is_empty() { page } else { page.line("").line("WHAT TO DO") };
         let page = page.list(remedies.iter().map(|it| format!("{} {}: {}", it.check, it.about, it.remedy)));
+        let staying = self.staying.iter().map(|pod| {
+            let why = format!("{}: {}", pod.reason, pod.message);
+            [format!("{}/{}", pod.namespace, pod.name), pod.node.clone(), pod.policy.clone(), why]
+        });
+        let title = "PODS THAT WOULD STAY IF THEIR NODE FAILED";
+        let page = page.table(title, ["POD", "NODE", "POLICY", "WHY"], staying.collect());
         self.timelines.iter().fold(page, |page, timeline| timeline.page(page)).end()
     }
 }

@@ -1,7 +1,8 @@
-//! The pods that must live where things break: the drivers' node plugins and our own agent.
+//! What runs in the cluster, by its templates; and the pods that must live where things break: the drivers' node plugins and our
+//! own agent.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{Container, PodTemplateSpec, Toleration};
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec, Toleration};
 use kube::{Resource, ResourceExt};
 
 use crate::api::names;
@@ -15,6 +16,10 @@ pub struct Workload {
     pub about: String,
     /// It puts a pod on every node.
     pub is_daemon_set: bool,
+    /// How many pods it wants; a DaemonSet has no number.
+    pub replicas: i32,
+    /// Something keeps its pods on different nodes, or tries to.
+    pub is_spread: bool,
     /// Its pods run our node agent.
     pub is_agent: bool,
     /// What its pods tolerate.
@@ -28,20 +33,27 @@ pub struct Workload {
 impl Workload {
     /// Of a Deployment.
     pub fn of_deployment(it: &Deployment) -> Self {
-        Self::new(it, it.spec.as_ref().map(|spec| &spec.template), false)
+        let replicas = it.spec.as_ref().and_then(|spec| spec.replicas);
+        Self::new(it, it.spec.as_ref().map(|spec| &spec.template), replicas.or(Some(1)))
     }
 
     /// Of a StatefulSet.
     pub fn of_stateful_set(it: &StatefulSet) -> Self {
-        Self::new(it, it.spec.as_ref().map(|spec| &spec.template), false)
+        let replicas = it.spec.as_ref().and_then(|spec| spec.replicas);
+        Self::new(it, it.spec.as_ref().map(|spec| &spec.template), replicas.or(Some(1)))
     }
 
     /// Of a DaemonSet.
     pub fn of_daemon_set(it: &DaemonSet) -> Self {
-        Self::new(it, it.spec.as_ref().map(|spec| &spec.template), true)
+        Self::new(it, it.spec.as_ref().map(|spec| &spec.template), None)
     }
 
-    fn new<K: Resource<DynamicType = ()>>(object: &K, template: Option<&PodTemplateSpec>, is_daemon_set: bool) -> Self {
+    /// Without a number of replicas it is a DaemonSet.
+    fn new<K: Resource<DynamicType = ()>>(
+        object: &K,
+        template: Option<&PodTemplateSpec>,
+        replicas: Option<i32>,
+    ) -> Self {
         let spec = template.and_then(|template| template.spec.as_ref());
         let labels = template.and_then(|template| template.metadata.as_ref()).and_then(|meta| meta.labels.as_ref());
         let container = |it: &Container| {
@@ -50,7 +62,9 @@ impl Workload {
         };
         Self {
             about: format!("{} {}/{}", K::kind(&()), object.namespace().unwrap_or_default(), object.name_any()),
-            is_daemon_set,
+            is_daemon_set: replicas.is_none(),
+            replicas: replicas.unwrap_or_default(),
+            is_spread: spec.is_some_and(is_spread),
             is_agent: labels.is_some_and(|labels| labels.get(names::NODE_AGENT_LABEL).is_some_and(|it| it == "true")),
             tolerations: spec.and_then(|spec| spec.tolerations.clone()).unwrap_or_default(),
             containers: spec.iter().flat_map(|spec| &spec.containers).map(container).collect(),
@@ -63,6 +77,22 @@ impl Workload {
         self.text.contains(driver)
     }
 
+    /// Seconds after which a pod of it is evicted from a node that is unreachable; `None` when it never is.
+    pub fn evicted_after(&self) -> Option<i64> {
+        /// What Kubernetes adds to a pod that says nothing: `--default-unreachable-toleration-seconds`.
+        const DEFAULT: i64 = 300;
+        let counts = |it: &&Toleration| {
+            let is =
+                |field: &Option<String>, value: &str| field.as_deref().is_none_or(|it| it.is_empty() || it == value);
+            is(&it.key, names::UNREACHABLE_TAINT) && is(&it.effect, "NoExecute")
+        };
+        let mut own = self.tolerations.iter().filter(counts).peekable();
+        if own.peek().is_none() {
+            return Some(DEFAULT);
+        }
+        own.filter_map(|it| it.toleration_seconds).min()
+    }
+
     fn tolerates(&self, key: &str, effect: &str) -> bool {
         self.tolerations.iter().any(|it| {
             let same_effect = it.effect.as_deref().is_none_or(|it| it.is_empty() || it == effect);
@@ -72,6 +102,16 @@ impl Workload {
             same_effect && key_matches && exists
         })
     }
+}
+
+fn is_spread(spec: &PodSpec) -> bool {
+    let apart = spec.affinity.as_ref().and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+    let must = apart.and_then(|it| it.required_during_scheduling_ignored_during_execution.as_ref());
+    let should = apart.and_then(|it| it.preferred_during_scheduling_ignored_during_execution.as_ref());
+    let evenly = spec.topology_spread_constraints.as_ref();
+    must.is_some_and(|it| !it.is_empty())
+        || should.is_some_and(|it| !it.is_empty())
+        || evenly.is_some_and(|it| !it.is_empty())
 }
 
 /// Whether node plugins and agents can live on a node that is fenced.

@@ -1,6 +1,7 @@
 //! The node behind a name: it returns at the wrong moment, its object is deleted or made anew, its CSINode says less or
 //! something else.
 
+use bulkhead::api::fencing::Proof;
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{Phase, PodStatusState, VolumeStatusState};
 use bulkhead_testbed::Identity;
@@ -126,6 +127,37 @@ pub async fn pods_of_a_deleted_node_are_released_by_others(cluster: &Cluster) ->
     let fence = lane.fence("over", |fence| phase(fence) == Some(Phase::Recovered)).await?;
     assert_eq!(condition(&fence, "NodeClean"), Some(("True", "NodeDeleted")));
     assert_eq!(lane.deletions(&[])?, [], "the operator deleted a pod");
+    lane.end().await
+}
+
+/// The same, with a fence that comes through: what is proved after the Node is gone is released by us, long before podGC would.
+pub async fn pods_of_a_deleted_node_are_released_by_us_once_proved(cluster: &Cluster) -> Result<(), Failed> {
+    let (lane, set, before) = Lane::open(cluster, "fencedgone", LaneOptions::default()).await?;
+    let hang = lane.array().faults().add(Fault::on(Method::ControllerUnpublishVolume, Effect::Hang));
+    let victim = lane.victim()?;
+    victim.kill().await;
+    let (pod, volume) = (format!("{}-0", set.name), set.volume_name(0, 0));
+    lane.begun(&volume).await?;
+    let nodes: Api<Node> = Api::all(lane.client());
+    nodes.delete(victim.name(), &DeleteParams::default()).await?;
+    let gone = async || {
+        let found = nodes.get_opt(victim.name()).await?;
+        Ok(if found.is_none() { Ok(()) } else { Err("the Node is there".to_owned()) })
+    };
+    cluster.wait("the Node is gone", SOON, gone).await?;
+    // The unpublish hangs as yet, so all that follows was done without a Node.
+    lane.assert_untouched(&set, &before).await?;
+    lane.array().faults().remove(hang);
+    let fence = lane.fence("released", |fence| is_released(fence, &pod)).await?;
+    let row = pod_row(&fence, &pod).ok_or("no row")?;
+    assert_ne!(row.reason.as_deref(), Some("ReleasedByOthers"), "{row:?}");
+    let row = volume_row(&fence, &volume).ok_or("no row")?;
+    assert_eq!((row.proof, row.proved_at.is_some()), (Proof::Verified, true), "{row:?}");
+    let ours = lane.deletions(&[])?;
+    assert!(ours.iter().any(|record| record.name == pod && record.succeeded()), "somebody else deleted it: {ours:?}");
+    lane.moved(&set).await?;
+    let fence = lane.fence("over", |fence| phase(fence) == Some(Phase::Recovered)).await?;
+    assert_eq!(condition(&fence, "NodeClean"), Some(("True", "NodeDeleted")));
     lane.end().await
 }
 

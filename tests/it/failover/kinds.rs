@@ -254,6 +254,11 @@ pub async fn pods_that_no_proof_can_move_wait_by_name(cluster: &Cluster) -> Resu
         assert!(message.contains(words), "{name}: {message}");
         lane.event("FenceHeld", &format!("{name}: {reason}")).await?;
     }
+    let told = async |claim: String, reason: &str, note: &str| {
+        event(cluster, "PersistentVolumeClaim", &claim, reason, note).await
+    };
+    told(two.claim_name(0, 1), "FenceHeld", "waiting-two-0: ProofTooWeak").await?;
+    told(goes.claim_name(0, 0), "VolumeFenced", "proof Verified").await?;
     let handle = shared.handle(0, 0);
     let victim = lane.victim()?.csi_node_id().to_owned();
     assert!(

@@ -106,6 +106,7 @@ pub fn trials() -> Vec<Trial> {
         identity::a_node_that_is_ready_again_between_delete_and_key_gets_no_key,
         identity::a_key_that_the_cluster_refuses_gives_way_to_single_detaches,
         identity::pods_of_a_deleted_node_are_released_by_others,
+        identity::pods_of_a_deleted_node_are_released_by_us_once_proved,
         identity::a_node_anew_with_the_same_boot_id_is_tainted_again,
         identity::a_node_anew_with_a_new_boot_id_is_clean,
         policies::of_two_policies_the_stricter_one_holds,

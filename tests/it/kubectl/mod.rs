@@ -47,6 +47,7 @@ pub fn trials() -> Vec<Trial> {
         trial(&fleet, "who_may_not_read_is_told_what_is_missing", rights::who_may_not_read_is_told_what_is_missing),
         trial(&fleet, "who_may_read_may_not_write", rights::who_may_read_may_not_write),
         trial(&fleet, "doctor_names_what_is_missing", doctor::doctor_names_what_is_missing),
+        trial(&fleet, "doctor_names_the_pods_that_would_stay", doctor::doctor_names_the_pods_that_would_stay),
         trial(&fleet, "nothing_is_created_without_what_it_takes", certify::nothing_is_created_without_what_it_takes),
         trial(
             &fleet,

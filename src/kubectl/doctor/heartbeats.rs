@@ -1,0 +1,95 @@
+//! Do the agents send heartbeats? Whether these arrive only the replicas of the controller know, which count it.
+
+use kube::ResourceExt;
+
+use crate::api::node_volume_report::NodeVolumeReport;
+use crate::api::slim::Node;
+use crate::kubectl::gather::Gathered;
+use crate::runtime::store::ObjectKey;
+
+use super::Finding;
+
+const CHECK: &str = "Heartbeats";
+
+/// Looks at the agent of each node that is Ready. That there is no agent at all is told by another check.
+pub fn check(gathered: &Gathered) -> Option<Finding> {
+    let nodes = gathered.stores.nodes.list();
+    let ready = nodes.iter().filter(|node| node.ready() == "True");
+    let mut agents: Vec<_> = ready
+        .filter_map(|node| {
+            let name = node.name_any();
+            let report = gathered.stores.node_reports.get(&ObjectKey::cluster(&name))?;
+            let sends = sends(node, &report)?;
+            Some((name, sends))
+        })
+        .collect();
+    agents.sort_unstable();
+    finding(&agents)
+}
+
+/// Whether the agent of this very node says that it sends; `None` where no agent has written the report.
+fn sends(node: &Node, report: &NodeVolumeReport) -> Option<bool> {
+    let status = report.status.as_ref()?;
+    let is_its_own = status.node_uid.is_some() && status.node_uid == node.metadata.uid;
+    is_its_own.then_some(status.heartbeat.is_some())
+}
+
+fn finding(agents: &[(String, bool)]) -> Option<Finding> {
+    if agents.is_empty() {
+        return None;
+    }
+    let mute: Vec<_> = agents.iter().filter(|(_, sends)| !sends).map(|(node, _)| node).collect();
+    let Some(first) = mute.first() else {
+        let arrive = "metric bulkhead_heartbeat_nodes_missing tells whether they arrive";
+        return Some(Finding::ok(CHECK, "agents", format!("{} send heartbeats; {arrive}", agents.len())));
+    };
+    let message = format!(
+        "{} of {} send no heartbeats, that of {first} among them: such a node's death is noticed by Kubernetes' signs alone, half a \
+         minute later",
+        mute.len(),
+        agents.len()
+    );
+    let remedy = "look for a warning in the log of bulkhead-node-agent there (is UDP port 9811 taken?), and for --heartbeat-address";
+    Some(Finding::warning(CHECK, "agents", message, remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::controllers::testing::node;
+
+    use super::super::Severity;
+    use super::*;
+
+    #[test]
+    fn an_agent_that_sends_none_is_told() {
+        let agents = |sends: &[bool]| -> Vec<_> {
+            sends.iter().enumerate().map(|(number, sends)| (format!("n{number}"), *sends)).collect()
+        };
+        assert_eq!(finding(&agents(&[])), None, "no agent at all");
+        assert_eq!(finding(&agents(&[true, true])).unwrap().severity, Severity::Ok);
+        let found = finding(&agents(&[true, false, false])).unwrap();
+        assert_eq!(found.severity, Severity::Warning);
+        assert!(found.message.starts_with("2 of 3 send no heartbeats, that of n1 "), "{}", found.message);
+    }
+
+    #[test]
+    fn a_report_that_no_agent_of_the_node_wrote_says_nothing() {
+        let node = node("n0");
+        let report = |uid: Option<&str>, heartbeat: serde_json::Value| -> NodeVolumeReport {
+            let status = json!({ "nodeUID": uid, "heartbeat": heartbeat });
+            serde_json::from_value(json!({
+                "apiVersion": "bulkhead.dev/v1alpha1", "kind": "NodeVolumeReport", "metadata": { "name": "n0" },
+                "status": status,
+            }))
+            .unwrap()
+        };
+        let endpoint = || json!({ "publicKey": "00", "address": "192.0.2.1", "port": 9811 });
+        let own = node.metadata.uid.as_deref();
+        assert_eq!(sends(&node, &report(own, endpoint())), Some(true));
+        assert_eq!(sends(&node, &report(own, json!(null))), Some(false), "its heartbeats are off");
+        assert_eq!(sends(&node, &report(Some("another"), endpoint())), None, "of a Node before it");
+        assert_eq!(sends(&node, &report(None, json!(null))), None, "as the controller makes it");
+    }
+}
