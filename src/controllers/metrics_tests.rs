@@ -12,8 +12,10 @@ use super::{
     volume_health,
 };
 use crate::api::conditions::{self, State};
+use crate::api::fencing::PolicyMode;
 use crate::api::node_fence::{Channel, MACHINE_MAY_RUN, NodeFence, NodeFenceStatus, Phase, Timeline};
 use crate::api::shared_volume::{LastFailover, SharedVolumeStatus};
+use crate::api::time;
 use crate::api::volume_health::VolumeHealth;
 use crate::runtime::telemetry::{EventResult, InformerLabel, Outcome, QueueLabel, Telemetry};
 
@@ -128,12 +130,18 @@ fn a_policy_that_could_not_fence_is_counted_by_its_reason() {
     let mut policy = testing::policy("db", &serde_json::json!({}));
     let conditions = &mut policy.status.get_or_insert_default().conditions;
     conditions::set(conditions, "FenceReady", State::False, "FencerMissing", "", 1, testing::at(0));
-    metrics.ready(&[std::sync::Arc::new(policy)]);
+    metrics.ready(&[std::sync::Arc::new(policy.clone())]);
     let series = |reason, count| format!("bulkhead_policies_not_ready{{reason=\"{reason}\"}} {count}\n");
     let text = telemetry.encode().unwrap();
     assert!(text.contains(&series("FencerMissing", 1)) && text.contains(&series("PodsUnmovable", 0)), "{text}");
     metrics.ready(&[]);
     assert!(telemetry.encode().unwrap().contains(&series("FencerMissing", 0)));
+    let (mut observes, mut deleted) = (policy.clone(), policy);
+    observes.spec.mode = PolicyMode::DryRun;
+    deleted.metadata.deletion_timestamp = Some(time::to_k8s(testing::at(0)));
+    metrics.ready(&[std::sync::Arc::new(observes), std::sync::Arc::new(deleted)]);
+    let text = telemetry.encode().unwrap();
+    assert!(text.contains(&series("FencerMissing", 0)), "nobody relies on these: {text}");
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub fn take(seen: &Seen, row: &mut VolumeRow, now: Now) {
     row.counts_until = if row.fresh { counts_until(seen, row, &answer, now) } else { None };
     match worth {
         Worth::OfAnotherMachine => tell_another_machine(seen, row),
-        _ => tell(row, worth, answer.result, now),
+        _ => tell(seen, row, worth, answer.result, now),
     }
 }
 
@@ -132,8 +132,10 @@ fn counts_until(seen: &Seen, row: &VolumeRow, answer: &Answer, now: Now) -> Opti
     from.map(|from| from + PROOF_LIFETIME)
 }
 
-fn tell(row: &mut VolumeRow, worth: Worth, result: &FenceResult, now: Now) {
-    let is_of_another_machine = shut_out::is_told(row);
+fn tell(seen: &Seen, row: &mut VolumeRow, worth: Worth, result: &FenceResult, now: Now) {
+    // That somebody else was there is kept until a proof that counts, or the first one is there: of a Node that is deleted nothing
+    // else tells it.
+    let is_of_another_machine = shut_out::is_told(row) && shut_out::is_of_another_machine(seen, row);
     let status = &mut row.status;
     let begun = result.result == FenceOutcome::Started && status.state == VolumeStatusState::Failed;
     if begun || status.state == VolumeStatusState::Pending && status.committed_at.is_some() {
@@ -159,9 +161,8 @@ fn tell(row: &mut VolumeRow, worth: Worth, result: &FenceResult, now: Now) {
             status.reason.clone_from(&result.reason);
             status.message = None;
         }
-        Worth::Weak if open || is_taken_back => tell_failure(row, result),
+        Worth::Weak if open || is_taken_back => tell_failure(row, result, is_of_another_machine),
         Worth::InFlight if open => status.reason = Some("AttachInFlight".into()),
-        // That somebody else was there is kept until a proof that counts: of a Node that is deleted nothing else tells it.
         Worth::TooLate if open && !is_of_another_machine => {
             status.reason = Some("AnswerTooLate".into());
             status.message = Some("the proof came more than 10 s after it was asked for; it is read again".into());
@@ -181,12 +182,12 @@ fn tell_another_machine(seen: &Seen, row: &mut VolumeRow) {
     }
 }
 
-fn tell_failure(row: &mut VolumeRow, result: &FenceResult) {
+fn tell_failure(row: &mut VolumeRow, result: &FenceResult, keeps_reason: bool) {
     let failed = matches!(result.result, FenceOutcome::Failed | FenceOutcome::Fenced);
     if failed {
         row.status.state = VolumeStatusState::Failed;
     }
-    if failed || result.reason.is_some() {
+    if !keeps_reason && (failed || result.reason.is_some()) {
         row.status.reason = result.reason.clone().or_else(|| Some("ProofTooWeak".into()));
         row.status.message = result.message.clone().map(|mut message| {
             conditions::truncate(&mut message, 512);

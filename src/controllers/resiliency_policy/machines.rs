@@ -2,7 +2,7 @@
 //! while that one is only cut off. No incident is begun for it then: a driver has one FenceRequest for both, whose end lets in all
 //! that it shut out. Nor does the open one grow by it: its fence proves nothing of a machine with other addresses (docs/adr/0027).
 
-use crate::api::fencing::FenceMethodType;
+use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names::MACHINE_OFF_ANNOTATION;
 use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, VolumeStatusState};
 
@@ -47,11 +47,28 @@ fn ungrown(fence: &NodeFence, is_shut_out: bool, cause: Cause) -> Option<String>
     let mut methods = fence.spec.plan.volumes.iter().flat_map(|row| &row.methods);
     let is_listed = is_of_node && methods.any(|method| method.type_ == FenceMethodType::NetworkFence);
     let name = fence.metadata.name.as_deref().unwrap_or_default();
+    let who = if is_cut_off(fence) {
+        "Should this one be off for good, delete its Node"
+    } else {
+        "The first one is not cut off, and its pods would go with the Node too: make sure that both are off for good, and only \
+         then delete it"
+    };
     (is_listed || is_shut_out).then(|| {
         format!(
             "the incident that is open under this name may be of another machine: it takes in nothing of this one until all its \
-             pods are gone and its node is back. Should this one be off for good, delete its Node: kubectl delete node {name}"
+             pods are gone and its node is back. {who}: kubectl delete node {name}"
         )
+    })
+}
+
+/// Whether the machine of the episode is proved to be cut off from all its volumes. With the Node Kubernetes removes its pods and
+/// attachments too, whoever writes on there.
+fn is_cut_off(fence: &NodeFence) -> bool {
+    use VolumeStatusState::{Detached, Fenced};
+    let rows = fence.status.as_ref().map(|status| status.volumes.as_slice()).unwrap_or_default();
+    fence.spec.plan.volumes.iter().all(|plan| {
+        let row = rows.iter().find(|row| row.episode == plan.episode && row.name == plan.name);
+        row.is_some_and(|row| matches!(row.state, Fenced | Detached) && row.proof > Proof::None)
     })
 }
 

@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use crate::api::conditions;
+use crate::api::fencing::PolicyMode;
 use crate::api::node_fence::{Channel, MACHINE_MAY_RUN, NodeFence, Phase};
 use crate::api::proof::CLASS_NOT_FOUND;
 use crate::api::resiliency_policy::ResiliencyPolicy;
@@ -158,10 +159,13 @@ impl Metrics {
         }
     }
 
-    /// Takes in what the policies said before a pass.
+    /// Takes in what the policies said before a pass. Nobody relies on one that only observes, or that is being deleted.
     pub fn ready(&self, policies: &[Arc<ResiliencyPolicy>]) {
+        let acts = |policy: &&Arc<ResiliencyPolicy>| {
+            policy.spec.mode != PolicyMode::DryRun && policy.metadata.deletion_timestamp.is_none()
+        };
         for reason in UNREADY {
-            let unready = policies.iter().filter_map(|policy| tell::unready(policy));
+            let unready = policies.iter().filter(acts).filter_map(|policy| tell::unready(policy));
             let count = unready.filter(|lacking| lacking.reason == reason).count();
             self.unready.get_or_create(&UnreadyFor { reason }).set(i64::try_from(count).unwrap_or(i64::MAX));
         }

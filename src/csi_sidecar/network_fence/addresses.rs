@@ -105,7 +105,8 @@ fn told(seen: &Seen, around: &Around) -> Result<Option<Vec<Cidr>>, Failure> {
         ));
     }
     // Without a NAT the node may write by any address that it had; and a plugin in a pod with one of its own tells that beside them.
-    let before = readable(&frozen.addresses);
+    // Where nothing is frozen it may by any that it has.
+    let before = if frozen.addresses.is_empty() { own_now(around, &frozen.uid) } else { readable(&frozen.addresses) };
     let is_without_nat = own.iter().any(|address| before.contains(address));
     if is_without_nat {
         check_unchanged(seen, around, &before)?;
@@ -176,12 +177,8 @@ fn check_unchanged(seen: &Seen, around: &Around, before: &[Cidr]) -> Result<(), 
 }
 
 /// csi-addons asks a driver once an hour: what is on record may be what the node had before. It is not where there is a NAT, which
-/// the row tells, or the other nodes; nor where nothing is frozen and the node has it still, by its Node or its agent.
+/// the row tells, or the other nodes.
 fn check_record(seen: &Seen, around: &Around, row: &NetworkFenceClients, own: &BTreeSet<Cidr>) -> Result<(), Failure> {
-    let frozen = &seen.request.spec.node;
-    if frozen.addresses.is_empty() && own_now(around, &frozen.uid).iter().any(|address| own.contains(address)) {
-        return Ok(());
-    }
     let no_nat = match (row.known_by, known_by_its_own(seen, around)) {
         (Some(KnownBy::OwnAddress), _) => "knew it by one of its own before".to_owned(),
         (_, Some(other)) => format!("knows node {other} by one of its own"),

@@ -210,6 +210,24 @@ fn whoever_lets_the_first_machine_in_is_answered_while_another_has_its_name() {
     assert!(!world.did("delete"), "{:#?}", world.log);
 }
 
+/// The Node is gone before its boot and addresses tell that again; the row does.
+#[test]
+fn a_fence_that_fails_does_not_hide_that_another_machine_was_there() {
+    let mut world = taken_over(shut_out_by_network(&[("pg", "v1")]));
+    goes_on(&mut world);
+    world.fencers.insert(DRIVER.into(), Fencer::Fails("NetworkFenceFailed"));
+    somebody_lifts(&mut world);
+    world.run();
+    assert_eq!(world.volume("v1").reason.as_deref(), Some("AnotherMachine"), "{:#?}", world.log);
+    world.seen.node = None;
+    world.run();
+    world.fencers.insert(DRIVER.into(), Fencer::Proves(Proof::Acknowledged));
+    world.wait(60.0);
+    world.run();
+    assert!(!world.did("delete") && !world.did("detach"), "{:#?}", world.log);
+    assert_eq!(world.condition("Stalled"), told());
+}
+
 /// A fence that never held is not tried for the first machine while nothing rests on it; and again when that one is there.
 #[test]
 fn nobody_is_asked_to_shut_out_whose_name_another_machine_has() {

@@ -230,6 +230,33 @@ fn an_open_incident_takes_in_nothing_of_another_machine() {
     }
 }
 
+/// Podgc and attach/detach go by the name: they would remove the pods and attachments of the first machine too.
+#[test]
+fn to_delete_the_node_is_told_as_safe_only_where_the_first_machine_is_cut_off() {
+    use VolumeStatusState::{Clean, Detached, Failed, Fenced, Fencing};
+    for (state, reason, is_safe) in [
+        (Fenced, None, true),
+        (Detached, None, true),
+        (Fencing, None, false),
+        (Failed, Some("AddressClaimed"), false),
+        (Failed, Some("AnotherMachine"), false),
+        (Clean, Some(NODE_DELETED), false),
+    ] {
+        let mut world = cut_off(FenceMethodType::NetworkFence, Phase::Fencing, (state, reason));
+        if state == Failed {
+            Arc::make_mut(&mut world.seen.fences[0]).status.as_mut().unwrap().volumes[0].proof = Proof::None;
+        }
+        world.node_becomes(machine("boot-2", ANOTHER));
+        world.seen.pods.get_mut("n0").unwrap().push(pod("late", "n0", &[csi("v9")]));
+        world.rest();
+        let restrained = world.decide().restrained;
+        let [held] = restrained.as_slice() else { panic!("{state:?}: {restrained:?}") };
+        let about = held.about.as_deref().unwrap();
+        assert!(about.ends_with("kubectl delete node n0"), "{state:?}: {about}");
+        assert_eq!(!about.contains("make sure that both are off for good"), is_safe, "{state:?}: {about}");
+    }
+}
+
 /// The incident began with another method; the policy has the network fence since.
 #[test]
 fn what_another_machine_brings_is_not_fenced_by_the_addresses_of_the_first() {

@@ -179,13 +179,27 @@ fn where_nothing_is_frozen_the_drivers_word_counts_as_long_as_the_node_has_the_a
     // Its agent reported that one, and not the InternalIP.
     let mut world = without_frozen("10.9.0.1/32");
     world.around().reports = vec![report("n1", &["10.9.0.1"])];
-    assert_eq!(world.made().spec.cidrs, ["10.9.0.1/32"], "by its agent");
+    assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "10.9.0.1/32"], "by its agent");
     let mut world = without_frozen("10.0.0.9/32");
     assert_eq!(world.code(fence), "AddressesChanged", "it has others by now");
     // What another machine of that name has is not its own.
     world.around().reports.clear();
     world.around().nodes.retain(|node| node.metadata.name.as_deref() != Some("n1"));
     assert_eq!(world.code(fence), "AddressesChanged", "nobody knows what it has");
+}
+
+/// What the driver said an hour ago is one of them; the client may have connected by another since.
+#[test]
+fn where_nothing_is_frozen_no_address_that_the_node_has_is_left_out() {
+    let mut world = World::new("Fenced");
+    world.0.request = Arc::new(request("r1", "n1", "Fenced", &[]));
+    world.around().reports.clear();
+    world.around().record = vec![on_record("n1", "uid-n1", &["10.0.0.1/32"])];
+    let second = NodeAddress { type_: "InternalIP".into(), address: "2001:db8::1".into() };
+    world.around().nodes[0].status.addresses.push(second);
+    assert_eq!(world.made().spec.cidrs, ["10.0.0.1/32", "2001:db8::1/128"]);
+    world.around().reports = vec![report("n3", &["2001:db8::1"])];
+    assert_eq!(world.code(fence), "AddressClaimed", "another node has the second one");
 }
 
 /// The public address of a cloud's machine is in its Node, and on no interface of it.
