@@ -183,7 +183,8 @@ impl World {
     /// nodes for ever.
     fn waits_for_word_of_its_machine(&self, fence: &NodeFence) -> bool {
         let rows = fence.status.iter().flat_map(|status| &status.volumes);
-        let is_clean = rows.into_iter().all(|row| row.state == VolumeStatusState::Clean);
+        let is_clean =
+            rows.into_iter().all(|row| matches!(row.state, VolumeStatusState::Clean | VolumeStatusState::Undone));
         let is_shut_out = self.api.requests.values().any(|it| it.spec.node_name == fence.name_any() && it.shuts_out());
         let node = self.api.nodes.get(&fence.name_any());
         let is_gone = node.is_none_or(|node| node.uid().as_ref() != Some(&fence.spec.node.uid));
