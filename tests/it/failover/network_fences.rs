@@ -94,6 +94,15 @@ impl<'a> Scene<'a> {
         Ok(self.lane.cluster.wait("the NetworkFence is gone", SOON, gone).await?)
     }
 
+    /// There is one NetworkFence, whatever has come of it.
+    pub(super) async fn is_made(&self) -> Result<(), Failed> {
+        let made = async || {
+            let made = self.fences().await.map_err(|error| format!("{error:?}"));
+            Ok(made.and_then(|made| if made.len() == 1 { Ok(()) } else { Err(format!("{made:?}")) }))
+        };
+        Ok(self.lane.cluster.wait("a NetworkFence is made", SOON, made).await?)
+    }
+
     /// Somebody lets in whom we shut out: it is asked for again, and carried out when they are done.
     pub(super) async fn is_made_again(&self, class: &str, address: &str) -> Result<(), Failed> {
         let round = |request: &FenceRequest| request.spec.volumes.iter().map(|volume| volume.round).max();
@@ -262,11 +271,7 @@ pub async fn a_sidecar_that_died_goes_on_where_it_was(cluster: &Cluster) -> Resu
     scene.csi_addons.set_faults(Faults { hangs: true, ..Faults::default() });
     scene.lane.victim()?.kill().await;
     scene.lane.begun(&scene.volume()).await?;
-    let made = async || {
-        let made = scene.fences().await.map_err(|error| format!("{error:?}"));
-        Ok(made.and_then(|made| if made.len() == 1 { Ok(()) } else { Err(format!("{made:?}")) }))
-    };
-    cluster.wait("a NetworkFence is made", SOON, made).await?;
+    scene.is_made().await?;
     let first: Vec<_> = scene.fences().await?.iter().map(ResourceExt::name_any).collect();
     scene.lane.sidecar = None;
     scene.lane.sidecar = Some(Kept::new(cluster.sidecar(scene.lane.array())?));

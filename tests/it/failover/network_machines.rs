@@ -51,11 +51,7 @@ pub async fn a_fence_proves_nothing_of_another_machine(cluster: &Cluster) -> Res
     scene.lane.victim()?.kill().await;
     scene.lane.begun(&scene.volume()).await?;
     // For addresses that are not those of the plan none would be made.
-    let made = async || {
-        let made = scene.fences().await.map_err(|error| format!("{error:?}"));
-        Ok(made.and_then(|made| if made.len() == 1 { Ok(()) } else { Err(format!("{made:?}")) }))
-    };
-    cluster.wait("a NetworkFence is made", SOON, made).await?;
+    scene.is_made().await?;
     becomes("another", json!([{ "type": "InternalIP", "address": "10.77.13.99" }])).await?;
     scene.csi_addons.set_faults(Faults::default());
     let shut_out = async || {
