@@ -32,7 +32,7 @@ pub fn may_add_out_of_service(seen: &Seen, rows: &Rows) -> Result<(), String> {
     if seen.fence.spec.node.boot_id.as_deref().is_some_and(|planned| planned != boot_id) {
         return Err("the node has rebooted".into());
     }
-    if node.ready() == "True" || !seen.lease_is_still {
+    if !seen.lease_is_still || node.ready() == "True" && !may_be_ready(seen) {
         return Err("the node is back".into());
     }
     if node.taints().iter().any(|taint| taint.key == names::OUT_OF_SERVICE_TAINT) {
@@ -58,6 +58,15 @@ pub fn may_add_out_of_service(seen: &Seen, rows: &Rows) -> Result<(), String> {
         Some(name) => Err(format!("volume {name} of the node's status is not proved")),
         None => Ok(()),
     }
+}
+
+/// Whether Kubernetes may call the node Ready: it does so for another half a minute where the node was declared failed before
+/// Kubernetes gave it up. Attach/detach acts on the key whatever the node's readiness; without it, it would find out about
+/// attachments that are gone when it looks again, a minute later. A node that was well when its incident began may have a
+/// kubelet that talks.
+fn may_be_ready(seen: &Seen) -> bool {
+    let plan = &seen.fence.spec.plan;
+    plan.is_ahead_of_kubernetes() && !plan.began_on_a_well_node()
 }
 
 /// Volumes that are cut off with enough proof.

@@ -30,8 +30,27 @@ fn it_is_not_back_because_kubernetes_calls_it_ready() {
     let mut world = world();
     world.run();
     world.assert_order(&["Started v1", "delete pg grace 0"]);
-    assert!(!world.did("out-of-service"), "the guard of the key waits for Kubernetes: {:#?}", world.log);
     assert_ne!(world.seen.phase(), Some(Phase::Recovered));
+}
+
+/// Attach/detach would look for itself only a minute later: what was won by heartbeats would be lost again.
+#[test]
+fn it_is_detached_by_the_key_though_kubernetes_calls_it_ready() {
+    let mut world = world();
+    world.run();
+    assert_eq!(world.seen.node.as_ref().unwrap().ready(), "True");
+    world.assert_order(&["v1 is Fenced", "taint out-of-service", "delete pg grace 0", "untaint out-of-service"]);
+    assert!(!world.did("detach"), "{:#?}", world.log);
+}
+
+/// Its kubelet talked while its pods were moved for their storage.
+#[test]
+fn the_key_is_not_set_where_the_incident_began_on_a_node_that_was_well() {
+    let mut world = world();
+    world.plan().pods[0].reason = STORAGE_PATH_LOSS.into();
+    world.run();
+    world.assert_order(&["delete pg", "detach v1"]);
+    assert!(!world.did("out-of-service"), "{:#?}", world.log);
 }
 
 /// By a fencer's word and its Lease, where no agent was ever heard.
