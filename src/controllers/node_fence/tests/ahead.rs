@@ -49,7 +49,7 @@ fn the_key_is_not_set_where_the_incident_began_on_a_node_that_was_well() {
     let mut world = world();
     world.plan().pods[0].reason = STORAGE_PATH_LOSS.into();
     world.run();
-    world.assert_order(&["delete pg", "detach v1"]);
+    world.assert_order(&["delete pg grace 0", "detach v1"]);
     assert!(!world.did("out-of-service"), "{:#?}", world.log);
 }
 
