@@ -1,0 +1,110 @@
+//! Room on the disk, looked at before anything is built: a linker that finds none dies of a bus error, and says nothing of disks.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use crate::Result;
+use crate::programs;
+
+/// A gigabyte, as disks are sold by.
+const GB: u64 = 1_000_000_000;
+
+/// What a command builds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Builds {
+    /// All tests, with all that they run.
+    Tests,
+    /// Our programs and their images, with the programs of a control plane.
+    Programs,
+}
+
+impl Builds {
+    /// How many bytes it takes, all in all: what is compiled, images, what is taken from elsewhere into caches, and clusters while
+    /// they run. Where it was built before, most of that is there.
+    fn needed(self, is_built: bool) -> u64 {
+        let gigabytes = match (self, is_built) {
+            (Self::Tests, false) => 30,
+            (Self::Tests, true) => 8,
+            (Self::Programs, false) => 15,
+            (Self::Programs, true) => 4,
+        };
+        gigabytes * GB
+    }
+
+    /// Whether cargo's folder has it from before.
+    fn is_in(self, target: &Path) -> bool {
+        let places: &[(&str, &str)] = match self {
+            // By the program of the control-plane tests, which has a hash in its name.
+            Self::Tests => &[("debug/deps", "it-")],
+            Self::Programs => &[("debug", "bulkhead-controller"), ("release", "bulkhead-controller")],
+        };
+        places.iter().any(|(folder, begin)| {
+            let mut files = fs::read_dir(target.join(folder)).into_iter().flatten().flatten();
+            files.any(|file| file.file_name().to_string_lossy().starts_with(begin))
+        })
+    }
+}
+
+/// There is too little room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TooLittle<'a> {
+    folder: &'a Path,
+    free: u64,
+    needed: u64,
+}
+
+impl fmt::Display for TooLittle<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { folder, free, needed } = self;
+        write!(
+            f,
+            "the disk of {} has {} GB free, and about {} GB are needed: `cargo clean` gives back what earlier builds took, and \
+             CARGO_TARGET_DIR names a folder on another disk",
+            folder.display(),
+            free / GB,
+            needed / GB
+        )
+    }
+}
+
+/// An error if cargo's folder has too little room for what is to be built.
+pub fn check(builds: Builds) -> Result<()> {
+    let target = programs::target()?;
+    let space = rustix::fs::statvfs(&target)
+        .map_err(|error| format!("cannot tell how much room {} has: {error}", target.display()))?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    is_enough(&target, free, builds.needed(builds.is_in(&target))).map_err(|lacking| lacking.to_string().into())
+}
+
+fn is_enough(folder: &Path, free: u64, needed: u64) -> Result<(), TooLittle<'_>> {
+    if free >= needed { Ok(()) } else { Err(TooLittle { folder, free, needed }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_built_before_takes_less() {
+        let folder = tempfile::tempdir().unwrap();
+        let needed = |builds: Builds| builds.needed(builds.is_in(folder.path())) / GB;
+        fs::create_dir_all(folder.path().join("debug/deps")).unwrap();
+        fs::write(folder.path().join("debug/deps/itoa-0123456789abcdef.d"), "").unwrap();
+        assert_eq!([Builds::Tests, Builds::Programs].map(needed), [30, 15]);
+        fs::write(folder.path().join("debug/bulkhead-controller"), "").unwrap();
+        assert_eq!([Builds::Tests, Builds::Programs].map(needed), [30, 4]);
+        fs::write(folder.path().join("debug/deps/it-0123456789abcdef"), "").unwrap();
+        assert_eq!([Builds::Tests, Builds::Programs].map(needed), [8, 4]);
+    }
+
+    #[test]
+    fn too_little_room_is_told_with_folder_numbers_and_remedy() {
+        let folder = Path::new("/tree/target");
+        assert_eq!(is_enough(folder, 8 * GB, 8 * GB), Ok(()));
+        let told = is_enough(folder, 8 * GB - 1, 8 * GB).unwrap_err().to_string();
+        for part in ["/tree/target has 7 GB free", "8 GB are needed", "cargo clean"] {
+            assert!(told.contains(part), "{told}");
+        }
+    }
+}
