@@ -1,8 +1,11 @@
 //! Room on the disk, looked at before anything is built: a linker that finds none dies of a bus error, and says nothing of disks.
 
+use std::env;
 use std::fmt;
 use std::fs;
 use std::path::Path;
+
+use bulkhead_testbed::binaries::{BINARIES_VARIABLE, cache_folder};
 
 use crate::Result;
 use crate::programs;
@@ -20,16 +23,16 @@ pub enum Builds {
 }
 
 impl Builds {
-    /// How many bytes it takes, all in all: what is compiled, images, what is taken from elsewhere into caches, and clusters while
-    /// they run. Where it was built before, most of that is there.
-    fn needed(self, is_built: bool) -> u64 {
-        let gigabytes = match (self, is_built) {
-            (Self::Tests, false) => 30,
-            (Self::Tests, true) => 8,
-            (Self::Programs, false) => 15,
-            (Self::Programs, true) => 4,
+    /// How many bytes it takes, all in all: what is compiled, images, and clusters while they run; and where no program of others
+    /// was built yet, these, with the modules that they are made of. What was built before is there.
+    fn needed(self, is_built: bool, has_upstream: bool) -> u64 {
+        let (ours, upstream) = match (self, is_built) {
+            (Self::Tests, false) => (20, 10),
+            (Self::Tests, true) => (8, 10),
+            (Self::Programs, false) => (8, 7),
+            (Self::Programs, true) => (4, 7),
         };
-        gigabytes * GB
+        (ours + if has_upstream { 0 } else { upstream }) * GB
     }
 
     /// Whether cargo's folder has it from before.
@@ -74,7 +77,10 @@ pub fn check(builds: Builds) -> Result<()> {
     let space = rustix::fs::statvfs(&target)
         .map_err(|error| format!("cannot tell how much room {} has: {error}", target.display()))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
-    is_enough(&target, free, builds.needed(builds.is_in(&target))).map_err(|lacking| lacking.to_string().into())
+    let has_upstream =
+        env::var_os(BINARIES_VARIABLE).is_some() || cache_folder().is_ok_and(|cache| cache.join("bin").is_dir());
+    let needed = builds.needed(builds.is_in(&target), has_upstream);
+    is_enough(&target, free, needed).map_err(|lacking| lacking.to_string().into())
 }
 
 fn is_enough(folder: &Path, free: u64, needed: u64) -> Result<(), TooLittle<'_>> {
@@ -88,14 +94,15 @@ mod tests {
     #[test]
     fn what_was_built_before_takes_less() {
         let folder = tempfile::tempdir().unwrap();
-        let needed = |builds: Builds| builds.needed(builds.is_in(folder.path())) / GB;
+        let needed =
+            |builds: Builds| [false, true].map(|upstream| builds.needed(builds.is_in(folder.path()), upstream) / GB);
         fs::create_dir_all(folder.path().join("debug/deps")).unwrap();
         fs::write(folder.path().join("debug/deps/itoa-0123456789abcdef.d"), "").unwrap();
-        assert_eq!([Builds::Tests, Builds::Programs].map(needed), [30, 15]);
+        assert_eq!([Builds::Tests, Builds::Programs].map(needed), [[30, 20], [15, 8]]);
         fs::write(folder.path().join("debug/bulkhead-controller"), "").unwrap();
-        assert_eq!([Builds::Tests, Builds::Programs].map(needed), [30, 4]);
+        assert_eq!([Builds::Tests, Builds::Programs].map(needed), [[30, 20], [11, 4]]);
         fs::write(folder.path().join("debug/deps/it-0123456789abcdef"), "").unwrap();
-        assert_eq!([Builds::Tests, Builds::Programs].map(needed), [8, 4]);
+        assert_eq!([Builds::Tests, Builds::Programs].map(needed), [[18, 8], [11, 4]]);
     }
 
     #[test]
