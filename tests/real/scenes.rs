@@ -125,38 +125,53 @@ pub async fn two_of_three(cluster: &RealCluster) -> Outcome {
 
 /// Two nodes of three at once are more than a node that failed.
 pub async fn two_of_three_with_brakes(cluster: &RealCluster) -> Outcome {
-    // Suspected before Kubernetes gives the first of them up: the first must not be acted on before the second is counted.
-    limit(cluster, Value::Null, json!({"kubelet": {"suspectAfter": "5s"}})).await?;
+    // The defaults, but that the calm after an outage does not hold up the tests that come later. Kubernetes gives up one node
+    // after the other: the first must not be acted on before the second is counted.
+    let limits = json!({"maxNodes": null, "ceiling": null, "maxUnhealthy": null, "window": null, "cooldown": "1m"});
+    limit(cluster, limits, json!({"kubelet": {"decisiveAfter": "10s"}})).await?;
     let tested = held(cluster).await;
     limit(cluster, serde_json::from_str(WITHOUT_BRAKES)?, Value::Null).await?;
-    tested
+    tested?;
+    is_restrained(cluster, "False").await
 }
 
 async fn held(cluster: &RealCluster) -> Outcome {
     let [mut one, mut other] = two(cluster, "held").await?;
     one.fail(&[Fault::CutControl]).await?;
     other.fail(&[Fault::CutControl]).await?;
-    let policies: Api<ResiliencyPolicy> = Api::all(cluster.client.clone());
-    cluster
-        .wait("the policy is restrained", SOON, async || {
-            let policy = policies.get("protected").await?;
-            let conditions = policy.status.map(|status| status.conditions).unwrap_or_default();
-            let restrained = conditions.iter().any(|it| it.type_ == "Restrained" && it.status == "True");
-            Ok(if restrained { Ok(()) } else { Err(format!("{conditions:?}")) })
-        })
-        .await?;
-    for story in [one, other] {
+    is_restrained(cluster, "True").await?;
+    let fences = Api::<NodeFence>::all(cluster.client.clone());
+    for story in [&one, &other] {
         let declared = story.ledger().now();
         unreachable(cluster, &story.old.node).await?;
         story.ledger().wait_for_write(&story.volume, &story.old.node, declared, SOON).await?;
-        let fence = Api::<NodeFence>::all(cluster.client.clone()).get_opt(&story.old.node).await?;
+        let fence = fences.get_opt(&story.old.node).await?;
         assert!(!fence.as_ref().is_some_and(of_now), "{fence:?}");
-        story.node.heal_all().await?;
+    }
+    // Both: with one of them healed the other is no outage any more, and is left alone for as long as the calm lasts.
+    one.node.heal_all().await?;
+    other.node.heal_all().await?;
+    for story in [one, other] {
         cluster.usable(&story.old.node, SOON).await?;
+        let fence = fences.get_opt(&story.old.node).await?;
+        assert!(!fence.as_ref().is_some_and(of_now), "{fence:?}");
         assert_eq!(super::story::one(cluster.running(&story.workload, &[], SOON).await?)?, story.old, "another pod");
+        let healed = story.ledger().now();
+        story.ledger().wait_for_write(&story.volume, &story.old.node, healed, SOON).await?;
         cluster.end(&story.workload, SOON).await?;
     }
     Ok(())
+}
+
+/// Waits until the policy says that of its condition Restrained.
+async fn is_restrained(cluster: &RealCluster, status: &str) -> Outcome {
+    let policies: Api<ResiliencyPolicy> = Api::all(cluster.client.clone());
+    let look = async || {
+        let conditions = policies.get("protected").await?.status.map(|status| status.conditions).unwrap_or_default();
+        let is_so = conditions.iter().any(|it| it.type_ == "Restrained" && it.status == status);
+        Ok(if is_so { Ok(()) } else { Err(format!("{conditions:?}")) })
+    };
+    Ok(cluster.wait(&format!("the policy's Restrained is {status}"), SOON, look).await?)
 }
 
 /// Waits until Kubernetes has given a node up.

@@ -206,7 +206,7 @@ pub const SCENES: [Row; 39] = [
         Scene::TwoOfThreeWithBrakes,
         "two_of_three_nodes_with_brakes",
         false,
-        "default limits: no NodeFence, 0 deletes; healed: both write on",
+        "default limits, a shorter cooldown: no NodeFence, 0 deletes; healed: both write on",
     ),
     row(
         Scene::SelfFencing,

@@ -12,6 +12,7 @@ mod images;
 mod incident;
 mod programs;
 mod reference;
+mod room;
 mod steps;
 mod test;
 mod tools;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::Result;
+use crate::room::{self, Builds};
 use crate::steps::{Steps, cargo};
 
 /// How our programs are built.
@@ -27,6 +28,7 @@ impl Profile {
 
 /// Builds our programs and returns their folder.
 pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
+    room::check(Builds::Programs)?;
     // This program itself, which `cargo xtask` has just built, is among them: so nothing that it shares is built twice.
     let packages = ["--package", "xtask", "--package", "bulkhead", "--package", "bulkhead-testbed"];
     let mut command = cargo(&["build", "--bins"]);

@@ -7,6 +7,7 @@ use bulkhead_testbed::binaries::{Binaries, Program};
 use bulkhead_testbed::csi_addons::real;
 use bulkhead_testbed::{here, mount_s3, real_nodes};
 
+use crate::room::{self, Builds};
 use crate::steps::{Steps, cargo};
 use crate::{Result, again, check};
 
@@ -17,6 +18,7 @@ const WIDE_CASES: &str = "10000";
 
 /// Runs everything and prints, last, how many tests ended how.
 pub fn run(root: &Path, wide: bool) -> Result<()> {
+    room::check(Builds::Tests)?;
     let mut steps = Steps::new(root);
     let started = Instant::now();
     let done = all(&mut steps, wide);

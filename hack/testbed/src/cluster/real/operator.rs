@@ -62,13 +62,14 @@ impl RealCluster {
         Ok(Api::<Pod>::namespaced(self.client.clone(), OPERATOR_NAMESPACE).get_opt(pod).await?)
     }
 
-    /// The nodes of all pods with these labels.
+    /// The nodes of all pods with these labels, but for pods that end.
     ///
     /// # Errors
     /// When the API server does not answer.
     pub async fn nodes_of(&self, labels: &str) -> Result<BTreeSet<String>, ClusterError> {
         let pods = Api::<Pod>::all(self.client.clone()).list(&ListParams::default().labels(labels)).await?;
-        Ok(pods.items.into_iter().filter_map(|pod| pod.spec?.node_name).collect())
+        let stay = pods.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        Ok(stay.filter_map(|pod| pod.spec?.node_name).collect())
     }
 
     /// What a pod answers a scrape, asked from its own node, which reaches every pod of its own.

@@ -29,8 +29,9 @@ use super::objects::{Layout, Maker, NAMESPACES};
 pub const LIMIT: Duration = Duration::from_secs(900);
 /// How often a kubelet renews its Lease, and in how many parts that time is divided: as many renew together.
 const RENEWAL: (Duration, usize) = (Duration::from_secs(10), 50);
-/// Room in etcd. Its own default is 2 GiB.
-const ETCD_BYTES: &str = "--quota-backend-bytes=17179869184";
+/// Room in etcd, and what it takes at once: a hundred objects, of which a node's is the larger the more volumes are attached to
+/// it. Its own defaults are 2 GiB and 1.5 MiB.
+const ETCD: [&str; 2] = ["--quota-backend-bytes=17179869184", "--max-request-bytes=16777216"];
 /// What the default cluster has, and what it would make pods of.
 const MAKES_PODS: [&str; 2] = ["Deployment", "DaemonSet"];
 
@@ -49,7 +50,7 @@ impl World {
     /// Starts the control plane and fills it.
     pub async fn start(root: &Path, layout: Layout, agents: &Agents) -> Result<Self> {
         let options = TestbedOptions {
-            extra_args: [(Component::Etcd, vec![ETCD_BYTES.to_owned()])].into(),
+            extra_args: [(Component::Etcd, ETCD.map(str::to_owned).to_vec())].into(),
             ..TestbedOptions::api_server_only()
         };
         let testbed = Testbed::start(options).await?;
