@@ -3,6 +3,7 @@
 //! writes nothing without being asked.
 
 mod approve;
+mod arguments;
 mod doctor;
 mod error;
 mod explain_node;
@@ -14,6 +15,7 @@ mod pause;
 mod print;
 #[cfg(test)]
 mod printed_tests;
+pub mod sidecar;
 mod simulate;
 mod support_bundle;
 mod words;
@@ -52,7 +54,7 @@ struct Connection {
     /// Context of the kubeconfig file. Without it: the current one.
     #[arg(long, global = true)]
     context: Option<String>,
-    /// Namespace of a pod. Without it: that of the context.
+    /// Namespace of a pod, or of a driver's controller. Without it: that of the context; for a controller all.
     #[arg(long, short, global = true)]
     namespace: Option<String>,
     /// Namespace of the operator, where its Leases live.
@@ -88,6 +90,8 @@ enum Command {
     Resume(pause::Resume),
     /// What is not in order, before it is needed. Exit code 0: nothing was found; 1: warnings; 2: it could not look.
     Doctor(doctor::Doctor),
+    /// What adds our sidecar to the controller of a CSI driver, and the rights that it needs. Writes nothing.
+    Sidecar(sidecar::Sidecar),
     /// Collect what somebody who helps needs to see into one archive. No Secrets; what looks like a credential is masked.
     SupportBundle(support_bundle::SupportBundle),
 }
@@ -132,6 +136,7 @@ pub async fn run(cli: Cli) -> ExitCode {
 async fn answer(cli: Cli) -> Result<(String, ExitCode)> {
     let Connection { kubeconfig, context, namespace, operator_namespace, output } = cli.connection;
     let cluster = Cluster::connect(kubeconfig.as_deref(), context.as_deref(), &operator_namespace).await?;
+    let named = namespace.clone();
     let namespace = namespace.unwrap_or_else(|| cluster.clients.reads.default_namespace().to_owned());
     let fine = |text: String| (text, ExitCode::SUCCESS);
     Ok(match cli.command {
@@ -150,6 +155,7 @@ async fn answer(cli: Cli) -> Result<(String, ExitCode)> {
         Command::Pause(asked) => fine(asked.run(&cluster, output).await?),
         Command::Resume(asked) => fine(asked.run(&cluster, output).await?),
         Command::Doctor(asked) => asked.run(&cluster, output).await?,
+        Command::Sidecar(asked) => fine(asked.run(&cluster, named.as_deref(), output).await?),
         Command::SupportBundle(asked) => fine(output.render(&asked.run(&cluster).await?)?),
     })
 }

@@ -26,13 +26,28 @@ pub trait Report: Serialize {
 impl Output {
     /// The report in this form, ending with a line feed.
     pub fn render(self, report: &impl Report) -> Result<String> {
-        let text = match self {
-            Self::Table => report.text(),
-            Self::Json => serde_json::to_string_pretty(report).map_err(|error| Error::Unwritable(error.to_string()))?,
-            Self::Yaml => serde_saphyr::to_string(report).map_err(|error| Error::Unwritable(error.to_string()))?,
-        };
-        Ok(format!("{}\n", text.trim_end()))
+        match self {
+            Self::Table => Ok(ended(&report.text())),
+            Self::Json => json(report),
+            Self::Yaml => yaml(report),
+        }
     }
+}
+
+/// As JSON, ending with a line feed.
+pub fn json(value: &impl Serialize) -> Result<String> {
+    let text = serde_json::to_string_pretty(value);
+    text.map(|text| ended(&text)).map_err(|error| Error::Unwritable(error.to_string()))
+}
+
+/// As a YAML document, ending with a line feed.
+pub fn yaml(value: &impl Serialize) -> Result<String> {
+    let text = serde_saphyr::to_string(value);
+    text.map(|text| ended(&text)).map_err(|error| Error::Unwritable(error.to_string()))
+}
+
+fn ended(text: &str) -> String {
+    format!("{}\n", text.trim_end())
 }
 
 /// A text of paragraphs and tables.

@@ -74,7 +74,10 @@ const CLUSTER: &[Rule] = &[
     Rule::new(
         "",
         "nodes",
-        &[(READ, "evidence, and the identity of a node before it is fenced"), (&["patch"], "our taints")],
+        &[
+            (READ, "evidence, and the identity of a node before it is fenced"),
+            (&["patch"], "our taints; controller-nodes.bulkhead.dev allows no other change"),
+        ],
     ),
     Rule::new(
         "",
@@ -95,7 +98,11 @@ const CLUSTER: &[Rule] = &[
         "persistentvolumes",
         &[
             (READ, "which volumes a pod uses, and of which driver"),
-            (&["patch"], "shows taints on a volume, and reserves one that no claim has"),
+            (
+                &["patch"],
+                "shows taints on a volume, and reserves one that no claim has; controller-volumes.bulkhead.dev allows no \
+                 other change",
+            ),
         ],
     ),
     Rule::new("", "namespaces", &[(READ, "which pods a policy selects by namespace")]),

@@ -11,7 +11,7 @@ pub(super) const ROLES: &[Role] = &[
         namespace: None,
         holder: Holder::People,
         switch: Switch::Always,
-        about: "What kubectl bulkhead explain, simulate and doctor read (docs/kubectl.md). No Secrets, and nothing is \
+        about: "What kubectl bulkhead explain, simulate, doctor and sidecar read (docs/kubectl.md). No Secrets, and nothing is \
                 written. Bind it cluster-wide: kubectl create clusterrolebinding NAME --clusterrole=bulkhead-viewer \
                 --group=TEAM. Whoever only approves and holds incidents needs no more than these reads and \
                 bulkhead-operator.",
@@ -136,5 +136,5 @@ const POLICIES: &str = "what is protected, and how";
 const ANSWERS: &str = "what fencers answered";
 const DRIVERS: &str = "what drivers can do";
 const USED: &str = "which volumes a pod uses";
-const PLUGINS: &str = "doctor: node plugins and attachers";
+const PLUGINS: &str = "doctor: node plugins and attachers; sidecar: the driver's controller";
 const REFUSERS: &str = "doctor: what could refuse our writes";

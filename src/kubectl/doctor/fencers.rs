@@ -66,7 +66,9 @@ fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize) -> Option
         Some(_) => "the driver cannot give more with these methods",
     };
     let remedy = match &report {
-        None => "run bulkhead-csi-sidecar beside the driver's controller, with the rights of config/rbac/fencer",
+        None => {
+            "run bulkhead-csi-sidecar beside the driver's controller; kubectl bulkhead sidecar prints it and its rights"
+        }
         Some(_) => {
             "kubectl describe driverreport; else give the policy another method or a weaker proof for this driver: spec.fencing.drivers"
         }

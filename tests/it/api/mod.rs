@@ -6,6 +6,7 @@ mod admission;
 pub mod agent;
 mod approval;
 mod chart;
+mod controller_rights;
 mod flow;
 pub mod objects;
 pub mod rights;
@@ -100,6 +101,16 @@ pub fn trials() -> Vec<Trial> {
         trial(&shared, "a_pod_that_may_tolerate_the_taints_passes", volumes::a_pod_that_may_tolerate_the_taints_passes),
         trial(&shared, "only_the_controller_projects", volume_rights::only_the_controller_projects),
         trial(&shared, "only_the_controller_lets_a_pod_go", volume_rights::only_the_controller_lets_a_pod_go),
+        trial(
+            &shared,
+            "the_controller_taints_nodes_and_no_more",
+            controller_rights::the_controller_taints_nodes_and_no_more,
+        ),
+        trial(
+            &shared,
+            "the_controller_marks_volumes_and_no_more",
+            controller_rights::the_controller_marks_volumes_and_no_more,
+        ),
         trial(&shared, "s3_manifests_and_samples_are_taken", s3_manifests::manifests_and_samples_are_taken),
         trial(
             &shared,

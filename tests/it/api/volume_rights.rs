@@ -36,7 +36,6 @@ pub async fn only_the_controller_projects(world: &World) -> Outcome {
         json!({"metadata": {"labels": {"bulkhead.dev/no-attach-or-mount": "Enforce"}}}),
         json!({"metadata": {"annotations": {"bulkhead.dev/volume-taints": "[]"}}}),
         json!({"spec": {"claimRef": null}}),
-        json!({"spec": {"claimRef": {"namespace": "default", "name": "data"}}}),
     ] {
         let change = Patch::Merge(change);
         let dry = dry_merge();
@@ -47,6 +46,8 @@ pub async fn only_the_controller_projects(world: &World) -> Outcome {
         )
         .await?;
     }
+    let bound = Patch::Merge(json!({"spec": {"claimRef": {"namespace": "default", "name": "data"}}}));
+    comes_to_deny(text, async || person.patch(name, &dry_merge(), &bound).await).await?;
     let unlabelled = Patch::Merge(json!({"metadata": {"labels": {"bulkhead.dev/tainted": null}}}));
     comes_to_deny(text, async || person.patch_status(name, &dry_merge(), &unlabelled).await).await?;
     person.patch(name, &dry_merge(), &Patch::Merge(json!({"metadata": {"labels": {"tier": "1"}}}))).await?;

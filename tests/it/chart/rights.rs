@@ -1,7 +1,11 @@
 //! The components of `config/sidecar/drivers` and their rights: beside the Deployments of their drivers, all in one
 //! kustomization.
 
+use std::collections::BTreeSet;
+
 use bulkhead::api::names;
+use bulkhead::kubectl::sidecar::find::{self, Asked, Workload};
+use bulkhead::kubectl::sidecar::manifests;
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
@@ -41,6 +45,7 @@ pub fn each_driver_has_its_own() -> Result<(), Failed> {
         }
         has_its_rights(&objects, deployment, driver)?;
         is_ranked(&objects, &ranks, deployment, driver)?;
+        is_what_the_command_prints(&objects, deployment, driver)?;
     }
     Ok(())
 }
@@ -84,6 +89,29 @@ fn is_ranked(objects: &[Value], template: &[&Value], deployment: &Value, driver:
         return Ok(());
     }
     Err(format!("{driver}: {found} FlowSchemas for {account} instead of {}", template.len()).into())
+}
+
+/// `kubectl bulkhead sidecar` makes of the driver's Deployment what its component and its rights are.
+fn is_what_the_command_prints(objects: &[Value], deployment: &Value, driver: &str) -> Result<(), Failed> {
+    let workload = Workload::of_deployment(&serde_json::from_value(deployment.clone())?).ok_or("no template")?;
+    let asked = Asked { driver, namespace: None, workload: None };
+    let controller = find::choose(asked, &[workload], &[])?;
+    let patch = manifests::patch(&controller, manifests::IMAGE)?;
+    let (made, shipped) = (container(&patch, "bulkhead-csi-sidecar"), container(deployment, "bulkhead-csi-sidecar"));
+    if made != shipped {
+        return Err(format!("{driver}: {made:?} is printed, and the component adds {shipped:?}").into());
+    }
+    let secrets =
+        of_kind(objects, "Role").filter(|it| part(it, "/metadata/name") == format!("bulkhead-fencer-secrets-{driver}"));
+    let secrets: BTreeSet<_> = secrets.map(|it| part(it, "/metadata/namespace").to_owned()).collect();
+    let made = manifests::rights(driver, &controller.service_account, &secrets)?;
+    let ending = format!("-{driver}");
+    let shipped: Vec<_> = objects.iter().filter(|it| part(it, "/metadata/name").ends_with(&ending)).collect();
+    let missing = made.iter().find(|it| !shipped.contains(it));
+    if made.len() == shipped.len() && missing.is_none() {
+        return Ok(());
+    }
+    Err(format!("{driver}: of {} objects {missing:?} is printed, and not one of {shipped:?}", made.len()).into())
 }
 
 /// The role of that kind and namespace that a binding gives to the account.

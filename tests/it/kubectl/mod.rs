@@ -1,5 +1,6 @@
 //! The real `kubectl-bulkhead` against the real control plane: what it says of nodes and pods that are well, that failed and
-//! that are held; that what it foresees is what happens; what it writes; and what people without rights are told.
+//! that are held; that what it foresees is what happens; what it writes; what it prints for a driver's sidecar; and what people
+//! without rights are told.
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test says what it expects by panicking")]
 
 mod certify;
@@ -8,6 +9,7 @@ mod explain;
 mod people;
 mod plugin;
 mod rights;
+mod sidecar;
 mod simulate;
 mod support_bundle;
 
@@ -49,6 +51,12 @@ pub fn trials() -> Vec<Trial> {
         trial(&fleet, "doctor_names_what_is_missing", doctor::doctor_names_what_is_missing),
         trial(&fleet, "doctor_names_the_pods_that_would_stay", doctor::doctor_names_the_pods_that_would_stay),
         trial(&fleet, "nothing_is_created_without_what_it_takes", certify::nothing_is_created_without_what_it_takes),
+        trial(&fleet, "what_is_printed_adds_a_sidecar", sidecar::what_is_printed_adds_a_sidecar),
+        trial(
+            &fleet,
+            "a_driver_without_a_controller_gets_no_sidecar",
+            sidecar::a_driver_without_a_controller_gets_no_sidecar,
+        ),
         trial(
             &fleet,
             "a_bundle_has_what_helps_and_no_credentials",

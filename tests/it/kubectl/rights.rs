@@ -11,11 +11,11 @@ use serde_json::json;
 use super::plugin;
 use crate::failover::fleet::{Lane, LaneOptions};
 
-fn person(name: &str) -> Identity {
+pub fn person(name: &str) -> Identity {
     Identity::User { name: name.into(), groups: vec![] }
 }
 
-async fn bind(cluster: &Cluster, name: &str, role: &str) -> Result<(), Failed> {
+pub async fn bind(cluster: &Cluster, name: &str, role: &str) -> Result<(), Failed> {
     let binding: ClusterRoleBinding = serde_json::from_value(json!({
         "metadata": { "name": format!("{name}-{role}") },
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
@@ -27,7 +27,7 @@ async fn bind(cluster: &Cluster, name: &str, role: &str) -> Result<(), Failed> {
 }
 
 /// Waits until the API server's authorizer knows of a binding.
-async fn may_read(cluster: &Cluster, person: &Identity) -> Result<(), Failed> {
+pub async fn may_read(cluster: &Cluster, person: &Identity) -> Result<(), Failed> {
     cluster
         .wait("the binding counts", crate::failover::fleet::SOON, async || {
             let said = plugin::run(cluster, person, &["explain", "node", "node-1"]).await;

@@ -121,8 +121,9 @@ async fn nodes(world: &World) -> Result<Vec<Try>, Failed> {
             name,
         ));
         let service = with_token_of(&world.testbed, &world.admin, ("kube-system", "s3-csi-driver-sa"), bound).await?;
-        services.push((format!("the S3 service of {name}"), service, name));
+        services.push((format!("the S3 service of {name}"), service));
     }
+    services.push(("the controller".to_owned(), world.controller.clone()));
     let mut tries = Vec::new();
     let said = json!({"status": {"agentVersion": "0.1.0"}});
     for target in NODES {
@@ -136,8 +137,8 @@ async fn nodes(world: &World) -> Result<Vec<Try>, Failed> {
             tries.push(Try::new(who, nodes.clone(), target, How::Patch(json!({"spec": {"taints": null}}))));
             tries.push(Try::new(who, nodes, target, How::PatchStatus(json!({"status": {"phase": "Running"}}))));
         }
-        for (who, client, _) in &services {
-            // Its own taint is not there: each of these is another's matter, on its own node too.
+        for (who, client) in &services {
+            // No taint of theirs is there: each of these is another's matter, for the service on its own node too.
             let nodes: Api<DynamicObject> = Api::all_with(client.clone(), &node_kind);
             for change in [
                 json!({"spec": {"taints": null}}),
