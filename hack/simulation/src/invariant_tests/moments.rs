@@ -23,7 +23,8 @@ use crate::stories::by_network;
 use crate::time::{MINUTE, SECOND};
 use crate::world::{Purpose, Task, World};
 
-use super::{befalls, end_all, fence_of, incarnation, just_failed, planned_again, switched_off, well, writes};
+use super::power::switched_off;
+use super::{befalls, end_all, fence_of, incarnation, just_failed, planned_again, well, writes};
 
 /// The only driver.
 const DRIVER: &str = "block.example.com";
