@@ -44,11 +44,15 @@ pub enum Mutant {
     ContradictionIgnored,
     /// A machine whose Node was deleted is let in, though it may write on.
     DeletedNodeLetIn,
+    /// A network fence counts as soon as it was asked for.
+    FenceUnawaited,
+    /// It counts as lifted as soon as that was asked for.
+    LiftUnawaited,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -68,6 +72,8 @@ impl Mutant {
         Self::HeartbeatAlone,
         Self::ContradictionIgnored,
         Self::DeletedNodeLetIn,
+        Self::FenceUnawaited,
+        Self::LiftUnawaited,
     ];
 }
 

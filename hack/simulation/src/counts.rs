@@ -80,6 +80,10 @@ counts! {
     shut_out,
     /// Nodes let in again, by a driver's sidecar.
     let_in,
+    /// Fences and lifts of csi-addons that failed, or that it gave up.
+    network_failures,
+    /// Of these, and of those that nobody waited for any more, those that were carried out later.
+    network_late,
     /// Pods deleted with grace 0 by us.
     released,
     /// Of these, pods that had been asked to end.

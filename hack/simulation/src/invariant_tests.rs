@@ -1,6 +1,7 @@
 //! A check that cannot fail is a defect: for each invariant a world that was made to break it by hand.
 
 mod moments;
+mod network;
 mod power;
 mod words;
 

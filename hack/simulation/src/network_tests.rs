@@ -6,11 +6,11 @@ use bulkhead::api::node_fence::{NodeFence, Phase};
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::array::Array;
-use crate::chance::Prompt;
+use crate::array::{Array, Mood};
+use crate::chance::{Chance, Choice, Prompt};
 use crate::faults::Fault;
 use crate::shape::{Driver, Shape, VolumeShape, Workload, fence_class, policy};
-use crate::stories::by_network;
+use crate::stories::network::by_network;
 use crate::time::SECOND;
 use crate::world::{CrashPoint, Task, World};
 
@@ -100,6 +100,33 @@ fn csi_addons_works_on_every_object_again_when_it_starts_again() {
     world.arrays.values_mut().for_each(|array| array.shut_out.clear());
     runs_until(&mut world, 230);
     assert_eq!(shut_out(&world.arrays[DRIVER]), ["10.0.0.1/32"], "{}", trace(&world));
+}
+
+/// The storage hangs when it is asked; csi-addons gives it up after three minutes, tries again, and only then is it carried out.
+#[test]
+fn what_csi_addons_gave_up_is_carried_out_later_and_lifted_in_the_end() {
+    struct Late;
+    impl Chance for Late {
+        fn pick(&mut self, choice: Choice, _: u64) -> u64 {
+            u64::from(choice == Choice::Network)
+        }
+    }
+    let hangs = Mood { hangs: 1, ..Mood::default() };
+    let faults = [
+        (30, Fault::Mood(DRIVER.into(), hangs)),
+        (40, Fault::Disconnect("n0".into())),
+        (120, Fault::Mood(DRIVER.into(), Mood::default())),
+        (360, Fault::Reboot("n0".into())),
+    ];
+    let mut world = world(by_network(false), &faults);
+    for (second, is_shut_out) in [(250, false), (359, true), (540, false)] {
+        let is_clean = world.run_until(second * SECOND, &mut Late);
+        assert!(is_clean, "{:#?}\n{}", world.oracle.violations, trace(&world));
+        assert_eq!(!shut_out(&world.arrays[DRIVER]).is_empty(), is_shut_out, "{second}\n{}", trace(&world));
+        assert_eq!(world.counts.released, u64::from(second > 250), "{second}\n{}", trace(&world));
+    }
+    assert_eq!((world.counts.network_failures, world.counts.network_late), (1, 1), "{}", trace(&world));
+    assert_over(&world);
 }
 
 #[test]

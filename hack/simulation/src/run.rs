@@ -26,6 +26,8 @@ use crate::world::{Task, Weather, World};
 
 /// By when everything that can be released is, after all is calm: a cool-down, a retry and a resync go by.
 const RELEASE_BOUND: Millis = 8 * MINUTE;
+/// And how much later where csi-addons may have given up what a storage carries out before all else.
+const FENCE_BOUND: Millis = 4 * MINUTE;
 /// By when everything is given back, after all machines have booted.
 const RECOVERY_BOUND: Millis = 10 * MINUTE;
 /// How long nothing must be written at rest.
@@ -78,7 +80,8 @@ pub fn play(schedule: &Schedule, trace: bool) -> Outcome {
 /// Judges the end: everything but the machines is well, then these boot too, then nothing is written any more.
 pub(crate) fn settle(world: &mut World, chance: &mut dyn Chance) -> bool {
     calm(world, chance);
-    if !until(world, chance, RELEASE_BOUND, |world| world.held_back().is_empty()) {
+    let bound = RELEASE_BOUND + world.shape.network.map_or(0, |_| FENCE_BOUND);
+    if !until(world, chance, bound, |world| world.held_back().is_empty()) {
         return false;
     }
     let held = world.held_back();

@@ -122,3 +122,13 @@ fn mutant_contradiction_ignored_is_caught() {
 fn mutant_deleted_node_let_in_is_caught() {
     is_caught(Mutant::DeletedNodeLetIn);
 }
+
+#[test]
+fn mutant_fence_unawaited_is_caught() {
+    is_caught(Mutant::FenceUnawaited);
+}
+
+#[test]
+fn mutant_lift_unawaited_is_caught() {
+    is_caught(Mutant::LiftUnawaited);
+}

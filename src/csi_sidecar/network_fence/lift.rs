@@ -7,6 +7,7 @@ use crate::api::cidr::readable;
 use crate::api::fence_request::Desired;
 use crate::api::names::FENCE_OPEN_FINALIZER;
 use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
+use crate::mutants::{self, Mutant};
 
 use super::addresses;
 use super::decide::{Seen, Step, is_leaving, labelled, lifting, spent, stop, wait, was_announced};
@@ -89,7 +90,12 @@ fn unfenced(fence: &NetworkFence) -> NetworkFenceSpec {
 
 /// Whether csi-addons says that all that it was made to shut out is let in again.
 fn is_lifted(fence: &NetworkFence) -> bool {
-    fence.is_unfenced() && !is_edited(fence)
+    is_said_to_be_lifted(fence) && !is_edited(fence)
+}
+
+fn is_said_to_be_lifted(fence: &NetworkFence) -> bool {
+    let is_asked_for = fence.spec.fence_state == FenceState::Unfenced;
+    fence.is_unfenced() || is_asked_for && mutants::is_on(Mutant::LiftUnawaited)
 }
 
 fn is_edited(fence: &NetworkFence) -> bool {
@@ -117,7 +123,7 @@ pub(super) fn remove_lifted(fence: &NetworkFence) -> Step {
     match (fence.metadata.deletion_timestamp.is_some(), is_edited(fence)) {
         (true, true) => Step::Wait(lifting(fence)),
         (true, false) => release(fence),
-        (false, edited) if edited || fence.is_unfenced() => Step::Delete(Box::new(fence.clone())),
+        (false, edited) if edited || is_said_to_be_lifted(fence) => Step::Delete(Box::new(fence.clone())),
         (false, _) => Step::Wait(lifting(fence)),
     }
 }

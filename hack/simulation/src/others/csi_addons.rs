@@ -1,23 +1,23 @@
 //! csi-addons with its habits: an object is worked on when its generation is new, its result tells how the last operation ended
-//! and not which, its deletion lifts nothing, and what one object lifts is lifted for all. And the addresses by which the
-//! storages know the machines.
+//! and not which, its deletion lifts nothing, and what one object lifts is lifted for all. What it has the storages do is in
+//! [`operations`](super::operations). And the addresses by which the storages know the machines.
 
 use std::collections::BTreeMap;
 
 use bulkhead::api::cidr::Cidr;
 use bulkhead::api::names;
-use bulkhead::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec, NetworkFenceStatus};
+use bulkhead::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
 use bulkhead::csi_sidecar::network_fence::decide::Step;
 use kube::ResourceExt;
-use serde_json::json;
 
 use crate::array::Array;
 use crate::chance::{Chance, Choice};
 use crate::shape::fence_class;
-use crate::time::{SECOND, stamp};
+use crate::time::{Millis, SECOND, stamp};
 use crate::world::World;
 
 use super::Actor;
+use super::operations::Operation;
 
 /// What it remembers, and the objects that it works on.
 #[derive(Clone, Debug, Default)]
@@ -25,8 +25,13 @@ pub struct CsiAddons {
     /// NetworkFences by name.
     pub fences: BTreeMap<String, NetworkFence>,
     /// The generation that was worked on, by uid.
-    worked_on: BTreeMap<String, i64>,
+    pub(super) worked_on: BTreeMap<String, i64>,
+    /// Of which generation the last operation failed, when it is tried again, and the pause before that, by uid.
+    pub(super) failed: BTreeMap<String, (i64, Millis, Millis)>,
+    /// What the storages were asked for and have not carried out, or answered, in the order of the asking.
+    pub(super) operations: BTreeMap<u64, Operation>,
     made: u64,
+    versions: u64,
 }
 
 impl World {
@@ -56,14 +61,11 @@ impl World {
     pub(crate) fn write_network_fence(&mut self, step: &Step, chance: &mut dyn Chance) {
         let deleted_at = stamp(self.now);
         let csi_addons = &mut self.others.csi_addons;
-        match step {
-            Step::Create(fence) if !csi_addons.fences.contains_key(&fence.name_any()) => {
-                csi_addons.made += 1;
-                self.counts.shut_out += u64::from(is_ours(fence));
-                let mut fence = NetworkFence::clone(fence);
-                fence.metadata.uid = Some(format!("fence-{}", csi_addons.made));
-                fence.metadata.generation = Some(1);
-                csi_addons.fences.insert(fence.name_any(), fence);
+        let gone = match step {
+            Step::Create(fence) => {
+                let is_made = csi_addons.create(fence);
+                self.counts.shut_out += u64::from(is_made && is_ours(fence));
+                None
             }
             Step::Replace(wanted) => csi_addons.change(wanted, |known| {
                 let is_changed = known.spec != wanted.spec;
@@ -77,55 +79,22 @@ impl World {
                 known.metadata.deletion_timestamp.get_or_insert(deleted_at);
                 known.metadata.generation = known.metadata.generation.map(|known| known + 1);
             }),
-            _ => {}
-        }
+            _ => None,
+        };
         self.tell(|| format!("    {}", told(step)));
+        gone.iter().for_each(|fence| self.judge_gone(fence));
         let late = chance.between(Choice::Others, 50, 2 * SECOND);
         self.wake(Actor::CsiAddons, self.now + late);
     }
 
-    /// It starts again, and does not know what it has worked on.
+    /// It starts again: it does not know what it has worked on, nor hears the answers that it waited for.
     pub(crate) fn restart_csi_addons(&mut self, chance: &mut dyn Chance) {
-        self.others.csi_addons.worked_on.clear();
+        let csi_addons = &mut self.others.csi_addons;
+        csi_addons.worked_on.clear();
+        csi_addons.failed.clear();
+        csi_addons.operations.values_mut().for_each(Operation::forget);
         let late = chance.between(Choice::Network, SECOND, 10 * SECOND);
         self.wake(Actor::CsiAddons, self.now + late);
-    }
-
-    /// It works on what is new.
-    pub(crate) fn csi_addons(&mut self) {
-        if self.api.down {
-            return self.wake(Actor::CsiAddons, self.now + SECOND);
-        }
-        let CsiAddons { fences, worked_on, .. } = &mut self.others.csi_addons;
-        let is_new = |fence: &&mut NetworkFence| {
-            let known = worked_on.get(fence.metadata.uid.as_deref().unwrap_or_default());
-            fence.metadata.deletion_timestamp.is_none() && known.copied() != fence.metadata.generation
-        };
-        let mut done = Vec::new();
-        for fence in fences.values_mut().filter(is_new) {
-            let class = fence.spec.network_fence_class_name.clone().unwrap_or_default();
-            let Some((_, array)) = self.arrays.iter_mut().find(|(driver, _)| fence_class(driver) == class) else {
-                continue;
-            };
-            // With its finalizer it writes the whole object, and fields of it that nobody wrote.
-            if fence.spec.others.is_empty() {
-                fence.spec.others = [("driver".to_owned(), json!("")), ("secret".to_owned(), json!({}))].into();
-                fence.metadata.generation = fence.metadata.generation.map(|known| known + 1);
-            }
-            let is_done = !array.mood.is_down;
-            if is_done {
-                done.extend(fence.metadata.uid.clone().zip(fence.metadata.generation));
-                operate(array, fence);
-            }
-            fence.status = Some(result(&fence.spec, is_done));
-        }
-        if !done.is_empty() {
-            self.others.csi_addons.worked_on.extend(done);
-            self.oracle.touch();
-        }
-        if self.arrays.values().any(|array| array.mood.is_down) {
-            self.wake(Actor::CsiAddons, self.now + 2 * SECOND);
-        }
     }
 
     /// Somebody lets a machine in, by objects that are none of ours.
@@ -158,41 +127,41 @@ impl World {
 }
 
 impl CsiAddons {
-    /// Changes the object, if it is still that one; it goes when it is being deleted and nothing holds it.
-    fn change(&mut self, object: &NetworkFence, change: impl FnOnce(&mut NetworkFence)) {
+    /// Takes a new object, unless there is one of that name.
+    fn create(&mut self, fence: &NetworkFence) -> bool {
+        let name = fence.name_any();
+        if self.fences.contains_key(&name) {
+            return false;
+        }
+        self.made += 1;
+        let mut fence = fence.clone();
+        fence.metadata.uid = Some(format!("fence-{}", self.made));
+        fence.metadata.generation = Some(1);
+        fence.metadata.resource_version = Some(self.next_version());
+        self.fences.insert(name, fence);
+        true
+    }
+
+    /// Changes the object, if it is still that one. It goes when it is being deleted and nothing holds it, and is returned then.
+    fn change(&mut self, object: &NetworkFence, change: impl FnOnce(&mut NetworkFence)) -> Option<NetworkFence> {
         let name = object.name_any();
-        let Some(known) = self.fences.get_mut(&name).filter(|known| known.metadata.uid == object.metadata.uid) else {
-            return;
-        };
+        let version = self.next_version();
+        let known = self.fences.get_mut(&name).filter(|known| known.metadata.uid == object.metadata.uid)?;
         change(known);
-        if known.metadata.deletion_timestamp.is_some() && known.finalizers().is_empty() {
-            self.fences.remove(&name);
-        }
+        known.metadata.resource_version = Some(version);
+        let is_over = known.metadata.deletion_timestamp.is_some() && known.finalizers().is_empty();
+        if is_over { self.fences.remove(&name) } else { None }
+    }
+
+    /// A version that no object had before.
+    pub(super) fn next_version(&mut self) -> String {
+        self.versions += 1;
+        self.versions.to_string()
     }
 }
 
-fn is_ours(fence: &NetworkFence) -> bool {
+pub(crate) fn is_ours(fence: &NetworkFence) -> bool {
     fence.labels().contains_key(names::FENCE_REQUEST_LABEL)
-}
-
-fn operate(array: &mut Array, fence: &NetworkFence) {
-    for cidr in fence.spec.cidrs.iter().filter_map(|cidr| cidr.parse::<Cidr>().ok()) {
-        match fence.spec.fence_state {
-            FenceState::Fenced => {
-                array.shut_out.insert(cidr);
-            }
-            FenceState::Unfenced => array.shut_out.retain(|known| !known.overlaps(cidr)),
-        }
-    }
-}
-
-fn result(spec: &NetworkFenceSpec, is_done: bool) -> NetworkFenceStatus {
-    let (result, message) = match (is_done, spec.fence_state) {
-        (true, FenceState::Fenced) => ("Succeeded", "fencing operation successful"),
-        (true, FenceState::Unfenced) => ("Succeeded", "unfencing operation successful"),
-        (false, _) => ("Failed", "the simulated storage is down"),
-    };
-    NetworkFenceStatus { result: Some(result.into()), message: Some(message.into()) }
 }
 
 fn told(step: &Step) -> String {

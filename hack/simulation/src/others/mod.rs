@@ -8,6 +8,7 @@ mod csi_addons;
 mod kubelet;
 mod lifecycle;
 mod network;
+mod operations;
 mod power;
 mod power_report;
 mod programs;
@@ -17,9 +18,11 @@ pub use agent::Agent;
 pub use attach_detach::{AttachDetach, attachment_name};
 pub use attacher::Attacher;
 pub use csi_addons::CsiAddons;
+pub(crate) use csi_addons::is_ours;
 pub use kubelet::{Incarnation, Machine, Power};
 pub use lifecycle::Lifecycle;
 pub use network::Network;
+pub(crate) use operations::CALL;
 pub use power::{FencerMood, Lie, POWER, PowerFencer};
 
 use std::collections::BTreeMap;
@@ -143,7 +146,7 @@ impl World {
             Actor::Workloads => self.make_pods(chance),
             Actor::Scheduler => self.bind_pods(chance),
             Actor::PowerFencer => self.power_fencer(chance),
-            Actor::CsiAddons => self.csi_addons(),
+            Actor::CsiAddons => self.csi_addons(chance),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What goes wrong between the programs: bad weather, networks that carry no heartbeats, a fencer of somebody else's, in what it
-//! does and in what it reports, and csi-addons that starts again.
+//! does and in what it reports; csi-addons that starts again, and storages in the middle of a network fence.
 
+use crate::array::Mood;
 use crate::chance::{Chance, Choice};
 use crate::faults::Fault;
 use crate::others::{FencerMood, Lie};
@@ -69,6 +70,27 @@ impl Draft<'_> {
         for _ in 0..self.chance.pick(Choice::Network, 4) {
             let at = failed + self.chance.between(Choice::Network, 40 * SECOND, 150 * SECOND);
             self.at(at, Fault::RestartCsiAddons);
+        }
+    }
+
+    /// A storage is slow, hangs or fails while a node is shut out, or while it is let in.
+    pub(super) fn storages_in_the_middle_of_a_fence(&mut self, failed: Millis) {
+        let (shape, c) = (self.shape, Choice::Network);
+        for _ in 0..self.chance.pick(c, 3) {
+            let at = failed + self.chance.between(c, 30 * SECOND, 180 * SECOND);
+            let driver = &shape.drivers[self.chance.pick(c, shape.drivers.len() as u64) as usize];
+            let rate = self.chance.between(c, 1, 2);
+            let mood = match self.chance.pick(c, 3) {
+                0 => Mood { slow: rate, ..Mood::default() },
+                // gRPC's Internal.
+                1 => Mood { fails: Some((rate, 13)), fails_after_effect: self.chance.one_in(c, 2), ..Mood::default() },
+                _ => Mood { hangs: rate, ..Mood::default() },
+            };
+            let end = at + self.chance.between(c, 10 * SECOND, 120 * SECOND);
+            let (bad, well) =
+                (Fault::Mood(driver.name.clone(), mood), Fault::Mood(driver.name.clone(), Mood::default()));
+            self.at(at, bad);
+            self.at(end, well);
         }
     }
 

@@ -1,0 +1,50 @@
+//! Judges of network fences, and of their end.
+
+use bulkhead::api::network_fence::{FenceState, NetworkFence};
+use bulkhead::csi_sidecar::network_fence::decide::Step;
+
+use crate::chance::Prompt;
+use crate::stories::network::by_network;
+use crate::time::{MINUTE, SECOND};
+use crate::world::World;
+
+use super::moments::planned;
+use super::{assert_broken, end_all};
+
+/// The first node runs on and is shut out, its pod has moved, and nobody does anything any more.
+fn shut_out() -> World {
+    let mut world = planned(by_network(false));
+    assert!(world.run_until(4 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
+    assert_eq!((world.counts.shut_out, world.counts.released), (1, 1));
+    end_all(&mut world);
+    world
+}
+
+/// Somebody writes into the only NetworkFence, and csi-addons works on it.
+fn changes(world: &mut World, change: impl FnOnce(&mut NetworkFence)) {
+    let mut fence = world.others.csi_addons.fences.values().next().expect("a fence").clone();
+    change(&mut fence);
+    world.write_network_fence(&Step::Replace(Box::new(fence)), &mut Prompt);
+    world.run_until(world.now + SECOND, &mut Prompt);
+}
+
+#[test]
+fn i5_a_machine_is_let_in_while_its_pod_runs_on() {
+    for is_lifted in [false, true] {
+        let mut world = shut_out();
+        let state = if is_lifted { FenceState::Unfenced } else { FenceState::Fenced };
+        changes(&mut world, |fence| fence.spec.fence_state = state);
+        let is_broken = world.oracle.violations.iter().any(|it| it.invariant == "I5");
+        assert_eq!(is_broken, is_lifted, "{:?}", world.oracle.violations);
+    }
+}
+
+#[test]
+fn i16_a_fence_is_gone_and_what_it_shut_out_is_not_let_in() {
+    let mut world = shut_out();
+    let fence = world.others.csi_addons.fences.values().next().expect("a fence").clone();
+    world.write_network_fence(&Step::Delete(Box::new(fence)), &mut Prompt);
+    assert!(world.oracle.is_clean(), "our finalizer keeps it: {:?}", world.oracle.violations);
+    changes(&mut world, |fence| fence.metadata.finalizers = None);
+    assert_broken(&world, "I16");
+}

@@ -1,0 +1,54 @@
+//! The stories of storages that are left by their network only.
+
+use serde_json::json;
+
+use crate::array::Mood;
+use crate::chance::Prompt;
+use crate::faults::Fault;
+use crate::shape::{NetworkShape, Shape, Workload, fence_class, policy};
+use crate::time::SECOND;
+use crate::world::World;
+
+use super::{DRIVER, FAILS, at, shape, to_its_end, world};
+
+/// It is cut off from the API only, and its machine writes on as soon as it is let in.
+pub(crate) fn its_node_is_deleted_while_it_is_shut_out(_: u64) -> World {
+    let mut world = world(by_network(false));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 120 * SECOND, Fault::DeleteNode("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// Its machine writes on, and csi-addons waits for an answer.
+pub(crate) fn the_storage_hangs_in_the_middle_of_a_fence(_: u64) -> World {
+    let mut world = world(by_network(false));
+    at(&mut world, SECOND, Fault::Mood(DRIVER.into(), hanging()));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// Nothing holds up the end of its incident but that it is still shut out.
+pub(crate) fn the_storage_hangs_in_the_middle_of_a_lift(_: u64) -> World {
+    let mut world = world(by_network(false));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 110 * SECOND, Fault::Mood(DRIVER.into(), hanging()));
+    at(&mut world, FAILS + 120 * SECOND, Fault::Reboot("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+fn hanging() -> Mood {
+    Mood { hangs: 1, ..Mood::default() }
+}
+
+/// Three nodes, and a database on the first whose storage is left by its network only.
+pub(crate) fn by_network(is_behind_nat: bool) -> Shape {
+    let mut shape = shape(3, vec![Workload::protected("db", &["v0"], 0)], &[], &json!({}));
+    shape.policies = vec![policy("all", &["db"], &json!({ "fencing": network_fencing() }))];
+    shape.network = Some(NetworkShape { is_behind_nat });
+    shape
+}
+
+pub(super) fn network_fencing() -> serde_json::Value {
+    let method = json!({ "type": "NetworkFence", "networkFence": { "className": fence_class(DRIVER) } });
+    json!({ "minimumProof": "Acknowledged", "methods": [method] })
+}
