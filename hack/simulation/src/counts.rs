@@ -80,6 +80,8 @@ counts! {
     shut_out,
     /// Nodes let in again, by a driver's sidecar.
     let_in,
+    /// Writes of NetworkFences that were refused: somebody was there before.
+    network_refused,
     /// Fences and lifts of csi-addons that failed, or that it gave up.
     network_failures,
     /// Of these, and of those that nobody waited for any more, those that were carried out later.

@@ -96,6 +96,12 @@ pub enum Fault {
     ForgetLifts,
     /// csi-addons starts again: it works on every object once more.
     RestartCsiAddons,
+    /// Something keeps back for so long what sidecars write of NetworkFences.
+    KeepNetworkWrites(Millis),
+    /// Somebody writes another address into the NetworkFences of a node.
+    EditNetworkFences(String),
+    /// Somebody deletes them.
+    DeleteNetworkFences(String),
     /// A person writes.
     Person(Person),
 }
@@ -208,6 +214,9 @@ impl World {
             Fault::LiftNetwork(node) => self.lift_network(node, chance),
             Fault::ForgetLifts => self.forget_lifts(),
             Fault::RestartCsiAddons => self.restart_csi_addons(chance),
+            Fault::KeepNetworkWrites(length) => self.others.csi_addons.kept_until = now + length,
+            Fault::EditNetworkFences(node) => self.edit_network_fences(node, chance),
+            Fault::DeleteNetworkFences(node) => self.delete_network_fences(node, chance),
             Fault::Person(person) => self.person(person),
             Fault::TellPaths(driver, nodes, state) => self.tell_paths(driver, nodes, *state),
             Fault::HangVolume(volume, node) => {

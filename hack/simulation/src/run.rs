@@ -133,7 +133,7 @@ fn until(world: &mut World, chance: &mut dyn Chance, bound: Millis, holds: impl 
 fn calm(world: &mut World, chance: &mut dyn Chance) {
     world.triggers.clear();
     world.crash_point = None;
-    let mut all = vec![Fault::Weather(Weather::default()), Fault::ApiUp];
+    let mut all = vec![Fault::Weather(Weather::default()), Fault::ApiUp, Fault::KeepNetworkWrites(0)];
     all.extend(world.arrays.keys().map(|driver| Fault::Mood(driver.clone(), Mood::default())));
     all.extend(world.shape.nodes.iter().map(|node| Fault::FillCsiNode(node.clone())));
     all.extend(world.shape.volumes.keys().map(|volume| Fault::HealVolume(volume.clone())));

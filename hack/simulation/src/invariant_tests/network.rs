@@ -24,7 +24,7 @@ fn shut_out() -> World {
 fn changes(world: &mut World, change: impl FnOnce(&mut NetworkFence)) {
     let mut fence = world.others.csi_addons.fences.values().next().expect("a fence").clone();
     change(&mut fence);
-    world.write_network_fence(&Step::Replace(Box::new(fence)), &mut Prompt);
+    world.write_network_fence(&Step::Replace(Box::new(fence)), &mut Prompt).expect("it is taken");
     world.run_until(world.now + SECOND, &mut Prompt);
 }
 
@@ -43,7 +43,7 @@ fn i5_a_machine_is_let_in_while_its_pod_runs_on() {
 fn i16_a_fence_is_gone_and_what_it_shut_out_is_not_let_in() {
     let mut world = shut_out();
     let fence = world.others.csi_addons.fences.values().next().expect("a fence").clone();
-    world.write_network_fence(&Step::Delete(Box::new(fence)), &mut Prompt);
+    world.write_network_fence(&Step::Delete(Box::new(fence)), &mut Prompt).expect("it is taken");
     assert!(world.oracle.is_clean(), "our finalizer keeps it: {:?}", world.oracle.violations);
     changes(&mut world, |fence| fence.metadata.finalizers = None);
     assert_broken(&world, "I16");

@@ -57,6 +57,8 @@ pub enum Actor {
     PowerFencer,
     /// csi-addons.
     CsiAddons,
+    /// The API server, for what is written of NetworkFences.
+    NetworkWrites,
 }
 
 /// What they remember.
@@ -147,6 +149,7 @@ impl World {
             Actor::Scheduler => self.bind_pods(chance),
             Actor::PowerFencer => self.power_fencer(chance),
             Actor::CsiAddons => self.csi_addons(chance),
+            Actor::NetworkWrites => self.take_network_writes(chance),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What goes wrong between the programs: bad weather, networks that carry no heartbeats, a fencer of somebody else's, in what it
-//! does and in what it reports; csi-addons that starts again, and storages in the middle of a network fence.
+//! does and in what it reports; csi-addons that starts again, storages in the middle of a network
+//! fence, and who else writes that.
 
 use crate::array::Mood;
 use crate::chance::{Chance, Choice};
@@ -91,6 +92,27 @@ impl Draft<'_> {
                 (Fault::Mood(driver.name.clone(), mood), Fault::Mood(driver.name.clone(), Mood::default()));
             self.at(at, bad);
             self.at(end, well);
+        }
+    }
+
+    /// Several write one NetworkFence: sidecars that both believe that they lead, since one stood still or slept, or since what it
+    /// wrote was kept back; and people, who edit it or delete it.
+    pub(super) fn writers_of_network_fences(&mut self, failed: Millis) {
+        let (c, node) = (Choice::Network, self.shape.nodes[0].clone());
+        let sidecars = 2 * self.shape.drivers.iter().filter(|driver| driver.has_sidecar).count() as u64;
+        for _ in 0..self.chance.pick(c, 4) {
+            let at = failed + self.chance.between(c, 30 * SECOND, 200 * SECOND);
+            let length = self.chance.between(c, SECOND, 60 * SECOND);
+            // The controllers come first.
+            let pid = 2 + self.chance.pick(c, sidecars) as usize;
+            let fault = match self.chance.pick(c, 6) {
+                0 if sidecars > 0 => Fault::Stop(pid, length),
+                1 if sidecars > 0 => Fault::Sleep(pid, length),
+                2 => Fault::EditNetworkFences(node.clone()),
+                3 => Fault::DeleteNetworkFences(node.clone()),
+                _ => Fault::KeepNetworkWrites(length),
+            };
+            self.at(at, fault);
         }
     }
 
