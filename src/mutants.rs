@@ -48,11 +48,13 @@ pub enum Mutant {
     FenceUnawaited,
     /// It counts as lifted as soon as that was asked for.
     LiftUnawaited,
+    /// A network fence that is made after the end of its incident is nobody's.
+    LateFenceLeft,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -74,6 +76,7 @@ impl Mutant {
         Self::DeletedNodeLetIn,
         Self::FenceUnawaited,
         Self::LiftUnawaited,
+        Self::LateFenceLeft,
     ];
 }
 

@@ -80,6 +80,8 @@ counts! {
     shut_out,
     /// Nodes let in again, by a driver's sidecar.
     let_in,
+    /// Fences lifted that were made when their incident was over.
+    left_behind,
     /// Writes of NetworkFences that were refused: somebody was there before.
     network_refused,
     /// Fences and lifts of csi-addons that failed, or that it gave up.

@@ -53,6 +53,7 @@ impl Story {
             Mutant::DeletedNodeLetIn => ("I1", 1, network::its_node_is_deleted_while_it_is_shut_out),
             Mutant::FenceUnawaited => ("I2", 1, network::the_storage_hangs_in_the_middle_of_a_fence),
             Mutant::LiftUnawaited => ("I16", 1, network::the_storage_hangs_in_the_middle_of_a_lift),
+            Mutant::LateFenceLeft => ("I8", 1, network::a_fence_is_made_when_its_incident_is_over),
         };
         Self { mutant, invariant, schedules, tell }
     }

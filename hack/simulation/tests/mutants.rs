@@ -132,3 +132,8 @@ fn mutant_fence_unawaited_is_caught() {
 fn mutant_lift_unawaited_is_caught() {
     is_caught(Mutant::LiftUnawaited);
 }
+
+#[test]
+fn mutant_late_fence_left_is_caught() {
+    is_caught(Mutant::LateFenceLeft);
+}

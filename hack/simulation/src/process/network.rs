@@ -11,7 +11,7 @@ use bulkhead::api::slim::{Node, NodeAddress};
 use bulkhead::csi_sidecar::decide::Failure;
 use bulkhead::csi_sidecar::network_fence::addresses::Around;
 use bulkhead::csi_sidecar::network_fence::decide::{self, Seen, Step};
-use bulkhead::csi_sidecar::network_fence::lift;
+use bulkhead::csi_sidecar::network_fence::{left, lift};
 use bulkhead::csi_sidecar::status;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
@@ -67,6 +67,8 @@ enum Work {
     Fence(String, Vec<(RequestedVolume, u32)>),
     /// Let it in again. The pass waits for it.
     GiveBack,
+    /// Let it in again, as its request is gone. Nobody waits for it.
+    Left,
 }
 
 /// What comes of a step.
@@ -100,6 +102,21 @@ impl World {
     /// Begins to let it in again.
     pub(super) fn let_in(&mut self, pid: Pid, request: &Arc<FenceRequest>) {
         self.begin_network_call(pid, request, Work::GiveBack, PATIENCE);
+    }
+
+    /// Begins to lift what requests that are gone have left behind.
+    pub(super) fn lift_left_behind(&mut self, pid: Pid) {
+        let fences: Vec<_> = self.others.csi_addons.fences.values().cloned().collect();
+        if fences.is_empty() {
+            return;
+        }
+        let driver = self.driver_of(pid);
+        let requests: Vec<_> = self.api.requests.values().map(|request| FenceRequest::clone(request)).collect();
+        let nodes: Vec<_> = self.api.nodes.values().map(|node| Node::clone(node)).collect();
+        let left = left::behind(&driver, &[fence_class(&driver)], &fences, &requests);
+        for request in left.into_iter().filter(|request| left::is_over(request, &nodes)) {
+            self.begin_network_call(pid, &Arc::new(request), Work::Left, PATIENCE);
+        }
     }
 
     fn begin_network_call(&mut self, pid: Pid, request: &Arc<FenceRequest>, work: Work, timeout: Millis) {
@@ -157,7 +174,7 @@ impl World {
             Work::Fence(class, rows) => {
                 (class.as_str(), rows.iter().map(|(row, _)| row.round).max().unwrap_or(1), decide::fence)
             }
-            Work::GiveBack => ("", 0, lift::give_back),
+            Work::GiveBack | Work::Left => ("", 0, lift::give_back),
         };
         let mut seen = self.network_seen(call.pid, &call.request, class, round);
         let mut step = next(&seen);
@@ -210,9 +227,16 @@ impl World {
 
     fn network_call_ends(&mut self, call: NetworkCall, outcome: Result<(), Failure>, chance: &mut dyn Chance) {
         let name = call.request.name_any();
-        let Work::Fence(_, rows) = call.work else {
-            self.counts.let_in += u64::from(outcome.is_ok());
-            return self.serve_step(call.pid, &name, Found { let_in: Some(outcome), ..Found::default() }, chance);
+        let rows = match call.work {
+            Work::Fence(_, rows) => rows,
+            Work::GiveBack => {
+                self.counts.let_in += u64::from(outcome.is_ok());
+                return self.serve_step(call.pid, &name, Found { let_in: Some(outcome), ..Found::default() }, chance);
+            }
+            Work::Left => {
+                self.counts.left_behind += u64::from(outcome.is_ok());
+                return;
+            }
         };
         let at = self.processes[call.pid].now(self.now).mono;
         if let Some((uid, memory)) = self.sidecar(call.pid).memories.get_mut(&name)

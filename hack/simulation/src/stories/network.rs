@@ -5,6 +5,7 @@ use serde_json::json;
 use crate::array::Mood;
 use crate::chance::Prompt;
 use crate::faults::Fault;
+use crate::run::settle;
 use crate::shape::{NetworkShape, Shape, Workload, fence_class, policy};
 use crate::time::SECOND;
 use crate::world::World;
@@ -34,6 +35,19 @@ pub(crate) fn the_storage_hangs_in_the_middle_of_a_lift(_: u64) -> World {
     at(&mut world, FAILS + 110 * SECOND, Fault::Mood(DRIVER.into(), hanging()));
     at(&mut world, FAILS + 120 * SECOND, Fault::Reboot("n0".into()));
     to_its_end(world, &mut Prompt)
+}
+
+/// What its sidecar writes is kept back until it has booted and is given back. It does nothing wrong, and is shut out.
+pub(crate) fn a_fence_is_made_when_its_incident_is_over(_: u64) -> World {
+    let mut world = world(by_network(false));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 20 * SECOND, Fault::KeepNetworkWrites(120 * SECOND));
+    at(&mut world, FAILS + 70 * SECOND, Fault::Reboot("n0".into()));
+    let mut world = to_its_end(world, &mut Prompt);
+    if world.oracle.is_clean() {
+        settle(&mut world, &mut Prompt);
+    }
+    world
 }
 
 fn hanging() -> Mood {
