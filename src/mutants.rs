@@ -50,11 +50,13 @@ pub enum Mutant {
     LiftUnawaited,
     /// A network fence that is made after the end of its incident is nobody's.
     LateFenceLeft,
+    /// What somebody has written into a network fence is taken for what it was made to shut out.
+    EditBelieved,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -77,6 +79,7 @@ impl Mutant {
         Self::FenceUnawaited,
         Self::LiftUnawaited,
         Self::LateFenceLeft,
+        Self::EditBelieved,
     ];
 }
 

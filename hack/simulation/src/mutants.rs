@@ -54,6 +54,7 @@ impl Story {
             Mutant::FenceUnawaited => ("I2", 1, network::the_storage_hangs_in_the_middle_of_a_fence),
             Mutant::LiftUnawaited => ("I16", 1, network::the_storage_hangs_in_the_middle_of_a_lift),
             Mutant::LateFenceLeft => ("I8", 1, network::a_fence_is_made_when_its_incident_is_over),
+            Mutant::EditBelieved => ("I16", 1, network::a_person_writes_another_address_into_a_fence),
         };
         Self { mutant, invariant, schedules, tell }
     }

@@ -129,6 +129,20 @@ fn what_csi_addons_gave_up_is_carried_out_later_and_lifted_in_the_end() {
     assert_over(&world);
 }
 
+/// Its machine runs on, and nobody lets it in: neither who deletes the fence nor who writes another address into it.
+#[test]
+fn what_a_person_does_to_a_fence_lets_nobody_in_and_is_cleared_up() {
+    for meddled in [Fault::EditNetworkFences("n0".into()), Fault::DeleteNetworkFences("n0".into())] {
+        let faults = [(40, Fault::Disconnect("n0".into())), (150, meddled.clone()), (240, Fault::Reboot("n0".into()))];
+        let mut world = world(by_network(false), &faults);
+        runs_until(&mut world, 239);
+        assert!(world.is_shut_out("n0", &world.arrays[DRIVER]), "{meddled:?}\n{}", trace(&world));
+        runs_until(&mut world, 480);
+        assert_eq!(phase(&world), Some(Phase::Recovered), "{meddled:?}\n{}", trace(&world));
+        assert_eq!(world.unrecovered(), [] as [String; 0], "{meddled:?}\n{}", trace(&world));
+    }
+}
+
 #[test]
 fn two_drivers_that_shut_a_node_out_let_it_in_again() {
     let driver =

@@ -137,3 +137,8 @@ fn mutant_lift_unawaited_is_caught() {
 fn mutant_late_fence_left_is_caught() {
     is_caught(Mutant::LateFenceLeft);
 }
+
+#[test]
+fn mutant_edit_believed_is_caught() {
+    is_caught(Mutant::EditBelieved);
+}

@@ -1,6 +1,6 @@
 //! csi-addons with its habits: an object is worked on when its generation is new, its result tells how the last operation ended
 //! and not which, its deletion lifts nothing, and what one object lifts is lifted for all. What it has the storages do is in
-//! [`operations`](super::operations). And the addresses by which the storages know the machines.
+//! `operations`. And the addresses by which the storages know the machines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -50,6 +50,15 @@ pub(crate) fn a_fence_is_made_when_its_incident_is_over(_: u64) -> World {
     world
 }
 
+/// Right before its machine boots, and is to be let in.
+pub(crate) fn a_person_writes_another_address_into_a_fence(_: u64) -> World {
+    let mut world = world(by_network(false));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 120 * SECOND, Fault::EditNetworkFences("n0".into()));
+    at(&mut world, FAILS + 120 * SECOND + 100, Fault::Reboot("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
 fn hanging() -> Mood {
     Mood { hangs: 1, ..Mood::default() }
 }
