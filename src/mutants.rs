@@ -52,11 +52,13 @@ pub enum Mutant {
     LateFenceLeft,
     /// What somebody has written into a network fence is taken for what it was made to shut out.
     EditBelieved,
+    /// An address is shut out that another node has by now.
+    ClaimIgnored,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -80,6 +82,7 @@ impl Mutant {
         Self::LiftUnawaited,
         Self::LateFenceLeft,
         Self::EditBelieved,
+        Self::ClaimIgnored,
     ];
 }
 

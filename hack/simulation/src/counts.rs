@@ -80,6 +80,10 @@ counts! {
     shut_out,
     /// Nodes let in again, by a driver's sidecar.
     let_in,
+    /// Nodes that got another address while they were well.
+    renumbered,
+    /// Machines of an earlier boot that somebody said to be off.
+    said_to_be_off,
     /// Fences lifted that were made when their incident was over.
     left_behind,
     /// Writes of NetworkFences that were refused: somebody was there before.

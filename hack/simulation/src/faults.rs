@@ -102,6 +102,10 @@ pub enum Fault {
     EditNetworkFences(String),
     /// Somebody deletes them.
     DeleteNetworkFences(String),
+    /// A machine gets an address that nobody had: if it is well, now, else when it boots.
+    Renumber(String),
+    /// A machine that is well gets the address that another one had at the beginning.
+    TakeAddress(String, String),
     /// A person writes.
     Person(Person),
 }
@@ -217,6 +221,8 @@ impl World {
             Fault::KeepNetworkWrites(length) => self.others.csi_addons.kept_until = now + length,
             Fault::EditNetworkFences(node) => self.edit_network_fences(node, chance),
             Fault::DeleteNetworkFences(node) => self.delete_network_fences(node, chance),
+            Fault::Renumber(node) => self.renumber(node),
+            Fault::TakeAddress(node, of) => self.take_address(node, of),
             Fault::Person(person) => self.person(person),
             Fault::TellPaths(driver, nodes, state) => self.tell_paths(driver, nodes, *state),
             Fault::HangVolume(volume, node) => {
@@ -279,6 +285,7 @@ impl World {
 
     /// A machine boots, with its network.
     pub(crate) fn boot(&mut self, node: &str) {
+        self.address_at_boot(node);
         self.machine(node, |machine| {
             machine.power = Power::Running;
             machine.is_connected = true;
@@ -303,7 +310,7 @@ impl World {
     /// A kubelet that starts registers its Node and its drivers if they are not there.
     fn register(&mut self, node: &str) {
         let Some(machine) = self.machines.get(node) else { return };
-        let (fresh, drivers) = (registered(self, node, machine, self.now), csi_node(self, node, &machine.node_id));
+        let (fresh, drivers) = (registered(node, machine, self.now), csi_node(self, node, &machine.node_id));
         let _ = self.api.create(fresh, self.now);
         self.api.update::<CsiNode>(node, |it| it.spec = drivers.spec);
     }

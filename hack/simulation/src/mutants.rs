@@ -55,6 +55,7 @@ impl Story {
             Mutant::LiftUnawaited => ("I16", 1, network::the_storage_hangs_in_the_middle_of_a_lift),
             Mutant::LateFenceLeft => ("I8", 1, network::a_fence_is_made_when_its_incident_is_over),
             Mutant::EditBelieved => ("I16", 1, network::a_person_writes_another_address_into_a_fence),
+            Mutant::ClaimIgnored => ("I3", 1, network::its_address_is_another_nodes_before_it_is_shut_out),
         };
         Self { mutant, invariant, schedules, tell }
     }

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::array::{Array, Mood};
 use crate::chance::{Chance, Choice, Prompt};
 use crate::faults::Fault;
+use crate::people::Person;
 use crate::shape::{Driver, Shape, VolumeShape, Workload, fence_class, policy};
 use crate::stories::network::by_network;
 use crate::time::SECOND;
@@ -141,6 +142,37 @@ fn what_a_person_does_to_a_fence_lets_nobody_in_and_is_cleared_up() {
         assert_eq!(phase(&world), Some(Phase::Recovered), "{meddled:?}\n{}", trace(&world));
         assert_eq!(world.unrecovered(), [] as [String; 0], "{meddled:?}\n{}", trace(&world));
     }
+}
+
+/// It may be another machine, which says nothing of the one that is shut out. Another node has got the address meanwhile: that one is
+/// let in with it.
+#[test]
+fn a_node_that_comes_back_by_another_address_waits_for_the_word_of_who_knows() {
+    let faults = [
+        (40, Fault::PowerOff("n0".into())),
+        (150, Fault::Renumber("n0".into())),
+        (160, Fault::Reboot("n0".into())),
+        (200, Fault::TakeAddress("n1".into(), "n0".into())),
+        (260, Fault::Person(Person::SayOff("n0".into()))),
+    ];
+    let mut world = world(by_network(false), &faults);
+    runs_until(&mut world, 159);
+    assert_eq!(shut_out(&world.arrays[DRIVER]), ["10.0.0.1/32"], "{}", trace(&world));
+    runs_until(&mut world, 259);
+    assert_eq!(world.own_address("n0"), "10.0.0.101", "{}", trace(&world));
+    assert!(world.is_shut_out("n1", &world.arrays[DRIVER]), "{}", trace(&world));
+    assert_ne!(phase(&world), Some(Phase::Recovered), "{}", trace(&world));
+    runs_until(&mut world, 480);
+    assert_over(&world);
+}
+
+#[test]
+fn nobody_is_shut_out_by_an_address_that_another_node_has() {
+    let faults = [(40, Fault::PowerOff("n0".into())), (55, Fault::TakeAddress("n1".into(), "n0".into()))];
+    let mut world = world(by_network(false), &faults);
+    runs_until(&mut world, 240);
+    assert_eq!((world.counts.opened, world.counts.shut_out, world.counts.released), (1, 0, 0), "{}", trace(&world));
+    assert_eq!(world.held_back(), [] as [String; 0], "{}", trace(&world));
 }
 
 #[test]

@@ -142,3 +142,8 @@ fn mutant_late_fence_left_is_caught() {
 fn mutant_edit_believed_is_caught() {
     is_caught(Mutant::EditBelieved);
 }
+
+#[test]
+fn mutant_claim_ignored_is_caught() {
+    is_caught(Mutant::ClaimIgnored);
+}

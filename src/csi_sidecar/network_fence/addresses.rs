@@ -49,7 +49,8 @@ pub(super) fn to_fence(seen: &Seen, around: &Around, known: Option<Vec<Cidr>>) -
     if let Some(wrong) = addresses.iter().find(|address| !address.is_client()) {
         return Err(stop("AddressUnusable", format!("{wrong} is not the address of one node: nobody is shut out")));
     }
-    match addresses.iter().find_map(|address| Some((address, claimed(seen, around, *address)?))) {
+    let claim = addresses.iter().find_map(|address| Some((address, claimed(seen, around, *address)?)));
+    match claim.filter(|_| !mutants::is_on(Mutant::ClaimIgnored)) {
         Some((address, node)) => Err(stop(
             "AddressClaimed",
             format!(

@@ -1,9 +1,11 @@
 //! Judges of network fences, and of their end.
 
 use bulkhead::api::network_fence::{FenceState, NetworkFence};
+use bulkhead::api::node_fence::NodeFence;
 use bulkhead::csi_sidecar::network_fence::decide::Step;
 
 use crate::chance::Prompt;
+use crate::run::settle;
 use crate::stories::network::by_network;
 use crate::time::{MINUTE, SECOND};
 use crate::world::World;
@@ -47,4 +49,24 @@ fn i16_a_fence_is_gone_and_what_it_shut_out_is_not_let_in() {
     assert!(world.oracle.is_clean(), "our finalizer keeps it: {:?}", world.oracle.violations);
     changes(&mut world, |fence| fence.metadata.finalizers = None);
     assert_broken(&world, "I16");
+}
+
+/// An address that another node has is no reason unless one has it.
+#[test]
+fn i7_nobody_is_shut_out_though_no_other_node_has_the_address() {
+    for is_claimed in [false, true] {
+        let mut world = planned(by_network(false));
+        end_all(&mut world);
+        world.api.update::<NodeFence>("n0", |fence| {
+            let rows = fence.status.iter_mut().flat_map(|status| &mut status.volumes);
+            rows.for_each(|row| row.reason = Some("AddressClaimed".into()));
+        });
+        if is_claimed {
+            let address = world.own_address("n0");
+            world.machines.get_mut("n1").expect("a machine").address = address;
+        }
+        settle(&mut world, &mut Prompt);
+        let is_broken = world.oracle.violations.iter().any(|it| it.invariant == "I7");
+        assert_eq!(is_broken, !is_claimed, "{:?}", world.oracle.violations);
+    }
 }

@@ -1,6 +1,6 @@
 //! csi-addons with its habits: an object is worked on when its generation is new, its result tells how the last operation ended
 //! and not which, its deletion lifts nothing, and what one object lifts is lifted for all. What it has the storages do is in
-//! `operations`. And the addresses by which the storages know the machines.
+//! `operations`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,28 +44,6 @@ pub struct CsiAddons {
 }
 
 impl World {
-    /// The address that a machine has itself.
-    pub(crate) fn own_address(&self, node: &str) -> String {
-        self.address_in("10.0.0", node)
-    }
-
-    /// By what the storages know a machine, if they do.
-    pub(crate) fn client_address(&self, node: &str) -> Option<Cidr> {
-        let net = if self.shape.network?.is_behind_nat { "192.0.2" } else { "10.0.0" };
-        self.address_in(net, node).parse().ok()
-    }
-
-    fn address_in(&self, net: &str, node: &str) -> String {
-        let number = self.shape.nodes.iter().position(|it| it == node).map_or(255, |position| position + 1);
-        format!("{net}.{number}")
-    }
-
-    /// Whether a storage shuts a machine out.
-    pub(crate) fn is_shut_out(&self, node: &str, array: &Array) -> bool {
-        let client = self.client_address(node);
-        client.is_some_and(|client| array.shut_out.iter().any(|cidr| cidr.overlaps(client)))
-    }
-
     /// Puts a write of a NetworkFence on its way, for that call; without a moment it never arrives.
     pub(crate) fn post_network_fence(&mut self, call: u64, step: Step, arrives: Option<Millis>) {
         let Some(arrives) = arrives else { return };

@@ -1,6 +1,7 @@
 //! Kubernetes' own parts and the machines, each with its real rules and periods. They act when something they watch
 //! changed, or when their time has come.
 
+mod addresses;
 mod agent;
 mod attach_detach;
 mod attacher;
@@ -80,6 +81,8 @@ pub struct Others {
     pub pods_made: u64,
     /// Incarnations started so far.
     pub incarnations: u64,
+    /// Addresses given to machines since the beginning.
+    pub addresses_given: u64,
 }
 
 impl World {

@@ -6,8 +6,8 @@ use bulkhead::api::driver_report::{KnownBy, NetworkFenceClients};
 use bulkhead::api::fence_request::{Desired, FenceRequest, RequestedVolume};
 use bulkhead::api::network_fence::{FenceState, NetworkFenceClass, NetworkFenceClassSpec};
 use bulkhead::api::node_volume_report::{NodeVolumeReport, NodeVolumeReportSpec, NodeVolumeReportStatus};
+use bulkhead::api::slim::Node;
 use bulkhead::api::slim::network::{NodeAddresses, NodeAddressesStatus, ReportedAddresses, ReportedAddressesStatus};
-use bulkhead::api::slim::{Node, NodeAddress};
 use bulkhead::csi_sidecar::decide::Failure;
 use bulkhead::csi_sidecar::network_fence::addresses::Around;
 use bulkhead::csi_sidecar::network_fence::decide::{self, Seen, Step};
@@ -301,8 +301,8 @@ impl World {
         let told = self.api.nodes.values().filter(|_| is_behind_nat);
         Around {
             class: Some(NetworkFenceClass::new(&class, NetworkFenceClassSpec { provisioner })),
-            nodes: self.api.nodes.values().map(|node| self.addresses_of(node)).collect(),
-            reports: self.api.nodes.values().map(|node| self.reported_of(node)).collect(),
+            nodes: self.api.nodes.values().map(|node| addresses_of(node)).collect(),
+            reports: self.api.nodes.values().map(|node| reported_of(node)).collect(),
             record: told
                 .map(|node| NetworkFenceClients {
                     class_name: class.clone(),
@@ -317,30 +317,29 @@ impl World {
         }
     }
 
-    fn addresses_of(&self, node: &Node) -> NodeAddresses {
-        let address = NodeAddress { type_: "InternalIP".into(), address: self.own_address(&node.name_any()) };
-        NodeAddresses {
-            metadata: node.metadata.clone(),
-            status: NodeAddressesStatus { addresses: vec![address], node_info: node.status.node_info.clone() },
-        }
-    }
-
-    fn reported_of(&self, node: &Node) -> ReportedAddresses {
-        ReportedAddresses {
-            metadata: ObjectMeta { name: node.metadata.name.clone(), ..ObjectMeta::default() },
-            status: ReportedAddressesStatus {
-                node_uid: node.uid(),
-                addresses: vec![self.own_address(&node.name_any())],
-            },
-        }
-    }
-
     /// What the agent of a node reported of its addresses while it was well.
     pub(super) fn address_report(&self, node: &Node) -> Option<Arc<NodeVolumeReport>> {
         self.shape.network?;
-        let addresses = vec![self.own_address(&node.name_any())];
         let mut report = NodeVolumeReport::new(&node.name_any(), NodeVolumeReportSpec {});
-        report.status = Some(NodeVolumeReportStatus { node_uid: node.uid(), addresses, ..Default::default() });
+        let (node_uid, addresses) = (node.uid(), told(node));
+        report.status = Some(NodeVolumeReportStatus { node_uid, addresses, ..Default::default() });
         Some(Arc::new(report))
+    }
+}
+
+/// The addresses of a machine, as its kubelet told them last; its agent tells the same.
+fn told(node: &Node) -> Vec<String> {
+    node.status.addresses.iter().map(|it| it.address.clone()).collect()
+}
+
+fn addresses_of(node: &Node) -> NodeAddresses {
+    let (addresses, node_info) = (node.status.addresses.clone(), node.status.node_info.clone());
+    NodeAddresses { metadata: node.metadata.clone(), status: NodeAddressesStatus { addresses, node_info } }
+}
+
+fn reported_of(node: &Node) -> ReportedAddresses {
+    ReportedAddresses {
+        metadata: ObjectMeta { name: node.metadata.name.clone(), ..ObjectMeta::default() },
+        status: ReportedAddressesStatus { node_uid: node.uid(), addresses: told(node) },
     }
 }

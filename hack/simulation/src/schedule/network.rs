@@ -1,11 +1,12 @@
 //! What goes wrong between the programs: bad weather, networks that carry no heartbeats, a fencer of somebody else's, in what it
-//! does and in what it reports; csi-addons that starts again, storages in the middle of a network
-//! fence, and who else writes that.
+//! does and in what it reports; csi-addons that starts again, storages in the middle of a network fence, who else writes that, and
+//! nodes that get other addresses.
 
 use crate::array::Mood;
 use crate::chance::{Chance, Choice};
 use crate::faults::Fault;
 use crate::others::{FencerMood, Lie};
+use crate::people::Person;
 use crate::shape::one_of;
 use crate::time::{Millis, SECOND};
 use crate::world::Weather;
@@ -113,6 +114,30 @@ impl Draft<'_> {
                 _ => Fault::KeepNetworkWrites(length),
             };
             self.at(at, fault);
+        }
+    }
+
+    /// The node that fails comes back by another address; another one gets what it had; or one is renumbered before. And somebody says
+    /// that what is shut out is off, if it is.
+    pub(super) fn other_addresses(&mut self, failed: Millis) {
+        let (c, nodes) = (Choice::Network, self.shape.nodes.clone());
+        let first = nodes[0].clone();
+        for _ in 0..self.chance.pick(c, 3) {
+            let other = nodes[1 + self.chance.pick(c, nodes.len() as u64 - 1) as usize].clone();
+            let any = nodes[self.chance.pick(c, nodes.len() as u64) as usize].clone();
+            let later = failed + self.chance.between(c, SECOND, 150 * SECOND);
+            match self.chance.pick(c, 3) {
+                0 => self.at(later, Fault::Renumber(first.clone())),
+                1 => self.at(later, Fault::TakeAddress(other, first.clone())),
+                _ => {
+                    let before = self.chance.between(c, 5 * SECOND, failed);
+                    self.at(before, Fault::Renumber(any));
+                }
+            }
+            if self.chance.one_in(c, 2) {
+                let said = later + self.chance.between(c, 10 * SECOND, 120 * SECOND);
+                self.at(said, Fault::Person(Person::SayOff(first.clone())));
+            }
         }
     }
 

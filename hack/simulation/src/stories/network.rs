@@ -59,6 +59,14 @@ pub(crate) fn a_person_writes_another_address_into_a_fence(_: u64) -> World {
     to_its_end(world, &mut Prompt)
 }
 
+/// It has no power, and Kubernetes has not noticed yet.
+pub(crate) fn its_address_is_another_nodes_before_it_is_shut_out(_: u64) -> World {
+    let mut world = world(by_network(false));
+    at(&mut world, FAILS, Fault::PowerOff("n0".into()));
+    at(&mut world, FAILS + 15 * SECOND, Fault::TakeAddress("n1".into(), "n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
 fn hanging() -> Mood {
     Mood { hangs: 1, ..Mood::default() }
 }
