@@ -107,10 +107,11 @@ fn is_deleted_fence(fence: &NetworkFence) -> bool {
     fence.metadata.deletion_timestamp.is_some() && !is_lifted(fence) && has_finalizer(fence)
 }
 
-/// Whether it is a lift of other addresses than ours that is deleted and that csi-addons is done with: it is there for its end.
+/// Whether it is a lift that somebody deleted before it was carried out, or one of other addresses than ours, and csi-addons is done
+/// with it: it is there for its end, and whoever forgot it would leave the node shut out.
 pub(super) fn is_left(fence: &NetworkFence) -> bool {
     let is_ours_alone = fence.finalizers().iter().all(|finalizer| finalizer == FENCE_OPEN_FINALIZER);
-    is_deleted_fence(fence) && is_edited(fence) && is_ours_alone
+    is_deleted_fence(fence) && is_ours_alone
 }
 
 fn stand_in(fence: &NetworkFence) -> String {
@@ -121,8 +122,8 @@ fn stand_in(fence: &NetworkFence) -> String {
 /// ours, since its result would not tell of which of the two it is.
 pub(super) fn remove_lifted(fence: &NetworkFence) -> Step {
     match (fence.metadata.deletion_timestamp.is_some(), is_edited(fence)) {
-        (true, true) => Step::Wait(lifting(fence)),
-        (true, false) => release(fence),
+        (true, false) if is_said_to_be_lifted(fence) => release(fence),
+        (true, _) => Step::Wait(lifting(fence)),
         (false, edited) if edited || is_said_to_be_lifted(fence) => Step::Delete(Box::new(fence.clone())),
         (false, _) => Step::Wait(lifting(fence)),
     }
