@@ -44,11 +44,21 @@ pub enum Mutant {
     ContradictionIgnored,
     /// A machine whose Node was deleted is let in, though it may write on.
     DeletedNodeLetIn,
+    /// A network fence counts as soon as it was asked for.
+    FenceUnawaited,
+    /// It counts as lifted as soon as that was asked for.
+    LiftUnawaited,
+    /// A network fence that is made after the end of its incident is nobody's.
+    LateFenceLeft,
+    /// What somebody has written into a network fence is taken for what it was made to shut out.
+    EditBelieved,
+    /// An address is shut out that another node has by now.
+    ClaimIgnored,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 24] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -68,6 +78,11 @@ impl Mutant {
         Self::HeartbeatAlone,
         Self::ContradictionIgnored,
         Self::DeletedNodeLetIn,
+        Self::FenceUnawaited,
+        Self::LiftUnawaited,
+        Self::LateFenceLeft,
+        Self::EditBelieved,
+        Self::ClaimIgnored,
     ];
 }
 

@@ -90,6 +90,7 @@ pub async fn run(cx: Context, mut parts: Parts) {
     loop {
         cx.writer.leadership().acquired().await;
         let asked = ask(&cx, &mut memory).await;
+        lift_left_behind(&cx, &asked).await;
         let mut again = Instant::now() + if asked.answer.is_ok() { PERIOD } else { RETRY };
         loop {
             let known = parts.known();
@@ -125,6 +126,14 @@ async fn ask(cx: &Context, memory: &mut clients::Memory) -> Asked {
         None => None,
     };
     Asked { answer: ask_driver(cx).await, classes, clients }
+}
+
+/// Here, since the classes are at hand: whom late fences shut out is let in.
+async fn lift_left_behind(cx: &Context, asked: &Asked) {
+    let classes = asked.classes.as_deref().unwrap_or_default();
+    if let Err(error) = network_fence::lift_left_behind(cx, classes).await {
+        tracing::warn!(%error, driver = cx.name, "NetworkFences that are left behind not looked for; it is tried again");
+    }
 }
 
 fn stays(cx: &Context, what: &str, error: &Error) {

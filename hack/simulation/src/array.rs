@@ -7,6 +7,7 @@ use bulkhead::csi_sidecar::decide::{Failure, FailureClass};
 use bulkhead::csi_sidecar::driver::{Published, classify};
 
 use crate::chance::{Chance, Choice};
+use crate::others::CALL;
 use crate::time::{Millis, SECOND};
 
 /// Published node ids by volume handle.
@@ -161,6 +162,29 @@ impl Array {
             return Course { effect_after: None, answer_after, answer: Ok(()) };
         }
         Course { effect_after: Some(takes), answer_after, answer: Ok(()) }
+    }
+
+    /// How a fence, or a lift, of csi-addons will go. One that says OK and does nothing is not among its moods: what a NetworkFence
+    /// proves does not exclude it (docs/safety.md).
+    pub fn network_course(&self, chance: &mut dyn Chance) -> Course {
+        let (mood, c) = (&self.mood, Choice::Network);
+        if mood.is_down {
+            return Course { effect_after: None, answer_after: 5, answer: Err(failure("Unavailable")) };
+        }
+        let slow = if chance.one_in(c, mood.slow) { chance.between(c, 2 * SECOND, 90 * SECOND) } else { 0 };
+        let takes = chance.between(c, 1, 50) + slow;
+        if chance.one_in(c, mood.hangs) {
+            let late = if chance.one_in(c, 2) { CALL } else { 0 };
+            let effect_after = chance.one_in(c, 2).then(|| late + chance.between(c, SECOND, 60 * SECOND));
+            return Course { effect_after, answer_after: Millis::MAX, answer: Ok(()) };
+        }
+        if let Some((many, _)) = mood.fails
+            && chance.one_in(c, many)
+        {
+            let effect_after = mood.fails_after_effect.then_some(takes);
+            return Course { effect_after, answer_after: takes, answer: Err(failure("Internal")) };
+        }
+        Course { effect_after: Some(takes), answer_after: takes, answer: Ok(()) }
     }
 
     /// What a list of the sidecar shows, and how it comes.

@@ -62,9 +62,9 @@ pub(crate) fn begin(world: &mut World) {
 }
 
 fn add_machine(world: &mut World, name: &str) {
-    let mut machine = Machine::new(format!("id-{name}"));
+    let mut machine = Machine::new(format!("id-{name}"), world.first_address(name));
     machine.well_since = Some(0);
-    let node = registered(world, name, &machine, 0);
+    let node = registered(name, &machine, 0);
     let _ = world.api.create(node, 0);
     let csi_node = csi_node(world, name, &machine.node_id);
     let _ = world.api.create(csi_node, 0);
@@ -72,12 +72,12 @@ fn add_machine(world: &mut World, name: &str) {
 }
 
 /// A Node as its kubelet registers it.
-pub(crate) fn registered(world: &World, name: &str, machine: &Machine, at: Millis) -> Node {
+pub(crate) fn registered(name: &str, machine: &Machine, at: Millis) -> Node {
     let mut node = Node::default();
     node.metadata.name = Some(name.to_owned());
     node.status.conditions =
         vec![StatusCondition { type_: "Ready".into(), status: "True".into(), last_transition_time: Some(stamp(at)) }];
-    node.status.addresses = vec![NodeAddress { type_: "InternalIP".into(), address: world.own_address(name) }];
+    node.status.addresses = vec![NodeAddress { type_: "InternalIP".into(), address: machine.address.clone() }];
     node.status.node_info.boot_id = machine.boot_id();
     node
 }

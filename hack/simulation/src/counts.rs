@@ -80,6 +80,18 @@ counts! {
     shut_out,
     /// Nodes let in again, by a driver's sidecar.
     let_in,
+    /// Nodes that got another address while they were well.
+    renumbered,
+    /// Machines of an earlier boot that somebody said to be off.
+    said_to_be_off,
+    /// Fences lifted that were made when their incident was over.
+    left_behind,
+    /// Writes of NetworkFences that were refused: somebody was there before.
+    network_refused,
+    /// Fences and lifts of csi-addons that failed, or that it gave up.
+    network_failures,
+    /// Of these, and of those that nobody waited for any more, those that were carried out later.
+    network_late,
     /// Pods deleted with grace 0 by us.
     released,
     /// Of these, pods that had been asked to end.

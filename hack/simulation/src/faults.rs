@@ -96,6 +96,16 @@ pub enum Fault {
     ForgetLifts,
     /// csi-addons starts again: it works on every object once more.
     RestartCsiAddons,
+    /// Something keeps back for so long what sidecars write of NetworkFences.
+    KeepNetworkWrites(Millis),
+    /// Somebody writes another address into the NetworkFences of a node.
+    EditNetworkFences(String),
+    /// Somebody deletes them.
+    DeleteNetworkFences(String),
+    /// A machine gets an address that nobody had: if it is well, now, else when it boots.
+    Renumber(String),
+    /// A machine that is well gets the address that another one had at the beginning.
+    TakeAddress(String, String),
     /// A person writes.
     Person(Person),
 }
@@ -208,6 +218,11 @@ impl World {
             Fault::LiftNetwork(node) => self.lift_network(node, chance),
             Fault::ForgetLifts => self.forget_lifts(),
             Fault::RestartCsiAddons => self.restart_csi_addons(chance),
+            Fault::KeepNetworkWrites(length) => self.others.csi_addons.kept_until = now + length,
+            Fault::EditNetworkFences(node) => self.edit_network_fences(node, chance),
+            Fault::DeleteNetworkFences(node) => self.delete_network_fences(node, chance),
+            Fault::Renumber(node) => self.renumber(node),
+            Fault::TakeAddress(node, of) => self.take_address(node, of),
             Fault::Person(person) => self.person(person),
             Fault::TellPaths(driver, nodes, state) => self.tell_paths(driver, nodes, *state),
             Fault::HangVolume(volume, node) => {
@@ -270,6 +285,7 @@ impl World {
 
     /// A machine boots, with its network.
     pub(crate) fn boot(&mut self, node: &str) {
+        self.address_at_boot(node);
         self.machine(node, |machine| {
             machine.power = Power::Running;
             machine.is_connected = true;
@@ -294,7 +310,7 @@ impl World {
     /// A kubelet that starts registers its Node and its drivers if they are not there.
     fn register(&mut self, node: &str) {
         let Some(machine) = self.machines.get(node) else { return };
-        let (fresh, drivers) = (registered(self, node, machine, self.now), csi_node(self, node, &machine.node_id));
+        let (fresh, drivers) = (registered(node, machine, self.now), csi_node(self, node, &machine.node_id));
         let _ = self.api.create(fresh, self.now);
         self.api.update::<CsiNode>(node, |it| it.spec = drivers.spec);
     }

@@ -4,7 +4,7 @@
 use bulkhead::mutants::{Mutant, throw};
 
 use crate::oracle::Violation;
-use crate::stories;
+use crate::stories::{self, network};
 use crate::world::World;
 
 /// A story and what it is told for.
@@ -50,7 +50,12 @@ impl Story {
             Mutant::PeersUnasked => ("I15", 1, stories::its_peers_reach_it),
             Mutant::HeartbeatAlone => ("I15", 1, stories::only_its_heartbeats_are_lost),
             Mutant::ContradictionIgnored => ("I15", 1, stories::it_is_heard_after_it_was_called_off),
-            Mutant::DeletedNodeLetIn => ("I1", 1, stories::its_node_is_deleted_while_it_is_shut_out),
+            Mutant::DeletedNodeLetIn => ("I1", 1, network::its_node_is_deleted_while_it_is_shut_out),
+            Mutant::FenceUnawaited => ("I2", 1, network::the_storage_hangs_in_the_middle_of_a_fence),
+            Mutant::LiftUnawaited => ("I16", 1, network::the_storage_hangs_in_the_middle_of_a_lift),
+            Mutant::LateFenceLeft => ("I8", 1, network::a_fence_is_made_when_its_incident_is_over),
+            Mutant::EditBelieved => ("I16", 1, network::a_person_writes_another_address_into_a_fence),
+            Mutant::ClaimIgnored => ("I3", 1, network::its_address_is_another_nodes_before_it_is_shut_out),
         };
         Self { mutant, invariant, schedules, tell }
     }

@@ -6,11 +6,12 @@ use bulkhead::api::node_fence::{NodeFence, Phase};
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::array::Array;
-use crate::chance::Prompt;
+use crate::array::{Array, Mood};
+use crate::chance::{Chance, Choice, Prompt};
 use crate::faults::Fault;
+use crate::people::Person;
 use crate::shape::{Driver, Shape, VolumeShape, Workload, fence_class, policy};
-use crate::stories::by_network;
+use crate::stories::network::by_network;
 use crate::time::SECOND;
 use crate::world::{CrashPoint, Task, World};
 
@@ -100,6 +101,78 @@ fn csi_addons_works_on_every_object_again_when_it_starts_again() {
     world.arrays.values_mut().for_each(|array| array.shut_out.clear());
     runs_until(&mut world, 230);
     assert_eq!(shut_out(&world.arrays[DRIVER]), ["10.0.0.1/32"], "{}", trace(&world));
+}
+
+/// The storage hangs when it is asked; csi-addons gives it up after three minutes, tries again, and only then is it carried out.
+#[test]
+fn what_csi_addons_gave_up_is_carried_out_later_and_lifted_in_the_end() {
+    struct Late;
+    impl Chance for Late {
+        fn pick(&mut self, choice: Choice, _: u64) -> u64 {
+            u64::from(choice == Choice::Network)
+        }
+    }
+    let hangs = Mood { hangs: 1, ..Mood::default() };
+    let faults = [
+        (30, Fault::Mood(DRIVER.into(), hangs)),
+        (40, Fault::Disconnect("n0".into())),
+        (120, Fault::Mood(DRIVER.into(), Mood::default())),
+        (360, Fault::Reboot("n0".into())),
+    ];
+    let mut world = world(by_network(false), &faults);
+    for (second, is_shut_out) in [(250, false), (359, true), (540, false)] {
+        let is_clean = world.run_until(second * SECOND, &mut Late);
+        assert!(is_clean, "{:#?}\n{}", world.oracle.violations, trace(&world));
+        assert_eq!(!shut_out(&world.arrays[DRIVER]).is_empty(), is_shut_out, "{second}\n{}", trace(&world));
+        assert_eq!(world.counts.released, u64::from(second > 250), "{second}\n{}", trace(&world));
+    }
+    assert_eq!((world.counts.network_failures, world.counts.network_late), (1, 1), "{}", trace(&world));
+    assert_over(&world);
+}
+
+/// Its machine runs on, and nobody lets it in: neither who deletes the fence nor who writes another address into it.
+#[test]
+fn what_a_person_does_to_a_fence_lets_nobody_in_and_is_cleared_up() {
+    for meddled in [Fault::EditNetworkFences("n0".into()), Fault::DeleteNetworkFences("n0".into())] {
+        let faults = [(40, Fault::Disconnect("n0".into())), (150, meddled.clone()), (240, Fault::Reboot("n0".into()))];
+        let mut world = world(by_network(false), &faults);
+        runs_until(&mut world, 239);
+        assert!(world.is_shut_out("n0", &world.arrays[DRIVER]), "{meddled:?}\n{}", trace(&world));
+        runs_until(&mut world, 480);
+        assert_eq!(phase(&world), Some(Phase::Recovered), "{meddled:?}\n{}", trace(&world));
+        assert_eq!(world.unrecovered(), [] as [String; 0], "{meddled:?}\n{}", trace(&world));
+    }
+}
+
+/// It may be another machine, which says nothing of the one that is shut out. Another node has got the address meanwhile: that one is
+/// let in with it.
+#[test]
+fn a_node_that_comes_back_by_another_address_waits_for_the_word_of_who_knows() {
+    let faults = [
+        (40, Fault::PowerOff("n0".into())),
+        (150, Fault::Renumber("n0".into())),
+        (160, Fault::Reboot("n0".into())),
+        (200, Fault::TakeAddress("n1".into(), "n0".into())),
+        (260, Fault::Person(Person::SayOff("n0".into()))),
+    ];
+    let mut world = world(by_network(false), &faults);
+    runs_until(&mut world, 159);
+    assert_eq!(shut_out(&world.arrays[DRIVER]), ["10.0.0.1/32"], "{}", trace(&world));
+    runs_until(&mut world, 259);
+    assert_eq!(world.own_address("n0"), "10.0.0.101", "{}", trace(&world));
+    assert!(world.is_shut_out("n1", &world.arrays[DRIVER]), "{}", trace(&world));
+    assert_ne!(phase(&world), Some(Phase::Recovered), "{}", trace(&world));
+    runs_until(&mut world, 480);
+    assert_over(&world);
+}
+
+#[test]
+fn nobody_is_shut_out_by_an_address_that_another_node_has() {
+    let faults = [(40, Fault::PowerOff("n0".into())), (55, Fault::TakeAddress("n1".into(), "n0".into()))];
+    let mut world = world(by_network(false), &faults);
+    runs_until(&mut world, 240);
+    assert_eq!((world.counts.opened, world.counts.shut_out, world.counts.released), (1, 0, 0), "{}", trace(&world));
+    assert_eq!(world.held_back(), [] as [String; 0], "{}", trace(&world));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use bulkhead::api::slim::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
+use crate::others::Power;
 use crate::world::World;
 
 /// Something that a person does.
@@ -29,6 +30,8 @@ pub enum Person {
     ResumePolicies,
     /// Gives every policy a mode.
     SetMode(PolicyMode),
+    /// Says that the machine of a node's incident is off, if it is, or has booted since.
+    SayOff(String),
 }
 
 impl World {
@@ -45,12 +48,29 @@ impl World {
             Person::ResumeNode(node) => drop(self.api.update::<Node>(node, |it| resume(&mut it.metadata))),
             Person::PausePolicies => self.write_policies(|policy| pause(&mut policy.metadata)),
             Person::ResumePolicies => self.write_policies(|policy| resume(&mut policy.metadata)),
+            Person::SayOff(node) => self.say_off(node),
             Person::SetMode(mode) => self.write_policies(|policy| {
                 policy.spec.mode = *mode;
                 policy.metadata.generation = policy.metadata.generation.map(|generation| generation + 1);
             }),
         }
         self.note_holds();
+    }
+
+    fn say_off(&mut self, node: &str) {
+        let Some(fence) = self.api.get::<NodeFence>(node) else { return };
+        let is_so = self.machines.get(node).is_none_or(|machine| {
+            machine.power == Power::Off
+                || fence.spec.node.boot_id.as_ref().is_some_and(|frozen| *frozen != machine.boot_id())
+        });
+        let (said, episode) = (fence.is_machine_said_to_be_off(), fence.spec.episode.to_string());
+        if is_so && !said && self.api.is_fenced(node) {
+            self.counts.said_to_be_off += 1;
+            self.api.update::<NodeFence>(node, |fence| {
+                let annotations = fence.metadata.annotations.get_or_insert_default();
+                annotations.insert(names::MACHINE_OFF_ANNOTATION.into(), episode);
+            });
+        }
     }
 
     fn write_fence(&mut self, node: &str, change: impl FnOnce(&mut NodeFenceSpec)) {

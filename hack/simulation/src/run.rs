@@ -9,6 +9,7 @@ use bulkhead::api::fence_request::IO_IN_PROGRESS;
 use bulkhead::api::fencing::{FenceMethodType, PolicyMode, Proof};
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{DRY_RUN, NodeFence, Phase, PodAction};
+use bulkhead::api::slim::Node;
 use bulkhead::api::units;
 use bulkhead::controllers::resiliency_policy::brakes;
 use kube::ResourceExt;
@@ -26,6 +27,8 @@ use crate::world::{Task, Weather, World};
 
 /// By when everything that can be released is, after all is calm: a cool-down, a retry and a resync go by.
 const RELEASE_BOUND: Millis = 8 * MINUTE;
+/// And how much later where csi-addons may have given up what a storage carries out before all else.
+const FENCE_BOUND: Millis = 4 * MINUTE;
 /// By when everything is given back, after all machines have booted.
 const RECOVERY_BOUND: Millis = 10 * MINUTE;
 /// How long nothing must be written at rest.
@@ -78,7 +81,8 @@ pub fn play(schedule: &Schedule, trace: bool) -> Outcome {
 /// Judges the end: everything but the machines is well, then these boot too, then nothing is written any more.
 pub(crate) fn settle(world: &mut World, chance: &mut dyn Chance) -> bool {
     calm(world, chance);
-    if !until(world, chance, RELEASE_BOUND, |world| world.held_back().is_empty()) {
+    let bound = RELEASE_BOUND + world.shape.network.map_or(0, |_| FENCE_BOUND);
+    if !until(world, chance, bound, |world| world.held_back().is_empty()) {
         return false;
     }
     let held = world.held_back();
@@ -130,7 +134,7 @@ fn until(world: &mut World, chance: &mut dyn Chance, bound: Millis, holds: impl 
 fn calm(world: &mut World, chance: &mut dyn Chance) {
     world.triggers.clear();
     world.crash_point = None;
-    let mut all = vec![Fault::Weather(Weather::default()), Fault::ApiUp];
+    let mut all = vec![Fault::Weather(Weather::default()), Fault::ApiUp, Fault::KeepNetworkWrites(0)];
     all.extend(world.arrays.keys().map(|driver| Fault::Mood(driver.clone(), Mood::default())));
     all.extend(world.shape.nodes.iter().map(|node| Fault::FillCsiNode(node.clone())));
     all.extend(world.shape.volumes.keys().map(|volume| Fault::HealVolume(volume.clone())));
@@ -139,6 +143,7 @@ fn calm(world: &mut World, chance: &mut dyn Chance) {
     let people = people.chain([Person::ResumePolicies, Person::SetMode(PolicyMode::Enforce)]);
     all.extend(people.map(Fault::Person));
     all.extend(world.shape.nodes.iter().map(|node| Fault::Person(Person::Approve(node.clone()))));
+    all.extend(who_is_off(world));
     all.extend(world.shape.workloads.iter().map(|it| Fault::MendProgram(it.name.clone())));
     all.push(Fault::Fencer(FencerMood::default()));
     let told = world.arrays.keys().cloned().collect::<Vec<_>>();
@@ -153,6 +158,13 @@ fn boot_all(world: &mut World, chance: &mut dyn Chance) {
     for node in world.shape.nodes.clone() {
         world.perform(Task::Fault(Box::new(Fault::Reboot(node))), chance);
     }
+    who_is_off(world).into_iter().for_each(|fault| world.perform(Task::Fault(Box::new(fault)), chance));
+}
+
+/// What only a person can know: that the boot is over which an incident is of. Machines that boot by another address may be others.
+fn who_is_off(world: &World) -> Vec<Fault> {
+    let nodes = world.shape.nodes.iter().filter(|_| world.shape.network.is_some());
+    nodes.map(|node| Fault::Person(Person::SayOff(node.clone()))).collect()
 }
 
 impl World {
@@ -200,6 +212,9 @@ impl World {
         // A veto must end with the I/O.
         if held.is_some_and(|held| held.reason != IO_IN_PROGRESS || self.is_there_io(|_| true)) {
             return Some("the incident is held");
+        }
+        if brakes::in_progress(fence) && self.may_be_another_machine(fence) {
+            return Some("its incident is of another machine: people release by hand then");
         }
         let planned = fence.spec.plan.pods.iter().find(|row| Some(&row.uid) == pod.metadata.uid.as_ref());
         if planned.is_some_and(|row| row.reason == DRY_RUN && brakes::in_progress(fence)) {
@@ -263,6 +278,18 @@ impl World {
             || row.methods.is_empty()
             || matches!(reason.as_str(), "NeverPublished" | "ProofTooWeak" | "Unimplemented")
             || self.shape.network.is_some() && is_address_in_doubt(&reason) && self.is_another_by_now(fence)
+            || self.have_addresses_moved(fence, &reason)
+    }
+
+    /// Whether nobody is shut out since another node has one of the addresses that are frozen, or the node has none of them any more.
+    fn have_addresses_moved(&self, fence: &NodeFence, reason: &str) -> bool {
+        let (name, frozen) = (fence.name_any(), &fence.spec.node.addresses);
+        let has_one = |node: &Node| node.status.addresses.iter().any(|it| frozen.contains(&it.address));
+        match reason {
+            "AddressClaimed" => self.api.nodes.values().any(|node| node.name_any() != name && has_one(node)),
+            "AddressesChanged" | "AddressesUnknown" => self.api.nodes.get(&name).is_some_and(|node| !has_one(node)),
+            _ => false,
+        }
     }
 
     /// Whether the Node of an incident is another one or another boot by now, or gone.
@@ -316,8 +343,7 @@ impl World {
     }
 }
 
-/// Whether nobody is shut out, since what is there by the name of the Node may be another one: people fence by hand then. Addresses
-/// do not change in this world.
+/// Whether nobody is shut out, since what is there by the name of the Node may be another one: people fence by hand then.
 fn is_address_in_doubt(reason: &str) -> bool {
     matches!(reason, "AddressClaimed" | "AnotherMachine" | "ClientsUnknown" | "IdentityAmbiguous")
 }

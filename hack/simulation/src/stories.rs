@@ -1,5 +1,7 @@
 //! The stories of the mutants.
 
+pub(crate) mod network;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,9 +16,11 @@ use crate::chance::{Chance, Choice, Prompt};
 use crate::faults::Fault;
 use crate::others::{FencerMood, Lie, POWER};
 use crate::people::Person;
-use crate::shape::{Driver, NetworkShape, PowerShape, Shape, VolumeShape, Workload, fence_class, handle, policy};
+use crate::shape::{Driver, PowerShape, Shape, VolumeShape, Workload, handle, policy};
 use crate::time::{Millis, SECOND};
 use crate::world::{Task, Weather, World};
+
+use self::network::{by_network, network_fencing};
 
 /// The only driver.
 const DRIVER: &str = "block.example.com";
@@ -240,14 +244,6 @@ pub(crate) fn it_is_heard_after_it_was_called_off(_: u64) -> World {
     to_its_end(world, &mut Prompt)
 }
 
-/// It is cut off from the API only, and its machine writes on as soon as it is let in.
-pub(crate) fn its_node_is_deleted_while_it_is_shut_out(_: u64) -> World {
-    let mut world = world(by_network(false));
-    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
-    at(&mut world, FAILS + 120 * SECOND, Fault::DeleteNode("n0".into()));
-    to_its_end(world, &mut Prompt)
-}
-
 fn world(shape: Shape) -> World {
     let mut world = World::new(Arc::new(shape));
     world.trace = Some(Vec::new());
@@ -310,19 +306,6 @@ pub(crate) fn with_power_reported() -> Shape {
     shape.policies = vec![policy("all", &["db", "queue"], &spec)];
     shape.power = Some(PowerShape { gives_back: true, reports: true });
     shape
-}
-
-/// Three nodes, and a database on the first whose storage is left by its network only.
-pub(crate) fn by_network(is_behind_nat: bool) -> Shape {
-    let mut shape = shape(3, vec![Workload::protected("db", &["v0"], 0)], &[], &json!({}));
-    shape.policies = vec![policy("all", &["db"], &json!({ "fencing": network_fencing() }))];
-    shape.network = Some(NetworkShape { is_behind_nat });
-    shape
-}
-
-fn network_fencing() -> serde_json::Value {
-    let method = json!({ "type": "NetworkFence", "networkFence": { "className": fence_class(DRIVER) } });
-    json!({ "minimumProof": "Acknowledged", "methods": [method] })
 }
 
 fn external() -> serde_json::Value {

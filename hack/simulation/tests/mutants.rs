@@ -122,3 +122,28 @@ fn mutant_contradiction_ignored_is_caught() {
 fn mutant_deleted_node_let_in_is_caught() {
     is_caught(Mutant::DeletedNodeLetIn);
 }
+
+#[test]
+fn mutant_fence_unawaited_is_caught() {
+    is_caught(Mutant::FenceUnawaited);
+}
+
+#[test]
+fn mutant_lift_unawaited_is_caught() {
+    is_caught(Mutant::LiftUnawaited);
+}
+
+#[test]
+fn mutant_late_fence_left_is_caught() {
+    is_caught(Mutant::LateFenceLeft);
+}
+
+#[test]
+fn mutant_edit_believed_is_caught() {
+    is_caught(Mutant::EditBelieved);
+}
+
+#[test]
+fn mutant_claim_ignored_is_caught() {
+    is_caught(Mutant::ClaimIgnored);
+}

@@ -13,6 +13,7 @@ use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
 use crate::api::node_volume_report::unreported;
 use crate::api::slim::NodeAddress;
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
+use crate::mutants::{self, Mutant};
 
 use super::decide::{Seen, stop};
 
@@ -48,7 +49,8 @@ pub(super) fn to_fence(seen: &Seen, around: &Around, known: Option<Vec<Cidr>>) -
     if let Some(wrong) = addresses.iter().find(|address| !address.is_client()) {
         return Err(stop("AddressUnusable", format!("{wrong} is not the address of one node: nobody is shut out")));
     }
-    match addresses.iter().find_map(|address| Some((address, claimed(seen, around, *address)?))) {
+    let claim = addresses.iter().find_map(|address| Some((address, claimed(seen, around, *address)?)));
+    match claim.filter(|_| !mutants::is_on(Mutant::ClaimIgnored)) {
         Some((address, node)) => Err(stop(
             "AddressClaimed",
             format!(
@@ -309,7 +311,7 @@ pub(super) fn as_made(fence: &NetworkFence) -> Vec<String> {
     let is_client = |text: &&str| text.parse::<Cidr>().is_ok_and(Cidr::is_client);
     let written = fence.annotations().get(FENCED_ADDRESSES_ANNOTATION);
     let made: Vec<&str> = written.into_iter().flat_map(|written| written.split(',')).collect();
-    if !made.is_empty() && made.iter().all(is_client) {
+    if !made.is_empty() && made.iter().all(is_client) && !mutants::is_on(Mutant::EditBelieved) {
         made.into_iter().map(str::to_owned).collect()
     } else {
         fence.spec.cidrs.clone()

@@ -173,7 +173,7 @@ fn has_any(node: &Node, uid: &str, reports: &[ReportedAddresses], told: &[String
 }
 
 /// Whether what is told of it now is of the machine that writes there now, and no incident of it is open.
-fn is_well(node: &Node) -> bool {
+pub(super) fn is_well(node: &Node) -> bool {
     node.ready() == "True" && node.taint(FENCED_TAINT, "NoSchedule").is_none()
 }
 

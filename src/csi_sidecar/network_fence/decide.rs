@@ -15,6 +15,7 @@ use crate::api::names::{
     UNFENCING_LABEL,
 };
 use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
+use crate::mutants::{self, Mutant};
 
 use super::addresses::{self, Around};
 use super::lift::{is_left, remove_lifted};
@@ -88,7 +89,7 @@ pub fn fence(seen: &Seen) -> Step {
         return match seen.lifted_by(&addresses::of(ours)) {
             // When that one is gone, what was said of ours will still be there, and true no more.
             Some(_) => Step::Replace(Box::new(spent(ours))),
-            None if ours.is_fenced() => Step::Done,
+            None if ours.is_fenced() || mutants::is_on(Mutant::FenceUnawaited) => Step::Done,
             None => match ours.failure() {
                 Some(message) => Step::Stop(stop("NetworkFenceFailed", format!("{}: {message}", ours.name_any()))),
                 None => {

@@ -7,6 +7,7 @@ use crate::api::cidr::readable;
 use crate::api::fence_request::Desired;
 use crate::api::names::FENCE_OPEN_FINALIZER;
 use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
+use crate::mutants::{self, Mutant};
 
 use super::addresses;
 use super::decide::{Seen, Step, is_leaving, labelled, lifting, spent, stop, wait, was_announced};
@@ -89,7 +90,12 @@ fn unfenced(fence: &NetworkFence) -> NetworkFenceSpec {
 
 /// Whether csi-addons says that all that it was made to shut out is let in again.
 fn is_lifted(fence: &NetworkFence) -> bool {
-    fence.is_unfenced() && !is_edited(fence)
+    is_said_to_be_lifted(fence) && !is_edited(fence)
+}
+
+fn is_said_to_be_lifted(fence: &NetworkFence) -> bool {
+    let is_asked_for = fence.spec.fence_state == FenceState::Unfenced;
+    fence.is_unfenced() || is_asked_for && mutants::is_on(Mutant::LiftUnawaited)
 }
 
 fn is_edited(fence: &NetworkFence) -> bool {
@@ -101,10 +107,11 @@ fn is_deleted_fence(fence: &NetworkFence) -> bool {
     fence.metadata.deletion_timestamp.is_some() && !is_lifted(fence) && has_finalizer(fence)
 }
 
-/// Whether it is a lift of other addresses than ours that is deleted and that csi-addons is done with: it is there for its end.
+/// Whether it is a lift that somebody deleted before it was carried out, or one of other addresses than ours, and csi-addons is done
+/// with it: it is there for its end, and whoever forgot it would leave the node shut out.
 pub(super) fn is_left(fence: &NetworkFence) -> bool {
     let is_ours_alone = fence.finalizers().iter().all(|finalizer| finalizer == FENCE_OPEN_FINALIZER);
-    is_deleted_fence(fence) && is_edited(fence) && is_ours_alone
+    is_deleted_fence(fence) && is_ours_alone
 }
 
 fn stand_in(fence: &NetworkFence) -> String {
@@ -115,9 +122,9 @@ fn stand_in(fence: &NetworkFence) -> String {
 /// ours, since its result would not tell of which of the two it is.
 pub(super) fn remove_lifted(fence: &NetworkFence) -> Step {
     match (fence.metadata.deletion_timestamp.is_some(), is_edited(fence)) {
-        (true, true) => Step::Wait(lifting(fence)),
-        (true, false) => release(fence),
-        (false, edited) if edited || fence.is_unfenced() => Step::Delete(Box::new(fence.clone())),
+        (true, false) if is_said_to_be_lifted(fence) => release(fence),
+        (true, _) => Step::Wait(lifting(fence)),
+        (false, edited) if edited || is_said_to_be_lifted(fence) => Step::Delete(Box::new(fence.clone())),
         (false, _) => Step::Wait(lifting(fence)),
     }
 }

@@ -4,6 +4,7 @@
 pub mod addresses;
 pub mod clients;
 pub mod decide;
+pub mod left;
 pub mod lift;
 #[cfg(test)]
 mod tests;
@@ -56,6 +57,35 @@ pub async fn fence(
 /// Lets it in again. An error says what is waited for.
 pub async fn give_back(cx: &Context, request: &Arc<FenceRequest>) -> Result<(), Failure> {
     advance(cx, request, "", 0, lift::give_back, PATIENCE).await
+}
+
+/// Lifts what requests that are gone have left behind. At rest one list is read.
+pub async fn lift_left_behind(cx: &Context, classes: &[String]) -> ApiResult<()> {
+    let fences: Vec<NetworkFence> = if classes.is_empty() { Vec::new() } else { list(cx).await? };
+    if !fences.iter().any(left::is_ours) {
+        return Ok(());
+    }
+    // After the fences: one whose request is not in this list is of nobody any more.
+    let requests: Vec<FenceRequest> = list(cx).await?;
+    let mut left = left::behind(&cx.name, classes, &fences, &requests);
+    if left.is_empty() {
+        return Ok(());
+    }
+    let nodes: Vec<Node> = list(cx).await?;
+    left.retain(|request| left::is_over(request, &nodes));
+    for request in left.into_iter().map(Arc::new) {
+        let node = &request.spec.node_name;
+        match give_back(cx, &request).await {
+            Ok(()) => tracing::info!(node, "a NetworkFence that was made after the end of its incident is lifted"),
+            Err(failure) => tracing::warn!(
+                node,
+                code = failure.code,
+                failure.message,
+                "a NetworkFence that was made after the end of its incident is not lifted yet"
+            ),
+        }
+    }
+    Ok(())
 }
 
 /// What a look at a fence that was proved has shown.

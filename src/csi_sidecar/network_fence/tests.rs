@@ -3,6 +3,7 @@
 mod edited;
 mod holding;
 mod identity;
+mod left;
 mod lifting;
 mod making;
 mod sharing;

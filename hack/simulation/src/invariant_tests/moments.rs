@@ -19,11 +19,12 @@ use crate::process::queue::Key;
 use crate::run::settle;
 use crate::shape::{Shape, handle, policy};
 use crate::shapes::node_plugin;
-use crate::stories::by_network;
+use crate::stories::network::by_network;
 use crate::time::{MINUTE, SECOND};
 use crate::world::{Purpose, Task, World};
 
-use super::{befalls, end_all, fence_of, incarnation, just_failed, planned_again, switched_off, well, writes};
+use super::power::switched_off;
+use super::{befalls, end_all, fence_of, incarnation, just_failed, planned_again, well, writes};
 
 /// The only driver.
 const DRIVER: &str = "block.example.com";
@@ -100,7 +101,7 @@ fn i3_a_node_that_is_well_is_shut_out_of_its_storage() {
 }
 
 /// The first node is cut off from the API, and what is to be done is on record.
-fn planned(shape: Shape) -> World {
+pub(super) fn planned(shape: Shape) -> World {
     let mut world = World::new(Arc::new(shape));
     befalls(&mut world, 40 * SECOND, Fault::Disconnect("n0".into()));
     let has_rows = |world: &World| {

@@ -118,7 +118,7 @@ impl World {
                 let still =
                     self.api.attachments.get(&attachment.name_any()).is_some_and(|it| it.uid() == attachment.uid());
                 if still {
-                    self.judge_detach(&volume, &node, sent);
+                    self.judge_detach(&volume, &node, sent, known);
                 }
             }
             _ => {}
@@ -179,8 +179,8 @@ impl World {
         broken.into_iter().for_each(|what| self.oracle.break_("I4", self.now, what));
     }
 
-    /// Its Node was deleted, and all that is left is what a person alone knows: whether the machine is off. That would hold up other
-    /// nodes for ever.
+    /// Its Node was deleted, or is another machine by now, and all that is left is what a person alone knows: whether the machine is
+    /// off. That would hold up other nodes for ever.
     fn waits_for_word_of_its_machine(&self, fence: &NodeFence) -> bool {
         let rows = fence.status.iter().flat_map(|status| &status.volumes);
         let is_clean =
@@ -188,7 +188,8 @@ impl World {
         let is_shut_out = self.api.requests.values().any(|it| it.spec.node_name == fence.name_any() && it.shuts_out());
         let node = self.api.nodes.get(&fence.name_any());
         let is_gone = node.is_none_or(|node| node.uid().as_ref() != Some(&fence.spec.node.uid));
-        brakes::phase(fence) == Phase::Cleaning && is_clean && is_shut_out && is_gone
+        let is_for_a_person = is_clean && is_gone || self.may_be_another_machine(fence);
+        brakes::phase(fence) == Phase::Cleaning && is_shut_out && is_for_a_person
     }
 
     /// The server has taken a write, or refused it.

@@ -1,4 +1,4 @@
-//! What must hold after every step, whatever happened: `I1` to `I8` and `I11` to `I15`. It looks at the machines, the array and the API
+//! What must hold after every step, whatever happened: `I1` to `I8` and `I11` to `I16`. It looks at the machines, the array and the API
 //! server themselves, never at what a program under test believes, but for what that program could know.
 
 mod effects;

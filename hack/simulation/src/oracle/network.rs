@@ -1,12 +1,15 @@
-//! What a network fence is used for: it shuts out the machine of its incident, and no other, nor one that is well (I3).
+//! What a network fence is used for: it shuts out the machine of its incident, and no other, nor one that is well (I3); the
+//! machine is let in when nothing of before holds a volume there (I5); and the fence stays until it is (I16).
 
-use bulkhead::api::cidr::Cidr;
+use bulkhead::api::cidr::{Cidr, readable};
 use bulkhead::api::fence_request::FenceRequest;
-use bulkhead::api::names::FENCE_REQUEST_LABEL;
-use bulkhead::api::network_fence::NetworkFence;
+use bulkhead::api::names::{FENCE_REQUEST_LABEL, FENCED_ADDRESSES_ANNOTATION};
+use bulkhead::api::network_fence::{FenceState, NetworkFence};
+use bulkhead::api::node_fence::{NodeFence, VolumeStatusState};
 use kube::ResourceExt;
 
 use crate::process::Pid;
+use crate::shape::fence_class;
 use crate::world::World;
 
 impl World {
@@ -40,5 +43,41 @@ impl World {
         let is_its = |fence: &NetworkFence| fence.labels().get(FENCE_REQUEST_LABEL) == request.metadata.uid.as_ref();
         self.others.csi_addons.fences.values().any(is_its)
             || request.spec.volumes.iter().any(|volume| volume.episode < request.spec.episode)
+    }
+
+    /// I5: a storage lets a machine in by an object of ours. Of a Node that is gone nobody but a person can tell: I1 is for that.
+    pub(crate) fn judge_lifted(&mut self, node: &str, driver: &str) {
+        if self.api.nodes.get(node).is_none() || !self.is_in_old_boot(node) {
+            return;
+        }
+        let rows = self.api.get::<NodeFence>(node).and_then(|fence| fence.status.clone()).unwrap_or_default().volumes;
+        let was_cut_off = |volume: &str| {
+            let mut rows = rows.iter().filter(|row| row.state != VolumeStatusState::Undone);
+            self.shape.driver_of(volume) == Some(driver) && rows.any(|row| row.name == volume)
+        };
+        let is_there = |uid: &str| self.api.pods.values().any(|pod| pod.metadata.uid.as_deref() == Some(uid));
+        let is_by_others = |uid: &str| self.oracle.by_others.contains(uid);
+        let zombie = self.holders(node, was_cut_off).find(|it| !is_there(&it.uid) && !is_by_others(&it.uid));
+        if let Some(holder) = zombie.map(|it| format!("{} ({})", it.pod, it.uid)) {
+            self.oracle.break_("I5", self.now, format!("{node} is let in, and {holder} is left there"));
+        }
+    }
+
+    /// I16: an object of ours is gone when what it shut out is let in. Another one may still want that out, and will be asked.
+    pub(crate) fn judge_gone(&mut self, fence: &NetworkFence) {
+        let class = fence.spec.network_fence_class_name.clone().unwrap_or_default();
+        let made = fence.annotations().get(FENCED_ADDRESSES_ANNOTATION).cloned().unwrap_or_default();
+        let made = readable(made.split(','));
+        let others = self.others.csi_addons.fences.values();
+        let wanted = others.filter(|it| it.spec.fence_state == FenceState::Fenced);
+        let wanted: Vec<_> = wanted.flat_map(|it| readable(&it.spec.cidrs)).collect();
+        let overlap = |some: &[Cidr], cidr: &Cidr| some.iter().any(|it| it.overlaps(*cidr));
+        let arrays = self.arrays.iter().filter(|(driver, _)| fence_class(driver) == class);
+        let mut left = arrays.flat_map(|(_, array)| &array.shut_out);
+        let left = left.find(|cidr| overlap(&made, cidr) && !overlap(&wanted, cidr)).copied();
+        if let Some(left) = left {
+            let what = format!("NetworkFence {} is gone, and {left} is still shut out", fence.name_any());
+            self.oracle.break_("I16", self.now, what);
+        }
     }
 }

@@ -12,6 +12,8 @@ use crate::shape::{handle, volumes_of};
 use crate::time::{Millis, SECOND, millis};
 use crate::world::World;
 
+use super::knowledge::Knowledge;
+
 /// Who sent a write has given it up by then; it may arrive all the same.
 const LATE: Millis = 5 * SECOND;
 
@@ -38,7 +40,7 @@ impl World {
     }
 
     /// I2: no attachment goes unless its volume is proved, or its deletion is the fence call.
-    pub(super) fn judge_detach(&mut self, volume: &str, node: &str, sent: Millis) {
+    pub(super) fn judge_detach(&mut self, volume: &str, node: &str, sent: Millis, known: Knowledge) {
         let Some(fence) = self.api.get::<NodeFence>(node) else {
             return self.oracle.break_("I2", self.now, format!("{volume} is detached from {node} without a NodeFence"));
         };
@@ -58,9 +60,13 @@ impl World {
         let of_machine =
             |row: &VolumeStatus| matches!(row.method, Some(FenceMethodType::External | FenceMethodType::NetworkFence));
         let let_in = row.as_ref().is_some_and(|row| row.state == VolumeStatusState::Clean && of_machine(row));
-        let proved = match let_in && sent + LATE <= self.now {
-            true => self.was_stopped(node, volume, sent),
-            false => self.is_proved(&fence, volume, None),
+        // A machine that has booted by another address since it was decided starts its pods again, and nobody shuts it out: what it
+        // has of that volume it keeps, as nothing but its kubelet takes it away.
+        let is_another = row.as_ref().is_some_and(of_machine) && self.may_be_another_machine(&fence);
+        let proved = match (is_another, let_in && sent + LATE <= self.now) {
+            (true, _) => self.was_stopped(node, volume, known.as_of),
+            (false, true) => self.was_stopped(node, volume, sent),
+            (false, false) => self.is_proved(&fence, volume, None),
         };
         if let Err(why) = proved {
             let what = format!("{volume} is detached from {node} unproved: {why}");

@@ -55,7 +55,7 @@ impl World {
     }
 
     /// Whether the machine did not boot since it was cut off.
-    fn is_in_old_boot(&self, node: &str) -> bool {
+    pub(super) fn is_in_old_boot(&self, node: &str) -> bool {
         let boot = self.machines.get(node).map(|machine| machine.boot_id());
         boot.is_some_and(|boot| self.oracle.cut.get(node).is_some_and(|boots| boots.contains(&boot)))
     }

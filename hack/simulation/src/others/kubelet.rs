@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use bulkhead::api::slim::{Lease, Node, Pod, StatusCondition};
+use bulkhead::api::slim::{Lease, Node, NodeAddress, Pod, StatusCondition};
 use kube::ResourceExt;
 
 use crate::chance::{Chance, Choice};
@@ -34,6 +34,10 @@ pub enum Power {
 pub struct Machine {
     /// CSI node id.
     pub node_id: String,
+    /// Its own address.
+    pub address: String,
+    /// It has another one when it boots.
+    pub(crate) is_renumbered: bool,
     /// Counts its boots.
     pub boot: u32,
     /// What it does.
@@ -69,9 +73,11 @@ pub struct Incarnation {
 
 impl Machine {
     /// A machine that runs.
-    pub fn new(node_id: String) -> Self {
+    pub fn new(node_id: String, address: String) -> Self {
         Self {
             node_id,
+            address,
+            is_renumbered: false,
             boot: 1,
             power: Power::Running,
             is_connected: true,
@@ -243,9 +249,11 @@ impl World {
         in_use.sort();
         in_use.dedup();
         let (boot_id, now) = (machine.boot_id(), self.now);
+        let addresses = vec![NodeAddress { type_: "InternalIP".into(), address: machine.address.clone() }];
         let told = |node: &std::sync::Arc<Node>| {
             let status = &node.status;
-            node.ready() == "True" && status.node_info.boot_id == boot_id && status.volumes_in_use == in_use
+            let is_same = status.node_info.boot_id == boot_id && status.addresses == addresses;
+            node.ready() == "True" && is_same && status.volumes_in_use == in_use
         };
         if self.api.nodes.get(name).is_none_or(told) {
             return;
@@ -253,6 +261,7 @@ impl World {
         self.api.update::<Node>(name, |node| {
             set_condition(&mut node.status.conditions, "Ready", "True", now);
             node.status.node_info.boot_id = boot_id;
+            node.status.addresses = addresses;
             node.status.volumes_in_use = in_use;
         });
     }

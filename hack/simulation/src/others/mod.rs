@@ -1,6 +1,7 @@
 //! Kubernetes' own parts and the machines, each with its real rules and periods. They act when something they watch
 //! changed, or when their time has come.
 
+mod addresses;
 mod agent;
 mod attach_detach;
 mod attacher;
@@ -8,6 +9,7 @@ mod csi_addons;
 mod kubelet;
 mod lifecycle;
 mod network;
+mod operations;
 mod power;
 mod power_report;
 mod programs;
@@ -17,9 +19,11 @@ pub use agent::Agent;
 pub use attach_detach::{AttachDetach, attachment_name};
 pub use attacher::Attacher;
 pub use csi_addons::CsiAddons;
+pub(crate) use csi_addons::is_ours;
 pub use kubelet::{Incarnation, Machine, Power};
 pub use lifecycle::Lifecycle;
 pub use network::Network;
+pub(crate) use operations::CALL;
 pub use power::{FencerMood, Lie, POWER, PowerFencer};
 
 use std::collections::BTreeMap;
@@ -54,6 +58,8 @@ pub enum Actor {
     PowerFencer,
     /// csi-addons.
     CsiAddons,
+    /// The API server, for what is written of NetworkFences.
+    NetworkWrites,
 }
 
 /// What they remember.
@@ -75,6 +81,8 @@ pub struct Others {
     pub pods_made: u64,
     /// Incarnations started so far.
     pub incarnations: u64,
+    /// Addresses given to machines since the beginning.
+    pub addresses_given: u64,
 }
 
 impl World {
@@ -143,7 +151,8 @@ impl World {
             Actor::Workloads => self.make_pods(chance),
             Actor::Scheduler => self.bind_pods(chance),
             Actor::PowerFencer => self.power_fencer(chance),
-            Actor::CsiAddons => self.csi_addons(),
+            Actor::CsiAddons => self.csi_addons(chance),
+            Actor::NetworkWrites => self.take_network_writes(chance),
         }
     }
 }

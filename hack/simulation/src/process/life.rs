@@ -226,6 +226,7 @@ impl World {
         let classes: Vec<_> = self.shape.network.map(|_| fence_class(&driver)).into_iter().collect();
         let now = self.processes[pid].now(self.now);
         if !self.api.down {
+            self.lift_left_behind(pid);
             if self.api.reports.get(&driver).is_none() {
                 let _ = self.api.create(DriverReport::new(&driver, DriverReportSpec {}), self.now);
             }

@@ -6,19 +6,19 @@ use bulkhead::api::driver_report::{KnownBy, NetworkFenceClients};
 use bulkhead::api::fence_request::{Desired, FenceRequest, RequestedVolume};
 use bulkhead::api::network_fence::{FenceState, NetworkFenceClass, NetworkFenceClassSpec};
 use bulkhead::api::node_volume_report::{NodeVolumeReport, NodeVolumeReportSpec, NodeVolumeReportStatus};
+use bulkhead::api::slim::Node;
 use bulkhead::api::slim::network::{NodeAddresses, NodeAddressesStatus, ReportedAddresses, ReportedAddressesStatus};
-use bulkhead::api::slim::{Node, NodeAddress};
 use bulkhead::csi_sidecar::decide::Failure;
 use bulkhead::csi_sidecar::network_fence::addresses::Around;
 use bulkhead::csi_sidecar::network_fence::decide::{self, Seen, Step};
-use bulkhead::csi_sidecar::network_fence::lift;
+use bulkhead::csi_sidecar::network_fence::{left, lift};
 use bulkhead::csi_sidecar::status;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
-use crate::api::Op;
+use crate::api::{Op, Refusal};
 use crate::array::failure;
-use crate::chance::Chance;
+use crate::chance::{Chance, Choice};
 use crate::shape::fence_class;
 use crate::time::{Millis, SECOND, millis};
 use crate::world::{Task, World};
@@ -31,8 +31,10 @@ use super::sidecar::Found;
 const PATIENCE: Millis = 2 * SECOND;
 /// Between two looks for what csi-addons does.
 const PAUSE: Millis = 500;
-/// Between a write and the next look.
+/// Between the word that a fence is about to be made and the next look.
 const FLIGHT: Millis = 15;
+/// Longest a write may take.
+const WRITE: Millis = 5 * SECOND;
 /// Fences that are marked in one look at most, as in the product.
 const MARKS: usize = 8;
 
@@ -46,6 +48,17 @@ pub struct NetworkCall {
     request: Arc<FenceRequest>,
     work: Work,
     until: Millis,
+    /// When it goes on.
+    next_at: Millis,
+    /// The write that it waits for, if it does.
+    sent: Option<Sent>,
+}
+
+/// A write on its way.
+#[derive(Clone, Debug)]
+struct Sent {
+    deadline: Millis,
+    answer: Option<Result<(), Refusal>>,
 }
 
 #[derive(Clone, Debug)]
@@ -54,11 +67,15 @@ enum Work {
     Fence(String, Vec<(RequestedVolume, u32)>),
     /// Let it in again. The pass waits for it.
     GiveBack,
+    /// Let it in again, as its request is gone. Nobody waits for it.
+    Left,
 }
 
 /// What comes of a step.
 enum Next {
     Again(Millis),
+    /// A write is on its way, and is given up then.
+    Sent(Millis),
     Over(Result<(), Failure>),
     /// The process ended.
     Dead,
@@ -87,19 +104,51 @@ impl World {
         self.begin_network_call(pid, request, Work::GiveBack, PATIENCE);
     }
 
+    /// Begins to lift what requests that are gone have left behind.
+    pub(super) fn lift_left_behind(&mut self, pid: Pid) {
+        let fences: Vec<_> = self.others.csi_addons.fences.values().cloned().collect();
+        if fences.is_empty() {
+            return;
+        }
+        let driver = self.driver_of(pid);
+        let requests: Vec<_> = self.api.requests.values().map(|request| FenceRequest::clone(request)).collect();
+        let nodes: Vec<_> = self.api.nodes.values().map(|node| Node::clone(node)).collect();
+        let left = left::behind(&driver, &[fence_class(&driver)], &fences, &requests);
+        for request in left.into_iter().filter(|request| left::is_over(request, &nodes)) {
+            self.begin_network_call(pid, &Arc::new(request), Work::Left, PATIENCE);
+        }
+    }
+
     fn begin_network_call(&mut self, pid: Pid, request: &Arc<FenceRequest>, work: Work, timeout: Millis) {
         let life = self.processes[pid].life;
-        let call = NetworkCall { pid, life, request: request.clone(), work, until: self.now + timeout };
+        let (until, next_at) = (self.now + timeout, self.now + 1);
+        let call = NetworkCall { pid, life, request: request.clone(), work, until, next_at, sent: None };
         let id = self.number();
         self.network_calls.insert(id, call);
-        self.schedule(self.now + 1, Task::NetworkStep(id));
+        self.schedule(next_at, Task::NetworkStep(id));
+    }
+
+    fn goes_on_at(&mut self, id: u64, at: Millis, sent: Option<Sent>) {
+        let Some(call) = self.network_calls.get_mut(&id) else { return };
+        (call.next_at, call.sent) = (at, sent);
+        self.schedule(at, Task::NetworkStep(id));
     }
 
     /// The next step of one.
     pub(crate) fn network_step(&mut self, id: u64, chance: &mut dyn Chance) {
-        let Some(call) = self.network_calls.get(&id).cloned() else { return };
-        match self.next_of(&call, chance) {
-            Next::Again(wait) => self.schedule(self.now + wait, Task::NetworkStep(id)),
+        let Some(call) = self.network_calls.get(&id).filter(|call| call.next_at <= self.now).cloned() else { return };
+        let next = match &call.sent {
+            None => self.next_of(id, &call, chance),
+            Some(sent) => match &sent.answer {
+                Some(Ok(())) => self.next_of(id, &call, chance),
+                // It is another one by now, or gone.
+                Some(Err(Refusal::Conflict | Refusal::NotFound)) if self.now + PAUSE < call.until => Next::Again(PAUSE),
+                _ => Next::Over(Err(failure("Unavailable"))),
+            },
+        };
+        match next {
+            Next::Again(wait) => self.goes_on_at(id, self.now + wait, None),
+            Next::Sent(deadline) => self.goes_on_at(id, deadline, Some(Sent { deadline, answer: None })),
             Next::Dead => drop(self.network_calls.remove(&id)),
             Next::Over(outcome) => {
                 self.network_calls.remove(&id);
@@ -108,7 +157,16 @@ impl World {
         }
     }
 
-    fn next_of(&mut self, call: &NetworkCall, chance: &mut dyn Chance) -> Next {
+    /// A write was answered. Who has given it up hears nothing.
+    pub(crate) fn network_written(&mut self, id: u64, answer: Result<(), Refusal>, chance: &mut dyn Chance) {
+        let back = self.now + chance.between(Choice::Network, 1, 5);
+        let call = self.network_calls.get(&id).and_then(|call| call.sent.clone());
+        if let Some(sent) = call.filter(|sent| answer != Err(Refusal::Unknown) && back < sent.deadline) {
+            self.goes_on_at(id, back, Some(Sent { answer: Some(answer), ..sent }));
+        }
+    }
+
+    fn next_of(&mut self, id: u64, call: &NetworkCall, chance: &mut dyn Chance) -> Next {
         if self.api.down {
             return Next::Over(Err(failure("Unavailable")));
         }
@@ -116,7 +174,7 @@ impl World {
             Work::Fence(class, rows) => {
                 (class.as_str(), rows.iter().map(|(row, _)| row.round).max().unwrap_or(1), decide::fence)
             }
-            Work::GiveBack => ("", 0, lift::give_back),
+            Work::GiveBack | Work::Left => ("", 0, lift::give_back),
         };
         let mut seen = self.network_seen(call.pid, &call.request, class, round);
         let mut step = next(&seen);
@@ -129,37 +187,56 @@ impl World {
             Step::Stop(failure) => Next::Over(Err(failure)),
             Step::Wait(failure) if self.now + PAUSE >= call.until => Next::Over(Err(failure)),
             Step::Wait(_) => Next::Again(PAUSE),
-            _ if self.processes[call.pid].leads_for(self.now).is_none() => Next::Over(Err(failure("Internal"))),
-            _ if self.crashes_before(call.pid, chance) => Next::Dead,
-            step => {
-                self.take_network_step(call, &step, chance);
-                self.crashes_after(call.pid, chance);
-                Next::Again(FLIGHT)
-            }
+            step => match self.processes[call.pid].leads_for(self.now) {
+                None => Next::Over(Err(failure("Internal"))),
+                Some(_) if self.crashes_before(call.pid, chance) => Next::Dead,
+                Some(left) => {
+                    let next = self.take_network_step(id, call, step, millis(left), chance);
+                    self.crashes_after(call.pid, chance);
+                    next
+                }
+            },
         }
     }
 
-    fn take_network_step(&mut self, call: &NetworkCall, step: &Step, chance: &mut dyn Chance) {
-        if let Step::Create(fence) = step
+    fn take_network_step(
+        &mut self,
+        id: u64,
+        call: &NetworkCall,
+        step: Step,
+        left: Millis,
+        chance: &mut dyn Chance,
+    ) -> Next {
+        if step == Step::Record {
+            if let Some(request) = self.api.get::<FenceRequest>(&call.request.name_any()) {
+                let told = status::shutting_out(&request, self.processes[call.pid].now(self.now));
+                // Who lost the race looks again.
+                let _ = self.api.write(&Op::AnswerRequest(Box::new(told)), self.now);
+            }
+            return Next::Again(FLIGHT);
+        }
+        if let Step::Create(fence) = &step
             && fence.spec.fence_state == FenceState::Fenced
         {
             self.judge_shut_out(call.pid, &call.request, &fence.spec.cidrs);
         }
-        if *step != Step::Record {
-            return self.write_network_fence(step, chance);
-        }
-        if let Some(request) = self.api.get::<FenceRequest>(&call.request.name_any()) {
-            let told = status::shutting_out(&request, self.processes[call.pid].now(self.now));
-            // Who lost the race looks again.
-            let _ = self.api.write(&Op::AnswerRequest(Box::new(told)), self.now);
-        }
+        let arrives = self.flight(chance).map(|flight| self.now + flight);
+        self.post_network_fence(id, step, arrives);
+        Next::Sent(self.now + left.clamp(1, WRITE))
     }
 
     fn network_call_ends(&mut self, call: NetworkCall, outcome: Result<(), Failure>, chance: &mut dyn Chance) {
         let name = call.request.name_any();
-        let Work::Fence(_, rows) = call.work else {
-            self.counts.let_in += u64::from(outcome.is_ok());
-            return self.serve_step(call.pid, &name, Found { let_in: Some(outcome), ..Found::default() }, chance);
+        let rows = match call.work {
+            Work::Fence(_, rows) => rows,
+            Work::GiveBack => {
+                self.counts.let_in += u64::from(outcome.is_ok());
+                return self.serve_step(call.pid, &name, Found { let_in: Some(outcome), ..Found::default() }, chance);
+            }
+            Work::Left => {
+                self.counts.left_behind += u64::from(outcome.is_ok());
+                return;
+            }
         };
         let at = self.processes[call.pid].now(self.now).mono;
         if let Some((uid, memory)) = self.sidecar(call.pid).memories.get_mut(&name)
@@ -189,7 +266,8 @@ impl World {
                 Step::Stop(failure) => Err(failure),
                 step => {
                     self.processes[pid].leads_for(self.now)?;
-                    self.write_network_fence(&step, chance);
+                    // What was written in between is looked at again.
+                    let _ = self.write_network_fence(&step, chance);
                     continue;
                 }
             };
@@ -223,8 +301,8 @@ impl World {
         let told = self.api.nodes.values().filter(|_| is_behind_nat);
         Around {
             class: Some(NetworkFenceClass::new(&class, NetworkFenceClassSpec { provisioner })),
-            nodes: self.api.nodes.values().map(|node| self.addresses_of(node)).collect(),
-            reports: self.api.nodes.values().map(|node| self.reported_of(node)).collect(),
+            nodes: self.api.nodes.values().map(|node| addresses_of(node)).collect(),
+            reports: self.api.nodes.values().map(|node| reported_of(node)).collect(),
             record: told
                 .map(|node| NetworkFenceClients {
                     class_name: class.clone(),
@@ -239,30 +317,29 @@ impl World {
         }
     }
 
-    fn addresses_of(&self, node: &Node) -> NodeAddresses {
-        let address = NodeAddress { type_: "InternalIP".into(), address: self.own_address(&node.name_any()) };
-        NodeAddresses {
-            metadata: node.metadata.clone(),
-            status: NodeAddressesStatus { addresses: vec![address], node_info: node.status.node_info.clone() },
-        }
-    }
-
-    fn reported_of(&self, node: &Node) -> ReportedAddresses {
-        ReportedAddresses {
-            metadata: ObjectMeta { name: node.metadata.name.clone(), ..ObjectMeta::default() },
-            status: ReportedAddressesStatus {
-                node_uid: node.uid(),
-                addresses: vec![self.own_address(&node.name_any())],
-            },
-        }
-    }
-
     /// What the agent of a node reported of its addresses while it was well.
     pub(super) fn address_report(&self, node: &Node) -> Option<Arc<NodeVolumeReport>> {
         self.shape.network?;
-        let addresses = vec![self.own_address(&node.name_any())];
         let mut report = NodeVolumeReport::new(&node.name_any(), NodeVolumeReportSpec {});
-        report.status = Some(NodeVolumeReportStatus { node_uid: node.uid(), addresses, ..Default::default() });
+        let (node_uid, addresses) = (node.uid(), told(node));
+        report.status = Some(NodeVolumeReportStatus { node_uid, addresses, ..Default::default() });
         Some(Arc::new(report))
+    }
+}
+
+/// The addresses of a machine, as its kubelet told them last; its agent tells the same.
+fn told(node: &Node) -> Vec<String> {
+    node.status.addresses.iter().map(|it| it.address.clone()).collect()
+}
+
+fn addresses_of(node: &Node) -> NodeAddresses {
+    let (addresses, node_info) = (node.status.addresses.clone(), node.status.node_info.clone());
+    NodeAddresses { metadata: node.metadata.clone(), status: NodeAddressesStatus { addresses, node_info } }
+}
+
+fn reported_of(node: &Node) -> ReportedAddresses {
+    ReportedAddresses {
+        metadata: ObjectMeta { name: node.metadata.name.clone(), ..ObjectMeta::default() },
+        status: ReportedAddressesStatus { node_uid: node.uid(), addresses: told(node) },
     }
 }

@@ -79,6 +79,9 @@ impl Schedule {
         }
         if shape.network.is_some() {
             draft.restarts_of_csi_addons(failed);
+            draft.storages_in_the_middle_of_a_fence(failed);
+            draft.writers_of_network_fences(failed);
+            draft.other_addresses(failed);
         }
         let events = draft.events;
         let last = events.iter().filter_map(|(when, _)| if let When::At(at) = when { Some(*at) } else { None }).max();

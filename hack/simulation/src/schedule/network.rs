@@ -1,9 +1,12 @@
 //! What goes wrong between the programs: bad weather, networks that carry no heartbeats, a fencer of somebody else's, in what it
-//! does and in what it reports, and csi-addons that starts again.
+//! does and in what it reports; csi-addons that starts again, storages in the middle of a network fence, who else writes that, and
+//! nodes that get other addresses.
 
+use crate::array::Mood;
 use crate::chance::{Chance, Choice};
 use crate::faults::Fault;
 use crate::others::{FencerMood, Lie};
+use crate::people::Person;
 use crate::shape::one_of;
 use crate::time::{Millis, SECOND};
 use crate::world::Weather;
@@ -69,6 +72,72 @@ impl Draft<'_> {
         for _ in 0..self.chance.pick(Choice::Network, 4) {
             let at = failed + self.chance.between(Choice::Network, 40 * SECOND, 150 * SECOND);
             self.at(at, Fault::RestartCsiAddons);
+        }
+    }
+
+    /// A storage is slow, hangs or fails while a node is shut out, or while it is let in.
+    pub(super) fn storages_in_the_middle_of_a_fence(&mut self, failed: Millis) {
+        let (shape, c) = (self.shape, Choice::Network);
+        for _ in 0..self.chance.pick(c, 3) {
+            let at = failed + self.chance.between(c, 30 * SECOND, 180 * SECOND);
+            let driver = &shape.drivers[self.chance.pick(c, shape.drivers.len() as u64) as usize];
+            let rate = self.chance.between(c, 1, 2);
+            let mood = match self.chance.pick(c, 3) {
+                0 => Mood { slow: rate, ..Mood::default() },
+                // gRPC's Internal.
+                1 => Mood { fails: Some((rate, 13)), fails_after_effect: self.chance.one_in(c, 2), ..Mood::default() },
+                _ => Mood { hangs: rate, ..Mood::default() },
+            };
+            let end = at + self.chance.between(c, 10 * SECOND, 120 * SECOND);
+            let (bad, well) =
+                (Fault::Mood(driver.name.clone(), mood), Fault::Mood(driver.name.clone(), Mood::default()));
+            self.at(at, bad);
+            self.at(end, well);
+        }
+    }
+
+    /// Several write one NetworkFence: sidecars that both believe that they lead, since one stood still or slept, or since what it
+    /// wrote was kept back; and people, who edit it or delete it.
+    pub(super) fn writers_of_network_fences(&mut self, failed: Millis) {
+        let (c, node) = (Choice::Network, self.shape.nodes[0].clone());
+        let sidecars = 2 * self.shape.drivers.iter().filter(|driver| driver.has_sidecar).count() as u64;
+        for _ in 0..self.chance.pick(c, 4) {
+            let at = failed + self.chance.between(c, 30 * SECOND, 200 * SECOND);
+            let length = self.chance.between(c, SECOND, 60 * SECOND);
+            // The controllers come first.
+            let pid = 2 + self.chance.pick(c, sidecars) as usize;
+            let fault = match self.chance.pick(c, 6) {
+                0 if sidecars > 0 => Fault::Stop(pid, length),
+                1 if sidecars > 0 => Fault::Sleep(pid, length),
+                2 => Fault::EditNetworkFences(node.clone()),
+                3 => Fault::DeleteNetworkFences(node.clone()),
+                _ => Fault::KeepNetworkWrites(length),
+            };
+            self.at(at, fault);
+        }
+    }
+
+    /// The node that fails comes back by another address; another one gets what it had; or one is renumbered before. And somebody says
+    /// that what is shut out is off, if it is.
+    pub(super) fn other_addresses(&mut self, failed: Millis) {
+        let (c, nodes) = (Choice::Network, self.shape.nodes.clone());
+        let first = nodes[0].clone();
+        for _ in 0..self.chance.pick(c, 3) {
+            let other = nodes[1 + self.chance.pick(c, nodes.len() as u64 - 1) as usize].clone();
+            let any = nodes[self.chance.pick(c, nodes.len() as u64) as usize].clone();
+            let later = failed + self.chance.between(c, SECOND, 150 * SECOND);
+            match self.chance.pick(c, 3) {
+                0 => self.at(later, Fault::Renumber(first.clone())),
+                1 => self.at(later, Fault::TakeAddress(other, first.clone())),
+                _ => {
+                    let before = self.chance.between(c, 5 * SECOND, failed);
+                    self.at(before, Fault::Renumber(any));
+                }
+            }
+            if self.chance.one_in(c, 2) {
+                let said = later + self.chance.between(c, 10 * SECOND, 120 * SECOND);
+                self.at(said, Fault::Person(Person::SayOff(first.clone())));
+            }
         }
     }
 

@@ -101,3 +101,23 @@ fn a_lift_of_other_addresses_is_not_taken_for_ours() {
     world.0.fences = vec![deleted(lifted)];
     assert_eq!(world.made().spec.cidrs, holding().spec.cidrs);
 }
+
+/// The node is wanted out again, and its storage has not let it in: who took it for done would leave nothing that lifts it.
+#[test]
+fn a_lift_that_somebody_deleted_too_early_is_there_for_the_end() {
+    let mut lifting = holding();
+    lifting.spec.fence_state = FenceState::Unfenced;
+    let mut world = World::new("Fenced");
+    world.0.round = 4;
+    world.0.fences = vec![deleted(lifting.clone())];
+    assert_eq!(world.made().spec.cidrs, holding().spec.cidrs);
+    // csi-addons may be at it.
+    lifting.metadata.finalizers.as_mut().unwrap().push(ADDONS_FINALIZER.into());
+    world.0.fences = vec![deleted(lifting.clone())];
+    assert_eq!(world.code(fence), "NetworkUnfencing");
+    let mut world = World::new("Unfenced");
+    lifting.metadata.finalizers.as_mut().unwrap().pop();
+    world.0.fences = vec![deleted(lifting)];
+    let Step::Create(other) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+    assert_eq!((other.spec.fence_state, &other.spec.cidrs), (FenceState::Unfenced, &holding().spec.cidrs));
+}

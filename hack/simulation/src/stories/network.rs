@@ -1,0 +1,85 @@
+//! The stories of storages that are left by their network only.
+
+use serde_json::json;
+
+use crate::array::Mood;
+use crate::chance::Prompt;
+use crate::faults::Fault;
+use crate::run::settle;
+use crate::shape::{NetworkShape, Shape, Workload, fence_class, policy};
+use crate::time::SECOND;
+use crate::world::World;
+
+use super::{DRIVER, FAILS, at, shape, to_its_end, world};
+
+/// It is cut off from the API only, and its machine writes on as soon as it is let in.
+pub(crate) fn its_node_is_deleted_while_it_is_shut_out(_: u64) -> World {
+    let mut world = world(by_network(false));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 120 * SECOND, Fault::DeleteNode("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// Its machine writes on, and csi-addons waits for an answer.
+pub(crate) fn the_storage_hangs_in_the_middle_of_a_fence(_: u64) -> World {
+    let mut world = world(by_network(false));
+    at(&mut world, SECOND, Fault::Mood(DRIVER.into(), hanging()));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// Nothing holds up the end of its incident but that it is still shut out.
+pub(crate) fn the_storage_hangs_in_the_middle_of_a_lift(_: u64) -> World {
+    let mut world = world(by_network(false));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 110 * SECOND, Fault::Mood(DRIVER.into(), hanging()));
+    at(&mut world, FAILS + 120 * SECOND, Fault::Reboot("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// What its sidecar writes is kept back until it has booted and is given back. It does nothing wrong, and is shut out.
+pub(crate) fn a_fence_is_made_when_its_incident_is_over(_: u64) -> World {
+    let mut world = world(by_network(false));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 20 * SECOND, Fault::KeepNetworkWrites(120 * SECOND));
+    at(&mut world, FAILS + 70 * SECOND, Fault::Reboot("n0".into()));
+    let mut world = to_its_end(world, &mut Prompt);
+    if world.oracle.is_clean() {
+        settle(&mut world, &mut Prompt);
+    }
+    world
+}
+
+/// Right before its machine boots, and is to be let in.
+pub(crate) fn a_person_writes_another_address_into_a_fence(_: u64) -> World {
+    let mut world = world(by_network(false));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 120 * SECOND, Fault::EditNetworkFences("n0".into()));
+    at(&mut world, FAILS + 120 * SECOND + 100, Fault::Reboot("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// It has no power, and Kubernetes has not noticed yet.
+pub(crate) fn its_address_is_another_nodes_before_it_is_shut_out(_: u64) -> World {
+    let mut world = world(by_network(false));
+    at(&mut world, FAILS, Fault::PowerOff("n0".into()));
+    at(&mut world, FAILS + 15 * SECOND, Fault::TakeAddress("n1".into(), "n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+fn hanging() -> Mood {
+    Mood { hangs: 1, ..Mood::default() }
+}
+
+/// Three nodes, and a database on the first whose storage is left by its network only.
+pub(crate) fn by_network(is_behind_nat: bool) -> Shape {
+    let mut shape = shape(3, vec![Workload::protected("db", &["v0"], 0)], &[], &json!({}));
+    shape.policies = vec![policy("all", &["db"], &json!({ "fencing": network_fencing() }))];
+    shape.network = Some(NetworkShape { is_behind_nat });
+    shape
+}
+
+pub(super) fn network_fencing() -> serde_json::Value {
+    let method = json!({ "type": "NetworkFence", "networkFence": { "className": fence_class(DRIVER) } });
+    json!({ "minimumProof": "Acknowledged", "methods": [method] })
+}
