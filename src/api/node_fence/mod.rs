@@ -119,6 +119,12 @@ impl NodeFence {
         self.spec.plan.volumes.iter().filter(cut_off)
     }
 
+    /// Whether the node failed in that boot, when the episode began or again since: what ran there may run still.
+    pub fn has_failed_in(&self, boot_id: &str) -> bool {
+        let mut again = self.status.iter().flat_map(|status| &status.failed_boot_ids);
+        self.spec.node.boot_id.as_deref() == Some(boot_id) || again.any(|failed| failed == boot_id)
+    }
+
     /// Whether what is there by the name of the Node may be another machine than the one that was frozen: it has another boot, and
     /// none of the addresses. Spare hardware may join under that name while the old one is only cut off.
     pub fn may_be_another_machine(&self, node: &Node) -> bool {

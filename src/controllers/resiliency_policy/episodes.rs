@@ -64,7 +64,7 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
 }
 
 fn is_same_boot(fence: &NodeFence, node: &Node) -> bool {
-    fence.spec.node.boot_id.as_deref() == Some(node.status.node_info.boot_id.as_str())
+    fence.has_failed_in(&node.status.node_info.boot_id)
 }
 
 /// The plan grown by what the draft has more; `None` when it has nothing more.
