@@ -43,18 +43,9 @@ pub fn by(seen: &Seen) -> Option<CleanBy> {
     cleanup(seen).filter(|cleanup| cleanup.is_clean()).map(|_| CleanBy::TwoCleanPasses)
 }
 
-/// Whether the kubelet tells another boot than that which failed.
-pub fn is_another_boot(seen: &Seen) -> bool {
-    let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str()).filter(|id| !id.is_empty());
-    let before = seen.fence.spec.node.boot_id.as_deref();
-    before.is_some() && boot_id.is_some() && before != boot_id
-}
-
-/// Whether no process lives that anything was fenced for: the boot is another one than that which failed, and than those in
-/// which the node failed again before its pods had gone. A kubelet may have started them there.
+/// Whether it is back in a boot in which it has not failed. A kubelet may have started pods of the plan in those before.
 fn is_rebooted(seen: &Seen) -> bool {
-    let node = seen.node.as_ref();
-    is_another_boot(seen) && !node.is_some_and(|node| seen.fence.has_failed_in(&node.status.node_info.boot_id))
+    seen.node.as_ref().is_some_and(|node| seen.fence.is_rebooted(node))
 }
 
 /// What the agent says of this episode, on this node and in this boot.
@@ -67,8 +58,7 @@ pub fn cleanup(seen: &Seen) -> Option<&Cleanup> {
 /// Whether a Node that was deleted, and its volumes with it held for clean, came back under a boot id in which it failed:
 /// what ran there may run still.
 pub fn is_back_uncleaned(seen: &Seen) -> bool {
-    let same = seen.node.as_ref().is_some_and(|node| seen.fence.has_failed_in(&node.status.node_info.boot_id));
-    same && was_node_deleted(seen)
+    was_node_deleted(seen) && seen.node.as_ref().is_some_and(|node| seen.fence.has_failed_in(node))
 }
 
 /// Whether the machine may write on as soon as it is let in again: its Node was deleted, which says nothing of the machine, or

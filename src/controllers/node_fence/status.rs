@@ -73,7 +73,7 @@ fn remember_boot(seen: &Seen, rows: &Rows, status: &mut NodeFenceStatus) {
     });
     // A kubelet that has just begun is taken for a silent one until its Lease moves; but what goes meanwhile goes in its boot.
     let has_failed = node.ready() == "Unknown" || !seen.lease_is_still || rows.is_releasing();
-    if is_left && has_failed && !boot_id.is_empty() && !seen.fence.has_failed_in(boot_id) {
+    if is_left && has_failed && !boot_id.is_empty() && !seen.fence.has_failed_in(node) {
         status.failed_boot_ids.insert(0, boot_id.to_owned());
         // Boot ids do not come again.
         status.failed_boot_ids.truncate(16);
