@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::cidr;
+use super::conditions;
 use super::fencing::{NodeIdentity, PolicyMode};
 use super::names;
 use super::slim::Node;
@@ -157,6 +158,13 @@ impl NodeFence {
         let annotations = self.metadata.annotations.as_ref();
         let said = annotations.and_then(|annotations| annotations.get(names::MACHINE_OFF_ANNOTATION));
         said.is_some_and(|episode| *episode == self.spec.episode.to_string())
+    }
+
+    /// Whether only who knows the machine can end the incident, in whichever phase that is: the word that it is off is waited for.
+    pub fn waits_for_word_of_its_machine(&self) -> bool {
+        let conditions = self.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let stalled = conditions::find(conditions, "Stalled").filter(|stalled| stalled.status == "True");
+        stalled.is_some_and(|stalled| stalled.reason == MACHINE_MAY_RUN)
     }
 
     /// Digest of these volumes, in any order.
