@@ -51,8 +51,8 @@ pub struct NodeFenceStatus {
     #[schemars(length(max = 512))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub pods: Vec<PodStatus>,
-    /// Boot ids in which the node failed again in this episode, before all its pods had gone; newest first. That it is back
-    /// in one of them proves no reboot, as with spec.node.bootID.
+    /// Boot ids in which the node was there and failed again in this episode, before all its pods had gone; newest first. That
+    /// it is back in one of them proves no reboot, as with spec.node.bootID.
     #[serde(default, rename = "failedBootIDs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 64)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]

@@ -315,9 +315,7 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     mark_active(seen, rows)
         .or_else(|| taint(seen, rows, now))
         .or_else(|| requests::ask(seen, rows, now))
-        .or_else(|| requests::detach_as_fence(seen, rows))
-        .or_else(|| detach::release(seen, rows, now))
-        .or_else(|| detach::detach(seen, rows, now))
+        .or_else(|| detach::let_go(seen, rows, now))
         .or_else(|| requests::give_power_back(seen, rows, now))
 }
 

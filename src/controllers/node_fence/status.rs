@@ -9,6 +9,7 @@ use crate::api::node_fence::{
 };
 use crate::api::time::{self, Now};
 
+use super::boots;
 use super::conditions;
 use super::decide::{NodeState, Seen, Step, is_settled};
 use super::rows::{self, Rows};
@@ -17,7 +18,7 @@ use super::rows::{self, Rows};
 pub fn compute(seen: &Seen, rows: &Rows, step: Option<&Step>, now: Now) -> NodeFenceStatus {
     let mut status = seen.fence.status.clone().unwrap_or_default();
     begin_episode(seen, &mut status);
-    remember_boot(seen, rows, &mut status);
+    remember_boot(seen, rows, &mut status, now);
     status.observed_generation = seen.fence.metadata.generation;
     status.volumes = rows.volumes.iter().map(|row| row.status.clone()).collect();
     status.pods.clone_from(&rows.pods);
@@ -60,20 +61,9 @@ fn begin_episode(seen: &Seen, status: &mut NodeFenceStatus) {
     status.failed_boot_ids.clear();
 }
 
-/// The node was back in another boot, or never away, and fails in that one too before its pods have gone: its kubelet may have
-/// started them there, and what is proved from now on is proved of that boot.
-fn remember_boot(seen: &Seen, rows: &Rows, status: &mut NodeFenceStatus) {
-    let Some(node) = seen.node.as_ref().filter(|_| rows.node == NodeState::Away) else { return };
-    let boot_id = node.status.node_info.boot_id.as_str();
-    let recorded = seen.fence.status.as_ref().map(|status| status.pods.as_slice()).unwrap_or_default();
-    let mut plan = seen.fence.spec.plan.pods.iter();
-    let is_left = plan.any(|pod| {
-        let row = recorded.iter().find(|row| row.episode == pod.episode && row.uid == pod.uid);
-        row.is_none_or(|row| !is_settled(row.state))
-    });
-    // A kubelet that has just begun is taken for a silent one until its Lease moves; but what goes meanwhile goes in its boot.
-    let has_failed = node.ready() == "Unknown" || !seen.lease_is_still || rows.is_releasing();
-    if is_left && has_failed && !boot_id.is_empty() && !seen.fence.has_failed_in(node) {
+/// The node fails in a boot of which that is not known yet.
+fn remember_boot(seen: &Seen, rows: &Rows, status: &mut NodeFenceStatus, now: Now) {
+    if let Some(boot_id) = boots::failed_again(seen, rows, now) {
         status.failed_boot_ids.insert(0, boot_id.to_owned());
         // Boot ids do not come again.
         status.failed_boot_ids.truncate(16);
