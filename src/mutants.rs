@@ -44,11 +44,13 @@ pub enum Mutant {
     ContradictionIgnored,
     /// A machine whose Node was deleted is let in, though it may write on.
     DeletedNodeLetIn,
+    /// Only the boot that failed first counts; one in which the node failed again is taken for a reboot.
+    SecondBootForgotten,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -68,6 +70,7 @@ impl Mutant {
         Self::HeartbeatAlone,
         Self::ContradictionIgnored,
         Self::DeletedNodeLetIn,
+        Self::SecondBootForgotten,
     ];
 }
 

@@ -51,6 +51,7 @@ impl Story {
             Mutant::HeartbeatAlone => ("I15", 1, stories::only_its_heartbeats_are_lost),
             Mutant::ContradictionIgnored => ("I15", 1, stories::it_is_heard_after_it_was_called_off),
             Mutant::DeletedNodeLetIn => ("I1", 1, stories::its_node_is_deleted_while_it_is_shut_out),
+            Mutant::SecondBootForgotten => ("I5", 1, stories::it_fails_again_after_a_reboot),
         };
         Self { mutant, invariant, schedules, tell }
     }

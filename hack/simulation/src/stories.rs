@@ -248,6 +248,21 @@ pub(crate) fn its_node_is_deleted_while_it_is_shut_out(_: u64) -> World {
     to_its_end(world, &mut Prompt)
 }
 
+/// It boots before its storage shuts it out, its pod starts again, and it is cut off from the API once more, before anybody could end
+/// that. When its Node is back in this very boot the pod is still there, and waits for its volume.
+pub(crate) fn it_fails_again_after_a_reboot(_: u64) -> World {
+    let reboot = FAILS + 71 * SECOND;
+    let mut world = world(by_network(false));
+    at(&mut world, FAILS, Fault::Mood(DRIVER.into(), Mood { is_down: true, ..Mood::default() }));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, reboot, Fault::Reboot("n0".into()));
+    at(&mut world, reboot + 25, Fault::Disconnect("n0".into()));
+    at(&mut world, reboot + 30, Fault::HangVolume("v0".into(), "n0".into()));
+    at(&mut world, reboot + 100, Fault::Mood(DRIVER.into(), Mood::default()));
+    at(&mut world, FAILS + 160 * SECOND, Fault::Reconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
 fn world(shape: Shape) -> World {
     let mut world = World::new(Arc::new(shape));
     world.trace = Some(Vec::new());

@@ -122,3 +122,8 @@ fn mutant_contradiction_ignored_is_caught() {
 fn mutant_deleted_node_let_in_is_caught() {
     is_caught(Mutant::DeletedNodeLetIn);
 }
+
+#[test]
+fn mutant_second_boot_forgotten_is_caught() {
+    is_caught(Mutant::SecondBootForgotten);
+}

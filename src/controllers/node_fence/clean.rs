@@ -45,7 +45,8 @@ pub fn by(seen: &Seen) -> Option<CleanBy> {
 
 /// Whether it is back in a boot in which it has not failed. A kubelet may have started pods of the plan in those before.
 fn is_rebooted(seen: &Seen) -> bool {
-    seen.node.as_ref().is_some_and(|node| seen.fence.is_rebooted(node))
+    let forgets = mutants::is_on(Mutant::SecondBootForgotten);
+    seen.node.as_ref().is_some_and(|node| seen.fence.is_rebooted(node) || forgets && seen.fence.is_another_boot(node))
 }
 
 /// What the agent says of this episode, on this node and in this boot.
