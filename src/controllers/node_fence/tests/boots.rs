@@ -164,6 +164,29 @@ fn what_an_older_definition_does_not_keep_this_process_does() {
     assert_eq!(boots(&incident.look(found(&stored), settings, now).fence), [""; 0], "it was of the episode before");
 }
 
+/// Each question has an answer of its own where a boot is not known.
+#[test]
+fn what_a_boot_tells_and_one_that_is_not_known() {
+    let mut fence = NodeFence::clone(&fenced_in_vain().seen.fence);
+    fence.status.as_mut().unwrap().failed_boot_ids = vec!["boot-2".into()];
+    for (frozen, now, is_another, has_failed, is_rebooted, may_be_another_machine) in [
+        (Some("boot-1"), "boot-1", false, true, false, false),
+        (Some("boot-1"), "boot-2", true, true, false, true),
+        (Some("boot-1"), "boot-3", true, false, true, true),
+        (Some("boot-1"), "", false, false, false, true),
+        (None, "boot-3", false, false, false, true),
+        (None, "", false, false, false, true),
+    ] {
+        fence.spec.node.boot_id = frozen.map(str::to_owned);
+        let mut told = node("n1");
+        told.status.node_info.boot_id = now.into();
+        assert_eq!(fence.is_another_boot(&told), is_another, "{frozen:?}, {now:?}");
+        assert_eq!(fence.has_failed_in(&told), has_failed, "{frozen:?}, {now:?}");
+        assert_eq!(fence.is_rebooted(&told), is_rebooted, "{frozen:?}, {now:?}");
+        assert_eq!(fence.may_be_another_machine(&told), may_be_another_machine, "{frozen:?}, {now:?}");
+    }
+}
+
 /// A failed node whose volume is being cut off, without an end.
 fn fenced_in_vain() -> World {
     let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
