@@ -16,31 +16,32 @@ use super::volumes;
 ///
 /// - when Kubernetes says that it fell silent, by Ready `Unknown`. A kubelet tells its boot and whether it is ready in one write, so
 ///   that it was there needs no witness: this process may have begun since;
-/// - when the kubelet talks, and the incident lasts for something else (a taint, a lost path): its pods go by force all the same.
-///   Where they go for the sake of their volumes it is asked to end them, and this begins with the first that does not end.
+/// - when the kubelet talks, for its Lease was seen to move, and the incident lasts for something else (a taint, a lost path): its pods
+///   go by force all the same. Where they go for the sake of their volumes it is asked to end them, and this begins with the first
+///   that does not end.
 ///
 /// A boot that is merely seen has not failed ([`has_just_begun`]), nor has one in which the node is back.
 pub fn failed_again<'a>(seen: &'a Seen, rows: &Rows, now: Now) -> Option<&'a str> {
     let node = seen.node.as_ref().filter(|_| rows.node == NodeState::Away)?;
     let has_failed = match told(node) {
         Some("Unknown") => true,
-        _ if has_just_begun(seen) => false,
+        _ if has_just_begun(seen, rows) => false,
         _ => !volumes::is_by_volume(seen) || left(seen).any(|pod| does_not_end(seen, pod, now)),
     };
     let is_news = has_failed && seen.fence.is_rebooted(node) && left(seen).next().is_some();
     is_news.then_some(node.status.node_info.boot_id.as_str())
 }
 
-/// Whether a boot in which the node has not failed is merely seen: its kubelet says that it is not ready, or nothing of that yet, and
-/// was not seen to renew its Lease. In a moment it is back; or it fell silent at once, and Kubernetes is about to say so. Until then
-/// nothing goes by force: it would go in a boot that is not on record, and beside a kubelet that can end it.
-pub fn has_just_begun(seen: &Seen) -> bool {
-    let Some(node) = seen.node.as_ref().filter(|node| seen.fence.is_rebooted(node)) else { return false };
-    match told(node) {
+/// Whether a boot in which the node has not failed is merely seen: Kubernetes does not say that its kubelet fell silent, and this process
+/// has not seen that renew its Lease. In a moment it does, or Kubernetes says so. Until then nothing goes by force: it would go in a boot
+/// that is not on record, and perhaps beside a kubelet that can end it.
+pub fn has_just_begun(seen: &Seen, rows: &Rows) -> bool {
+    let node = seen.node.as_ref().filter(|node| rows.node == NodeState::Away && seen.fence.is_rebooted(node));
+    node.is_some_and(|node| match told(node) {
         None => true,
-        Some("False") => seen.lease_is_still,
-        Some(_) => false,
-    }
+        Some("Unknown") => false,
+        Some(_) => seen.lease_is_still,
+    })
 }
 
 /// What the Ready condition of a Node says, if it has one yet.

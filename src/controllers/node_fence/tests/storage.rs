@@ -127,7 +127,11 @@ fn pods_that_end_so_after_a_reboot_may_be_left_in_that_boot() {
     world.fencers.insert(DRIVER.into(), Fencer::Hangs);
     world.run();
     world.node_reboots();
+    world.seen.lease_is_still = true;
     world.fencers.clear();
+    world.run();
+    assert!(!world.did("delete"), "another controller, that has not seen its kubelet there yet: {:#?}", world.log);
+    world.seen.lease_is_still = false;
     world.run();
     assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
     world.says_of_the_path(None);
