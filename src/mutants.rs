@@ -54,11 +54,13 @@ pub enum Mutant {
     EditBelieved,
     /// An address is shut out that another node has by now.
     ClaimIgnored,
+    /// Only the boot that failed first counts; one in which the node failed again is taken for a reboot.
+    SecondBootForgotten,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -83,6 +85,7 @@ impl Mutant {
         Self::LateFenceLeft,
         Self::EditBelieved,
         Self::ClaimIgnored,
+        Self::SecondBootForgotten,
     ];
 }
 

@@ -147,3 +147,8 @@ fn mutant_edit_believed_is_caught() {
 fn mutant_claim_ignored_is_caught() {
     is_caught(Mutant::ClaimIgnored);
 }
+
+#[test]
+fn mutant_second_boot_forgotten_is_caught() {
+    is_caught(Mutant::SecondBootForgotten);
+}

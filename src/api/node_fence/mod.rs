@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::cidr;
+use super::conditions;
 use super::fencing::{NodeIdentity, PolicyMode};
 use super::names;
 use super::slim::Node;
@@ -119,14 +120,37 @@ impl NodeFence {
         self.spec.plan.volumes.iter().filter(cut_off)
     }
 
+    /// Whether the Node tells another boot than that which was frozen. Where one of the two is not known it tells none: nothing
+    /// is taken for booted that nobody has told of.
+    pub fn is_another_boot(&self, node: &Node) -> bool {
+        let frozen = self.spec.node.boot_id.as_deref();
+        frozen.is_some() && boot_of(node).is_some_and(|boot_id| Some(boot_id) != frozen)
+    }
+
+    /// Whether the node failed in the boot that the Node tells, when the episode began or again since (`status.failedBootIDs`): what
+    /// ran there may run still. In a boot that is not known it did not: nobody looks for what ran in that one.
+    pub fn has_failed_in(&self, node: &Node) -> bool {
+        let mut again = self.status.iter().flat_map(|status| &status.failed_boot_ids);
+        boot_of(node).is_some_and(|boot_id| {
+            self.spec.node.boot_id.as_deref() == Some(boot_id) || again.any(|failed| failed == boot_id)
+        })
+    }
+
+    /// Whether no process lives that ran where the node failed: it tells another boot, and has not failed in that one. A boot that is
+    /// not known, before or now, shows nothing of the kind.
+    pub fn is_rebooted(&self, node: &Node) -> bool {
+        self.is_another_boot(node) && !self.has_failed_in(node)
+    }
+
     /// Whether what is there by the name of the Node may be another machine than the one that was frozen: it has another boot, and
-    /// none of the addresses. Spare hardware may join under that name while the old one is only cut off.
+    /// none of the addresses. Spare hardware may join under that name while the old one is only cut off. A boot that is not known,
+    /// before or now, may be another.
     pub fn may_be_another_machine(&self, node: &Node) -> bool {
         let frozen = &self.spec.node;
         let before = cidr::readable(&frozen.addresses);
         let now = cidr::readable(node.status.addresses.iter().map(|it| &it.address));
-        let is_another_boot = frozen.boot_id.as_deref() != Some(node.status.node_info.boot_id.as_str());
-        is_another_boot && !now.iter().any(|address| before.contains(address))
+        let is_the_boot = boot_of(node).is_some_and(|boot_id| frozen.boot_id.as_deref() == Some(boot_id));
+        !is_the_boot && !now.iter().any(|address| before.contains(address))
     }
 
     /// Whether somebody who knows says that the machine of this episode is off, or exists no more.
@@ -134,6 +158,13 @@ impl NodeFence {
         let annotations = self.metadata.annotations.as_ref();
         let said = annotations.and_then(|annotations| annotations.get(names::MACHINE_OFF_ANNOTATION));
         said.is_some_and(|episode| *episode == self.spec.episode.to_string())
+    }
+
+    /// Whether only who knows the machine can end the incident, in whichever phase that is: the word that it is off is waited for.
+    pub fn waits_for_word_of_its_machine(&self) -> bool {
+        let conditions = self.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let stalled = conditions::find(conditions, "Stalled").filter(|stalled| stalled.status == "True");
+        stalled.is_some_and(|stalled| stalled.reason == MACHINE_MAY_RUN)
     }
 
     /// Digest of these volumes, in any order.
@@ -148,4 +179,9 @@ impl NodeFence {
         }
         format!("sha256:{}", names::hex(&hash.finalize(), 16))
     }
+}
+
+/// The boot that the Node tells; `None` before its kubelet has told any.
+fn boot_of(node: &Node) -> Option<&str> {
+    Some(node.status.node_info.boot_id.as_str()).filter(|boot_id| !boot_id.is_empty())
 }

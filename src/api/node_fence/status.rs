@@ -51,6 +51,12 @@ pub struct NodeFenceStatus {
     #[schemars(length(max = 512))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub pods: Vec<PodStatus>,
+    /// Boot ids in which the node was there and failed again in this episode, before all its pods had gone; newest first. That
+    /// it is back in one of them proves no reboot, as with spec.node.bootID.
+    #[serde(default, rename = "failedBootIDs", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 64)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub failed_boot_ids: Vec<String>,
     /// When each step of this episode was reached, with microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,

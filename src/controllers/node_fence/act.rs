@@ -65,13 +65,14 @@ impl Actor<'_> {
         match effect {
             Effect::Record(status) => {
                 let mut next = fence.clone();
-                next.status = Some(*status);
+                next.status = Some((*status).clone());
                 let written = cx.writer.replace_status(&next).await?;
-                incident.recorded(now);
+                incident.recorded(&status, now);
                 incident.wrote(&written.metadata, cx.clock.now());
                 tell::transitions(cx, fence, &written);
-                if let Some(status) = &written.status {
-                    self.metrics.reached(fence.status.as_ref(), status);
+                if let Some(written) = &written.status {
+                    tell::forgotten(fence, &status, written);
+                    self.metrics.reached(fence.status.as_ref(), written);
                 }
             }
             Effect::SetActive(active) => {

@@ -11,7 +11,7 @@ use super::decide::Seen;
 pub enum CleanBy {
     /// The Node object is gone, with its pods and attachments. It is believed until a node comes back under the boot id.
     NodeDeleted,
-    /// A new, non-empty boot id: no process of the old one lives.
+    /// A new, non-empty boot id, in which the node has not failed: no process of those before lives.
     Rebooted,
     /// The agent looked for every volume that was cut off, in this boot, and found nothing twice.
     TwoCleanPasses,
@@ -37,17 +37,16 @@ pub fn by(seen: &Seen) -> Option<CleanBy> {
     if is_another_machine(seen) && !seen.fence.is_machine_said_to_be_off() {
         return None;
     }
-    if is_another_boot(seen) {
+    if is_rebooted(seen) {
         return Some(CleanBy::Rebooted);
     }
     cleanup(seen).filter(|cleanup| cleanup.is_clean()).map(|_| CleanBy::TwoCleanPasses)
 }
 
-/// Whether the kubelet tells another boot than that which failed.
-pub fn is_another_boot(seen: &Seen) -> bool {
-    let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str()).filter(|id| !id.is_empty());
-    let before = seen.fence.spec.node.boot_id.as_deref();
-    before.is_some() && boot_id.is_some() && before != boot_id
+/// Whether it is back in a boot in which it has not failed. A kubelet may have started pods of the plan in those before.
+fn is_rebooted(seen: &Seen) -> bool {
+    let forgets = mutants::is_on(Mutant::SecondBootForgotten);
+    seen.node.as_ref().is_some_and(|node| seen.fence.is_rebooted(node) || forgets && seen.fence.is_another_boot(node))
 }
 
 /// What the agent says of this episode, on this node and in this boot.
@@ -57,12 +56,10 @@ pub fn cleanup(seen: &Seen) -> Option<&Cleanup> {
     seen.node_report.as_ref()?.cleanup_of(&seen.fence, uid, &node.status.node_info.boot_id)
 }
 
-/// Whether a Node that was deleted, and its volumes with it held for clean, came back under the same boot id: what ran
-/// there may run still.
+/// Whether a Node that was deleted, and its volumes with it held for clean, came back under a boot id in which it failed:
+/// what ran there may run still.
 pub fn is_back_uncleaned(seen: &Seen) -> bool {
-    let boot_id = seen.node.as_ref().map(|node| node.status.node_info.boot_id.as_str());
-    let same = boot_id.is_some_and(|id| Some(id) == seen.fence.spec.node.boot_id.as_deref());
-    same && was_node_deleted(seen)
+    was_node_deleted(seen) && seen.node.as_ref().is_some_and(|node| seen.fence.has_failed_in(node))
 }
 
 /// Whether the machine may write on as soon as it is let in again: its Node was deleted, which says nothing of the machine, or
@@ -70,7 +67,7 @@ pub fn is_back_uncleaned(seen: &Seen) -> bool {
 /// access by a publish only, which that machine does not get; addresses that are let in need none.
 pub fn may_write_on(seen: &Seen) -> bool {
     let is_let_in = mutants::is_on(Mutant::DeletedNodeLetIn);
-    let may_run = is_another_machine(seen) || was_node_deleted(seen) && !is_another_boot(seen);
+    let may_run = is_another_machine(seen) || was_node_deleted(seen) && !is_rebooted(seen);
     may_run && !seen.fence.is_machine_said_to_be_off() && !is_let_in
 }
 

@@ -287,7 +287,7 @@ fn still_unclean(seen: &Seen) -> Said {
     const REMEDY: &str = "rebooting the node clears it";
     let Some(cleanup) = clean::cleanup(seen) else {
         let message = format!(
-            "the node is back with the same boot id, and {}: see that bulkhead-node-agent runs on it; {REMEDY}",
+            "the node is back in a boot in which it failed, and {}: see that bulkhead-node-agent runs on it; {REMEDY}",
             why_unheard(seen)
         );
         return said("NodeClean", false, "AgentMissing", message);

@@ -238,10 +238,12 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     }
     let wanted = status::compute(seen, &rows, step.as_ref(), now);
     let change = rows.change_from(&recorded);
-    // That a kubelet was back is remembered, for it may have started pods; but the fencer is stopped first.
+    // That a kubelet was back is remembered, for it may have started pods, and in which boots it failed since; but the fencer is
+    // stopped first.
     let returned = |status: &NodeFenceStatus| status.timeline.as_ref().and_then(|timeline| timeline.returned_at);
     let stops = step.as_ref().is_some_and(|step| step.reason == recovery::UNDOING);
-    if !stops && (change == Change::Intent || returned(&wanted) != returned(&recorded)) {
+    let is_remembered = returned(&wanted) == returned(&recorded) && wanted.failed_boot_ids == recorded.failed_boot_ids;
+    if !stops && (change == Change::Intent || !is_remembered) {
         // What is asked for rests on no record, and the fencer works on it while this one is written.
         let asks = step.filter(|step| step.effects.iter().all(is_ask)).map(|step| step.effects).unwrap_or_default();
         return record(asks, wanted);
@@ -313,9 +315,7 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     mark_active(seen, rows)
         .or_else(|| taint(seen, rows, now))
         .or_else(|| requests::ask(seen, rows, now))
-        .or_else(|| requests::detach_as_fence(seen, rows))
-        .or_else(|| detach::release(seen, rows, now))
-        .or_else(|| detach::detach(seen, rows, now))
+        .or_else(|| detach::let_go(seen, rows, now))
         .or_else(|| requests::give_power_back(seen, rows, now))
 }
 

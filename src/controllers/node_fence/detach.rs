@@ -1,5 +1,5 @@
 //! What is proved is let go: pods are released, and what they had attached is detached, by the out-of-service taint where
-//! everything on the node is proved.
+//! everything on the node is proved. With method Detach a deletion of an attachment comes first: there it is the fence call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,22 @@ use crate::api::time::Now;
 
 use super::decide::{Effect, NodeState, Seen, Step};
 use super::rows::Rows;
-use super::{guard, pods};
+use super::{boots, guard, pods, requests};
 
 /// How long released volumes wait for the last proofs, so that one taint can detach all of them.
 const DETACH_PATIENCE: Duration = Duration::from_secs(2);
 
+/// What may go now. From a kubelet that has only just begun with a boot nothing is taken before it is back, or silent again.
+pub fn let_go(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
+    if boots::has_just_begun(seen, rows) {
+        return None;
+    }
+    requests::detach_as_fence(seen, rows).or_else(|| release(seen, rows, now)).or_else(|| detach(seen, rows, now))
+}
+
 /// Pods that are proved go. Where all that the node holds is proved, the out-of-service taint comes with the first
 /// deletion: attach/detach then detaches beside the deletions, not after the last.
-pub fn release(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
+fn release(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let mut step = pods::release(seen, rows, now)?;
     step.effects.splice(0..0, add_out_of_service(seen, rows, now));
     Some(step)
@@ -38,7 +46,7 @@ fn may_use_out_of_service(seen: &Seen, rows: &Rows) -> bool {
 
 /// Detach what was fenced and released: by the out-of-service taint when everything on the node is proved, else one
 /// attachment at a time.
-pub fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
+fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let mut left = rows.attachments_to_remove(seen);
     left.retain(|attachment| attachment.metadata.deletion_timestamp.is_none());
     // A kubelet that is back unmounts first; then attach/detach detaches. Ours would cut off what it still flushes.

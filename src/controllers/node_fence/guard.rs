@@ -97,7 +97,8 @@ pub fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<St
     let done = rows.attachments_to_remove(seen).is_empty() && !rows.is_releasing() && !listed;
     let unproved = seen.pods.iter().any(|pod| would_go_unproved(seen, rows, pod)) || is_proof_lost(seen, rows);
     let unwanted = spent || done || unproved || rows.held.is_some();
-    if !(unwanted || rows.node == NodeState::Back || !seen.lease_is_still) {
+    let moves = rows.node == NodeState::Back || !seen.lease_is_still || seen.fence.is_another_boot(node);
+    if !unwanted && !moves {
         return None;
     }
     Step::new("RemovingOutOfService", vec![Effect::RemoveTaint { taint: taint.clone(), node: node.clone() }])

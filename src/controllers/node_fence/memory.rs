@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::FenceRequest;
 use crate::api::names;
-use crate::api::node_fence::NodeFence;
+use crate::api::node_fence::{NodeFence, NodeFenceStatus};
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{Lease, Node, VolumeAttachment};
@@ -38,6 +38,8 @@ pub struct Incident {
     begun_at: Option<Instant>,
     /// When this process last wrote the status, or began with the episode.
     recorded_at: Option<Instant>,
+    /// Boots in which the node failed again, as this process wrote them last.
+    failed_boot_ids: Vec<String>,
     /// The store was seen to hold what the API has, once.
     confirmed: bool,
     /// The NodeFence that this process wrote last, and when: an older one is not decided on.
@@ -116,7 +118,7 @@ impl Incident {
             recorded_for: self.recorded_at.map_or(Duration::ZERO, |at| now.mono.saturating_duration_since(at)),
             watched_for: self.begun_at.map_or(Duration::ZERO, |at| now.mono.saturating_duration_since(at)),
             settings,
-            fence: found.fence,
+            fence: self.with_failed_boots(found.fence),
         }
     }
 
@@ -129,7 +131,7 @@ impl Incident {
         self.see(live.node.as_deref(), &fence, now);
         self.begin_anew_with_evidence(&fence);
         Seen {
-            fence,
+            fence: self.with_failed_boots(fence),
             node: live.node,
             node_changed_at: self.node_changed_at,
             lease_is_still: self.lease_is_still(renewed),
@@ -179,9 +181,10 @@ impl Incident {
         }
     }
 
-    /// The status was written; `sent` is the moment before.
-    pub fn recorded(&mut self, sent: Now) {
+    /// This status was written; `sent` is the moment before.
+    pub fn recorded(&mut self, status: &NodeFenceStatus, sent: Now) {
         self.recorded_at = Some(sent.mono);
+        self.failed_boot_ids.clone_from(&status.failed_boot_ids);
     }
 
     /// A taint is about to be removed, or was refused: the one that starts the detach is not set again in this episode.
@@ -255,6 +258,18 @@ impl Incident {
         if self.sight.replace(sight.clone()).is_some_and(|before| before != sight) {
             self.node_changed_at = Some(now.mono);
         }
+    }
+
+    /// The NodeFence with the boots that were recorded. A server whose definition of the kind is older than this program drops them
+    /// without a word: they are not written for ever, nothing waits for them, and what failed in this episode is not taken for well.
+    fn with_failed_boots(&self, mut fence: Arc<NodeFence>) -> Arc<NodeFence> {
+        let status = fence.status.as_ref();
+        let is_kept = |id: &String| status.is_some_and(|status| status.failed_boot_ids.contains(id));
+        if !self.failed_boot_ids.iter().all(is_kept) {
+            let status = Arc::make_mut(&mut fence).status.get_or_insert_default();
+            status.failed_boot_ids.clone_from(&self.failed_boot_ids);
+        }
+        fence
     }
 
     fn attached_since(&mut self, attachments: &[Arc<VolumeAttachment>], now: Now) -> BTreeMap<String, Instant> {

@@ -2,6 +2,7 @@
 
 pub mod act;
 pub mod answers;
+pub mod boots;
 pub mod change;
 pub mod clean;
 mod conditions;

@@ -278,7 +278,7 @@ pub fn node_state(seen: &Seen) -> NodeState {
     // its kubelet told since. A controller that has just begun to lead has seen no Lease move: it would fence the node once more. In
     // an incident that was one of storage first the node may have booted before it failed.
     let plan = &seen.fence.spec.plan;
-    let has_booted = clean::is_another_boot(seen) && !plan.began_on_a_well_node();
+    let has_booted = seen.fence.is_another_boot(node) && !plan.began_on_a_well_node();
     if plan.is_ahead_of_kubernetes() && seen.lease_is_still && !has_booted {
         return NodeState::Away;
     }

@@ -9,6 +9,7 @@ use crate::api::node_fence::{
 };
 use crate::api::time::{self, Now};
 
+use super::boots;
 use super::conditions;
 use super::decide::{NodeState, Seen, Step, is_settled};
 use super::rows::{self, Rows};
@@ -17,6 +18,7 @@ use super::rows::{self, Rows};
 pub fn compute(seen: &Seen, rows: &Rows, step: Option<&Step>, now: Now) -> NodeFenceStatus {
     let mut status = seen.fence.status.clone().unwrap_or_default();
     begin_episode(seen, &mut status);
+    remember_boot(seen, rows, &mut status, now);
     status.observed_generation = seen.fence.metadata.generation;
     status.volumes = rows.volumes.iter().map(|row| row.status.clone()).collect();
     status.pods.clone_from(&rows.pods);
@@ -56,6 +58,16 @@ fn begin_episode(seen: &Seen, status: &mut NodeFenceStatus) {
     status.history.insert(0, past);
     status.history.truncate(5);
     status.timeline = None;
+    status.failed_boot_ids.clear();
+}
+
+/// The node fails in a boot of which that is not known yet.
+fn remember_boot(seen: &Seen, rows: &Rows, status: &mut NodeFenceStatus, now: Now) {
+    if let Some(boot_id) = boots::failed_again(seen, rows, now) {
+        status.failed_boot_ids.insert(0, boot_id.to_owned());
+        // Boot ids do not come again.
+        status.failed_boot_ids.truncate(16);
+    }
 }
 
 /// How far the incident got.

@@ -36,6 +36,17 @@ pub fn released(cx: &Context, fence: &NodeFence, pod: &PodView) {
     cx.events.publish(reference(pod.pod.as_ref()), EventType::Normal, "PodReleased", "Release", note);
 }
 
+/// What the server has dropped of a record: its definition of the kind is older than this program, which alone knows it then.
+pub fn forgotten(fence: &NodeFence, sent: &NodeFenceStatus, kept: &NodeFenceStatus) {
+    if sent.failed_boot_ids != kept.failed_boot_ids {
+        tracing::warn!(
+            node = fence.name_any(),
+            boots = ?sent.failed_boot_ids,
+            "the server does not keep status.failedBootIDs: apply the NodeFence definition of this release (docs/upgrade.md)"
+        );
+    }
+}
+
 /// What changed from one record to the next, one Event per incident and change, not per pod; and what concerns a pod or a claim,
 /// there too, for those who may not see NodeFences.
 pub fn transitions(cx: &Context, before: &NodeFence, after: &NodeFence) {

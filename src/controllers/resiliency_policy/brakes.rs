@@ -3,9 +3,8 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::api::conditions;
 use crate::api::limits::IntOrPercent;
-use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, Phase};
+use crate::api::node_fence::{NodeFence, Phase};
 use crate::api::resiliency_policy::{Limits, ResiliencyPolicy, Restraint, RestraintType};
 use crate::api::time;
 
@@ -37,14 +36,10 @@ pub fn counts(policy: &ResiliencyPolicy, fence: &NodeFence, now: DateTime<Utc>) 
     let window = TimeDelta::from_std(policy.spec.limits.window.get()).unwrap_or(TimeDelta::MAX);
     let recent = |at: DateTime<Utc>| now.signed_duration_since(at) < window;
     let mut history = fence.status.iter().flat_map(|status| &status.history);
-    let is_acted_on = in_progress(fence) && !waits_for_word_of_its_machine(fence);
+    let is_all_but_over = phase(fence) == Phase::Cleaning && fence.waits_for_word_of_its_machine();
+    let is_acted_on = in_progress(fence) && !is_all_but_over;
     fence.spec.policies.iter().any(|p| p.name == name)
         && (is_acted_on || recent(fence.spec.plan.decided_at) || history.any(|past| recent(past.decided_at)))
-}
-
-fn waits_for_word_of_its_machine(fence: &NodeFence) -> bool {
-    let stalled = fence.status.iter().find_map(|status| conditions::find(&status.conditions, "Stalled"));
-    phase(fence) == Phase::Cleaning && stalled.is_some_and(|stalled| stalled.reason == MACHINE_MAY_RUN)
 }
 
 /// Whether the NodeFence is not Recovered.

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use crate::api::fencing::FenceMethodType;
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, NodeFenceSpec, VolumeStatusState};
-use crate::api::slim::Node;
 use crate::api::time::Now;
 
 use super::decide::Effect;
@@ -41,7 +40,7 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
             VolumeStatusState::Undone | VolumeStatusState::Pending => false,
             // A Node that was deleted and is there again in the same boot holds what it held. Where no boot is told the row would
             // never be looked for, and be carried on for ever.
-            VolumeStatusState::Clean => row.is_clean_by_deletion() && is_same_boot(fence, &live.node),
+            VolumeStatusState::Clean => row.is_clean_by_deletion() && fence.has_failed_in(&live.node),
             _ => true,
         })
     };
@@ -61,10 +60,6 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
         hold: fence.spec.hold.clone(),
     };
     Effect::Replan(Box::new(next))
-}
-
-fn is_same_boot(fence: &NodeFence, node: &Node) -> bool {
-    fence.spec.node.boot_id.as_deref() == Some(node.status.node_info.boot_id.as_str())
 }
 
 /// The plan grown by what the draft has more; `None` when it has nothing more.

@@ -9,7 +9,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-use crate::api::conditions;
 use crate::api::fencing::PolicyMode;
 use crate::api::node_fence::{Channel, MACHINE_MAY_RUN, NodeFence, Phase};
 use crate::api::proof::CLASS_NOT_FOUND;
@@ -182,7 +181,7 @@ impl Metrics {
             let held = decision.restrained.iter().filter(|held| held.brake == brake).count();
             self.held.get_or_create(&HeldBy { brake }).set(i64::try_from(held).unwrap_or(i64::MAX));
         }
-        let machines = fences.iter().filter(|fence| waits_for_a_person(fence)).count();
+        let machines = fences.iter().filter(|fence| fence.waits_for_word_of_its_machine()).count();
         self.machines.set(i64::try_from(machines).unwrap_or(i64::MAX));
         let phases = [
             (Phase::Planned, PhaseLabel::Planned),
@@ -199,11 +198,4 @@ impl Metrics {
             self.fences.get_or_create(&InPhase { phase: label }).set(i64::try_from(count.count()).unwrap_or(i64::MAX));
         }
     }
-}
-
-/// Whether only who knows the machine can end the incident, in whichever phase that is.
-fn waits_for_a_person(fence: &NodeFence) -> bool {
-    let conditions = fence.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let stalled = conditions::find(conditions, "Stalled").filter(|stalled| stalled.status == "True");
-    stalled.is_some_and(|stalled| stalled.reason == MACHINE_MAY_RUN)
 }

@@ -39,7 +39,9 @@ pub(super) fn fence_status(new: &NodeFence) -> Checked {
         let cut_off = matches!(row.state, VolumeStatusState::Fenced | VolumeStatusState::Detached);
         !cut_off || row.proved_at.is_some() && row.method.is_some() && row.committed_at.is_some()
     });
-    demand(whole, "a fenced volume needs committedAt, provedAt and method")
+    demand(whole, "a fenced volume needs committedAt, provedAt and method")?;
+    let boots = || new.status.iter().flat_map(|status| &status.failed_boot_ids);
+    demand(boots().count() <= 16 && boots().all(|id| (1..=64).contains(&id.len())), "16 boots, of 64 characters")
 }
 
 /// The spec of a FenceRequest.

@@ -228,9 +228,13 @@ impl World {
             Op::DeletePod(pod, Some(0)) => {
                 counts.released += 1;
                 counts.ended += u64::from(pod.is_terminating());
+                self.note_forced(pod);
             }
             Op::DeletePod(_, _) => counts.released_gracefully += 1,
-            Op::FailPod(_) => counts.failed_pods += 1,
+            Op::FailPod(pod) => {
+                counts.failed_pods += 1;
+                self.note_forced(pod);
+            }
             Op::DeleteAttachment(_) => counts.detached += 1,
             Op::AddTaint(_, taint) => counts.out_of_service += u64::from(taint.key == names::OUT_OF_SERVICE_TAINT),
             _ => {}

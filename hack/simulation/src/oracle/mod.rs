@@ -59,7 +59,7 @@ pub struct Oracle {
     published: BTreeMap<(String, String), Millis>,
     /// Uids of pods that somebody else removed by force.
     by_others: BTreeSet<String>,
-    /// Unpublish calls sent, by node name and boot id.
+    /// Boots that were cut off: those that fences were for, and those in which pods went by force since. By node name.
     cut: BTreeMap<String, BTreeSet<String>>,
     /// Until when a volume was in trouble on a node, and not everywhere, by volume and node; `None` while it is.
     troubles: BTreeMap<(String, String), Option<Millis>>,

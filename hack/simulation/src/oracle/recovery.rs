@@ -1,8 +1,10 @@
 //! I5: no node is given back while something of before runs there that holds what it was cut off from.
 
+use std::sync::Arc;
+
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{NodeFence, VolumeStatus, VolumeStatusState};
-use bulkhead::api::slim::Node;
+use bulkhead::api::slim::{Node, Pod};
 use bulkhead::controllers::resiliency_policy::brakes;
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
@@ -52,6 +54,20 @@ impl World {
             self.oracle.break_("I5", self.now, what);
         }
         self.counts.cleaned += 1;
+    }
+
+    /// We removed a pod by force from a node that is silent. If it runs there, in another boot than that which failed first, this
+    /// one has been cut off too.
+    pub(super) fn note_forced(&mut self, pod: &Pod) {
+        let (name, uid) = (pod.spec.node_name.clone().unwrap_or_default(), pod.uid().unwrap_or_default());
+        let Some(machine) = self.machines.get(&name) else { return };
+        let boot = machine.boot_id();
+        let runs = machine.running.iter().any(|it| it.uid == uid && !it.volumes.is_empty());
+        let silent = |node: &Arc<Node>| node.ready() == "Unknown" && node.status.node_info.boot_id == boot;
+        let another = |fence: &Arc<NodeFence>| fence.spec.node.boot_id.as_ref() != Some(&boot);
+        if runs && self.api.nodes.get(&name).is_some_and(silent) && self.api.fences.get(&name).is_some_and(another) {
+            self.oracle.cut.entry(name).or_default().insert(boot);
+        }
     }
 
     /// Whether the machine did not boot since it was cut off.

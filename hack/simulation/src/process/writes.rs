@@ -146,7 +146,7 @@ impl World {
             let incident = controller.incidents.entry(name.clone()).or_default();
             match (&outcome, purpose) {
                 (Ok(Written::Fence(fence)), Purpose::Record(before)) => {
-                    incident.recorded(before);
+                    incident.recorded(&fence.status.clone().unwrap_or_default(), before);
                     incident.wrote(&fence.metadata, now);
                 }
                 (Ok(Written::Fence(fence)), Purpose::Fence) => incident.wrote(&fence.metadata, now),

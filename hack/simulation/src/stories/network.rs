@@ -83,3 +83,18 @@ pub(super) fn network_fencing() -> serde_json::Value {
     let method = json!({ "type": "NetworkFence", "networkFence": { "className": fence_class(DRIVER) } });
     json!({ "minimumProof": "Acknowledged", "methods": [method] })
 }
+
+/// It boots before its storage shuts it out, its pod starts again, and it is cut off from the API once more, before anybody could end
+/// that. When its Node is back in this very boot the pod is still there, and waits for its volume.
+pub(crate) fn it_fails_again_after_a_reboot(_: u64) -> World {
+    let reboot = FAILS + 71 * SECOND;
+    let mut world = world(by_network(false));
+    at(&mut world, FAILS, Fault::Mood(DRIVER.into(), Mood { is_down: true, ..Mood::default() }));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, reboot, Fault::Reboot("n0".into()));
+    at(&mut world, reboot + 25, Fault::Disconnect("n0".into()));
+    at(&mut world, reboot + 30, Fault::HangVolume("v0".into(), "n0".into()));
+    at(&mut world, reboot + 100, Fault::Mood(DRIVER.into(), Mood::default()));
+    at(&mut world, FAILS + 160 * SECOND, Fault::Reconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use chrono::{SecondsFormat, Utc};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -142,11 +143,21 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Reports the new boot id, and that nothing is in use.
+    /// Reports the new boot id, that nothing is in use, and in the same write that it is not ready yet, as a kubelet does: who sees
+    /// the boot beside the word of the one before would take it for one that fell silent.
     pub async fn report_boot(&self) -> Result<(), NodeError> {
         let (boot_id, address) = (lock(&self.boot_id).clone(), self.address());
         let info = self.registration(&boot_id, &address, &[]).info();
-        let status = json!({ "status": { "nodeInfo": info, "volumesInUse": [] } });
+        let now = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
+        let ready = json!({
+            "type": "Ready",
+            "status": "False",
+            "reason": "KubeletNotReady",
+            "message": "it has just begun",
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        });
+        let status = json!({ "status": { "nodeInfo": info, "volumesInUse": [], "conditions": [ready] } });
         let mut reported = self.reported.lock().await;
         match self.patch_node_status(&status).await {
             // Somebody deleted the node: a kubelet registers again when it starts.
@@ -212,7 +223,8 @@ impl Kubelet {
 
     async fn patch_node_status(&self, status: &serde_json::Value) -> kube::Result<()> {
         let nodes: Api<Node> = Api::all(self.world.client.clone());
-        let (params, patch) = (PatchParams::default(), Patch::Merge(status));
+        // Conditions are merged by their type, and lists of volumes replaced.
+        let (params, patch) = (PatchParams::default(), Patch::Strategic(status));
         self.ask(|| nodes.patch_status(&self.name, &params, &patch)).await.map(drop)
     }
 }

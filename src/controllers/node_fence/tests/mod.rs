@@ -1,6 +1,7 @@
 //! The incident, step by step, in a cluster that lives in one value. Expectations come from the design's order.
 
 mod ahead;
+mod boots;
 mod build;
 mod checks;
 mod classes;

@@ -217,6 +217,11 @@ proptest! {
         if world.seen.node.is_none() {
             world.seen.node = Some(Arc::new(created_again("boot-last".into())));
         }
+        // No boot id comes twice, as it may have above: a Node that is created again may have the first one.
+        world.node_becomes(|mut node| {
+            node.status.node_info.boot_id = "boot-last".into();
+            node
+        });
         world.node_reboots();
         world.fencers.clear();
         for _ in 0..6 {

@@ -120,6 +120,29 @@ fn connected_but_not_clean_it_keeps_the_taint_too() {
     assert!(!world.is_tainted() && world.seen.phase() == Some(Phase::Recovered), "{:#?}", world.log);
 }
 
+/// Its kubelet has started them anew since.
+#[test]
+fn pods_that_end_so_after_a_reboot_may_be_left_in_that_boot() {
+    let mut world = cut_off();
+    world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+    world.run();
+    world.node_reboots();
+    world.seen.lease_is_still = true;
+    world.fencers.clear();
+    world.run();
+    assert!(!world.did("delete"), "another controller, that has not seen its kubelet there yet: {:#?}", world.log);
+    world.seen.lease_is_still = false;
+    world.run();
+    assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
+    world.says_of_the_path(None);
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Cleaning), "{:#?}", world.log);
+    assert!(world.is_tainted(), "it is back in a boot in which they went by force");
+    world.node_reboots();
+    world.run();
+    assert!(!world.is_tainted() && world.seen.phase() == Some(Phase::Recovered), "{:#?}", world.log);
+}
+
 #[test]
 fn what_is_over_before_started_leaves_nothing() {
     let ignored = json!({ "triggers": { "storagePathLoss": "Ignore" } });

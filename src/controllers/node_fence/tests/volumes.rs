@@ -124,6 +124,27 @@ fn a_pod_that_does_not_end_is_ended_with_a_new_proof() {
     assert_untouched(&world);
 }
 
+/// Its kubelet ends the pods, in whichever boot. What it cannot end goes by force, and may be left in that one.
+#[test]
+fn a_reboot_meanwhile_cleans_it_unless_a_pod_went_by_force_since() {
+    for (ends, phase) in [(true, Phase::Recovered), (false, Phase::Cleaning)] {
+        let mut world = troubled();
+        world.run();
+        world.node_reboots();
+        world.run();
+        if ends {
+            kubelet_ends(&mut world, "pg");
+        } else {
+            world.wait(31.0);
+            world.run();
+        }
+        assert_eq!(world.did("delete pg grace 0"), !ends, "{:#?}", world.log);
+        assert_eq!(world.seen.phase(), Some(phase), "{:#?}", world.log);
+        let failed = world.seen.fence.status.iter().flat_map(|status| &status.failed_boot_ids);
+        assert_eq!(failed.count(), usize::from(!ends), "{:#?}", world.log);
+    }
+}
+
 #[test]
 fn a_kubelet_that_falls_silent_meanwhile_makes_it_a_failed_node() {
     let mut world = troubled();

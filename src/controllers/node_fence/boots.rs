@@ -1,0 +1,67 @@
+//! Boots of a node within one episode: in which it failed again, and whether a kubelet has only just begun with one. A pod that goes
+//! by force is proved to be cut off in the boot of that moment; that the node is back in that very boot shows nothing of its processes.
+
+use crate::api::node_fence::{PlannedPod, PodAction};
+use crate::api::slim::Node;
+use crate::api::time::Now;
+
+use super::decide::{NodeState, Seen, is_settled};
+use super::rows::Rows;
+use super::volumes;
+
+/// The boot in which the node has failed again, if that is not on record yet.
+///
+/// The node fails again in a boot when, after its kubelet was there in it, it is held for failed in it too, while a pod of the plan has
+/// not gone: the kubelet may have started it there. That is so
+///
+/// - when Kubernetes says that it fell silent, by Ready `Unknown`. A kubelet tells its boot and whether it is ready in one write, so
+///   that it was there needs no witness: this process may have begun since;
+/// - when the kubelet talks, for its Lease was seen to move, and the incident lasts for something else (a taint, a lost path): its pods
+///   go by force all the same. Where they go for the sake of their volumes it is asked to end them, and this begins with the first
+///   that does not end.
+///
+/// A boot that is merely seen has not failed ([`has_just_begun`]), nor has one in which the node is back.
+pub fn failed_again<'a>(seen: &'a Seen, rows: &Rows, now: Now) -> Option<&'a str> {
+    let node = seen.node.as_ref().filter(|_| rows.node == NodeState::Away)?;
+    let has_failed = match told(node) {
+        Some("Unknown") => true,
+        _ if has_just_begun(seen, rows) => false,
+        _ => !volumes::is_by_volume(seen) || left(seen).any(|pod| does_not_end(seen, pod, now)),
+    };
+    let is_news = has_failed && seen.fence.is_rebooted(node) && left(seen).next().is_some();
+    is_news.then_some(node.status.node_info.boot_id.as_str())
+}
+
+/// Whether a boot in which the node has not failed is merely seen: Kubernetes does not say that its kubelet fell silent, and this process
+/// has not seen that renew its Lease. In a moment it does, or Kubernetes says so. Until then nothing goes by force: it would go in a boot
+/// that is not on record, and perhaps beside a kubelet that can end it.
+pub fn has_just_begun(seen: &Seen, rows: &Rows) -> bool {
+    let node = seen.node.as_ref().filter(|node| rows.node == NodeState::Away && seen.fence.is_rebooted(node));
+    node.is_some_and(|node| match told(node) {
+        None => true,
+        Some("Unknown") => false,
+        Some(_) => seen.lease_is_still,
+    })
+}
+
+/// What the Ready condition of a Node says, if it has one yet.
+fn told(node: &Node) -> Option<&str> {
+    let ready = node.status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    ready.map(|ready| ready.status.as_str())
+}
+
+/// The pods that are to go and have not, by the record: what goes in this pass goes in the boot of now.
+fn left(seen: &Seen) -> impl Iterator<Item = &PlannedPod> {
+    let recorded = seen.fence.status.as_ref().map(|status| status.pods.as_slice()).unwrap_or_default();
+    let planned = seen.fence.spec.plan.pods.iter().filter(|pod| pod.action == PodAction::Release);
+    planned.filter(move |pod| {
+        let row = recorded.iter().find(|row| row.episode == pod.episode && row.uid == pod.uid);
+        row.is_none_or(|row| !is_settled(row.state))
+    })
+}
+
+/// Whether a pod was asked to end, and its time is up.
+fn does_not_end(seen: &Seen, planned: &PlannedPod, now: Now) -> bool {
+    let pod = seen.pods.iter().find(|pod| pod.uid() == planned.uid);
+    pod.is_some_and(|pod| pod.pod.is_terminating() && !volumes::is_ending(seen, pod, now))
+}

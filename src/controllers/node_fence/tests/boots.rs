@@ -1,0 +1,219 @@
+//! A node that fails again in another boot, before its pods have gone: to be back in that one shows nothing.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::api::fencing::Proof;
+use crate::api::node_fence::{NodeFence, Phase};
+use crate::controllers::testing::*;
+
+use super::super::memory::{Incident, Live};
+use super::build::found;
+use super::network::shut_out_by_network;
+use super::world::{Fencer, World};
+
+/// What it started in the second boot was moved by a proof of that boot, whose processes may live.
+#[test]
+fn a_boot_in_which_the_node_failed_again_is_no_reboot_when_it_is_back() {
+    let by_its_driver = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    for (mut world, proof) in
+        [(by_its_driver, Proof::Verified), (shut_out_by_network(&[("pg", "v1")]), Proof::Acknowledged)]
+    {
+        world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+        world.run();
+        world.node_reboots();
+        world.run();
+        assert!(world.did("delete pg graceful"), "{:#?}", world.log);
+        assert_eq!(failed_again(&world), [""; 0], "{:#?}", world.log);
+        world.node_fails();
+        world.fencers.insert(DRIVER.into(), Fencer::Proves(proof));
+        world.run();
+        world.wait(5.0);
+        world.run();
+        assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
+        assert_eq!(failed_again(&world), ["boot-1-again"]);
+        world.node_returns();
+        world.run();
+        world.wait(3600.0);
+        world.run();
+        assert_eq!(world.seen.phase(), Some(Phase::Cleaning), "{:#?}", world.log);
+        assert_eq!(world.condition("NodeClean"), Some(("False".into(), "AgentMissing".into())));
+        assert!(world.seen.our_taint().is_some() && !world.did("ask Unfenced"), "{:#?}", world.log);
+        world.node_reboots();
+        world.run();
+        assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+    }
+}
+
+/// Its Node tells of the boot, and that it is not ready yet, before its Lease moves.
+#[test]
+fn a_kubelet_that_has_just_begun_has_not_failed_again() {
+    let mut world = fenced_in_vain();
+    begins_with(&mut world, Some("False"));
+    world.run_controller();
+    assert_eq!(failed_again(&world), [""; 0], "{:#?}", world.log);
+    world.node_returns();
+    world.run_controller();
+    world.remove_pod("pg");
+    world.fencers.clear();
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+}
+
+/// A moment later it is there to end them, or it has failed again, and that is on record.
+#[test]
+fn beside_a_kubelet_that_has_just_begun_nothing_goes_by_force() {
+    for ready in [Some("False"), None] {
+        for is_there in [true, false] {
+            let mut world = fenced_in_vain();
+            begins_with(&mut world, ready);
+            world.fencers.clear();
+            world.run();
+            assert!(world.did("pg is Releasing") && !world.did("delete") && !world.did("detach"), "{:#?}", world.log);
+            assert_eq!(failed_again(&world), [""; 0], "{ready:?}: {:#?}", world.log);
+            begins_with(&mut world, Some("False"));
+            if is_there {
+                world.node_returns();
+                world.run();
+                assert!(world.did("delete pg graceful") && !world.did("delete pg grace 0"), "{:#?}", world.log);
+                assert_eq!(failed_again(&world), [""; 0], "{ready:?}: {:#?}", world.log);
+            } else {
+                world.node_fails();
+                world.run();
+                assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
+                assert_eq!(failed_again(&world), ["boot-2"], "{ready:?}: {:#?}", world.log);
+            }
+        }
+    }
+}
+
+/// The controllers were away while its kubelet was there, or another one led.
+#[test]
+fn that_a_kubelet_was_there_needs_no_witness() {
+    let mut world = fenced_in_vain();
+    begins_with(&mut world, Some("Unknown"));
+    world.restart();
+    world.fencers.clear();
+    world.run();
+    world.wait(5.0);
+    world.run();
+    assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
+    assert_eq!(failed_again(&world), ["boot-2"], "{:#?}", world.log);
+    world.node_returns();
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Cleaning), "{:#?}", world.log);
+}
+
+/// What ran there is proved to be clean, and nothing of a plan may have been started since.
+#[test]
+fn a_boot_in_which_nothing_was_left_is_a_reboot() {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    world.run();
+    assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
+    begins_with(&mut world, Some("Unknown"));
+    world.run();
+    assert_eq!(failed_again(&world), [""; 0], "{:#?}", world.log);
+    world.node_returns();
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+}
+
+/// Attach/detach and podGC would act on what its kubelet has started anew.
+#[test]
+fn the_out_of_service_taint_does_not_outlive_the_boot() {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    world.attacher = false;
+    world.run();
+    assert!(world.did("taint out-of-service") && !world.did("untaint"), "{:#?}", world.log);
+    begins_with(&mut world, Some("False"));
+    world.run_controller();
+    assert!(world.did("untaint out-of-service"), "{:#?}", world.log);
+}
+
+/// One of the release before: it drops what it does not know without a word.
+#[test]
+fn what_an_older_definition_does_not_keep_this_process_does() {
+    let mut world = fenced_in_vain();
+    begins_with(&mut world, Some("Unknown"));
+    world.run_controller();
+    let sent = world.seen.fence.clone();
+    assert_eq!(boots(&sent), ["boot-2"], "{:#?}", world.log);
+    let mut stored = sent.clone();
+    Arc::make_mut(&mut stored).status.as_mut().unwrap().failed_boot_ids.clear();
+    world.seen.fence = stored.clone();
+    assert_ne!(world.decide().effects, [], "it would be written for ever");
+
+    let (mut incident, settings, now) = (Incident::default(), world.seen.settings, world.now);
+    assert_eq!(boots(&incident.look(found(&stored), settings, now).fence), [""; 0]);
+    incident.recorded(sent.status.as_ref().unwrap(), now);
+    let seen = incident.look(found(&stored), settings, now);
+    assert_eq!(boots(&seen.fence), ["boot-2"]);
+    let live = Live {
+        fence: Some(stored.clone()),
+        node: None,
+        lease: None,
+        pods: Vec::new(),
+        attachments: Vec::new(),
+        node_report: None,
+    };
+    assert_eq!(boots(&incident.look_live(seen.clone(), live, now).fence), ["boot-2"]);
+    world.seen.fence = seen.fence;
+    assert_eq!(world.decide().effects, [], "nothing waits for it");
+    Arc::make_mut(&mut stored).spec.episode = 2;
+    assert_eq!(boots(&incident.look(found(&stored), settings, now).fence), [""; 0], "it was of the episode before");
+}
+
+/// Each question has an answer of its own where a boot is not known.
+#[test]
+fn what_a_boot_tells_and_one_that_is_not_known() {
+    let mut fence = NodeFence::clone(&fenced_in_vain().seen.fence);
+    fence.status.as_mut().unwrap().failed_boot_ids = vec!["boot-2".into()];
+    for (frozen, now, is_another, has_failed, is_rebooted, may_be_another_machine) in [
+        (Some("boot-1"), "boot-1", false, true, false, false),
+        (Some("boot-1"), "boot-2", true, true, false, true),
+        (Some("boot-1"), "boot-3", true, false, true, true),
+        (Some("boot-1"), "", false, false, false, true),
+        (None, "boot-3", false, false, false, true),
+        (None, "", false, false, false, true),
+    ] {
+        fence.spec.node.boot_id = frozen.map(str::to_owned);
+        let mut told = node("n1");
+        told.status.node_info.boot_id = now.into();
+        assert_eq!(fence.is_another_boot(&told), is_another, "{frozen:?}, {now:?}");
+        assert_eq!(fence.has_failed_in(&told), has_failed, "{frozen:?}, {now:?}");
+        assert_eq!(fence.is_rebooted(&told), is_rebooted, "{frozen:?}, {now:?}");
+        assert_eq!(fence.may_be_another_machine(&told), may_be_another_machine, "{frozen:?}, {now:?}");
+    }
+}
+
+/// A failed node whose volume is being cut off, without an end.
+fn fenced_in_vain() -> World {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+    world.run();
+    world
+}
+
+/// Its Node tells of another boot, with this word on whether it is ready; nobody has seen its Lease move.
+fn begins_with(world: &mut World, ready: Option<&str>) {
+    world.node_becomes(|mut before| {
+        before.status.node_info.boot_id = "boot-2".into();
+        before.status.conditions = node("n1").status.conditions;
+        match ready {
+            Some(status) => with_ready(before, status),
+            None => {
+                before.status.conditions.clear();
+                before
+            }
+        }
+    });
+}
+
+fn failed_again(world: &World) -> Vec<String> {
+    boots(&world.seen.fence)
+}
+
+fn boots(fence: &NodeFence) -> Vec<String> {
+    fence.status.as_ref().map(|status| status.failed_boot_ids.clone()).unwrap_or_default()
+}
