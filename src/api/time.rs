@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use chrono::{DateTime, SubsecRound, Utc};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,11 @@ pub fn to_k8s(at: DateTime<Utc>) -> Time {
 /// A stamp of Kubernetes' own types as chrono.
 pub fn from_k8s(at: &Time) -> DateTime<Utc> {
     DateTime::from_timestamp(at.0.as_second(), at.0.subsec_nanosecond().unsigned_abs()).unwrap_or_default()
+}
+
+/// A stamp of Kubernetes' Leases, which have microseconds.
+pub fn from_micro(at: &MicroTime) -> DateTime<Utc> {
+    from_k8s(&Time(at.0))
 }
 
 /// A duration as one to four groups of digits and `h`, `m`, `s` or `ms`. The text is kept: it is never rewritten.

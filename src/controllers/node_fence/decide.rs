@@ -56,6 +56,8 @@ pub struct Seen {
     pub node: Option<Arc<Node>>,
     /// Its Lease did not move since the incident was decided, as far as could be seen.
     pub lease_is_still: bool,
+    /// When that was renewed last, by the clock of the node.
+    pub renewed_at: Option<DateTime<Utc>>,
     /// Pods bound to the node: those that use volumes, or, in a live pass, all.
     pub pods: Vec<PodView>,
     /// VolumeAttachments of the node.

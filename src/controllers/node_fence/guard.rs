@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Taint;
 use crate::api::fencing::FenceMethodType;
 use crate::api::names;
 use crate::api::node_fence::{PlannedPod, PodAction, PodStatusState};
+use crate::api::slim::Node;
 use crate::api::time::{self, Now};
 use crate::api::usage::{PodView, VolumeKind};
 use crate::mutants::{self, Mutant};
@@ -32,7 +33,7 @@ pub fn may_add_out_of_service(seen: &Seen, rows: &Rows) -> Result<(), String> {
     if seen.fence.spec.node.boot_id.as_deref().is_some_and(|planned| planned != boot_id) {
         return Err("the node has rebooted".into());
     }
-    if !seen.lease_is_still || node.ready() == "True" && !may_be_ready(seen) {
+    if !seen.lease_is_still || node.ready() == "True" && !may_be_ready(seen, node) {
         return Err("the node is back".into());
     }
     if node.taints().iter().any(|taint| taint.key == names::OUT_OF_SERVICE_TAINT) {
@@ -64,9 +65,16 @@ pub fn may_add_out_of_service(seen: &Seen, rows: &Rows) -> Result<(), String> {
 /// Kubernetes gave it up. Attach/detach acts on the key whatever the node's readiness; without it, it would find out about
 /// attachments that are gone when it looks again, a minute later. A node that was well when its incident began may have a
 /// kubelet that talks.
-fn may_be_ready(seen: &Seen) -> bool {
+///
+/// A kubelet that comes back tells the node's status first, and renews its Lease up to ten seconds later; a controller that has
+/// just begun to lead takes the first renewal that it sees for the last one. Both carry the time by the clock of the node: where
+/// that is ahead of ours nothing is lost but time, since attachments then go one by one.
+fn may_be_ready(seen: &Seen, node: &Node) -> bool {
     let plan = &seen.fence.spec.plan;
-    plan.is_ahead_of_kubernetes() && !plan.began_on_a_well_node()
+    // Conditions have whole seconds.
+    let has_turned = node.ready_since().is_none_or(|since| since.timestamp() >= plan.decided_at.timestamp());
+    let has_renewed = seen.renewed_at.is_some_and(|renewed| renewed >= plan.decided_at);
+    plan.is_ahead_of_kubernetes() && !plan.began_on_a_well_node() && !has_turned && !has_renewed
 }
 
 /// Volumes that are cut off with enough proof.
@@ -96,8 +104,9 @@ pub fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<St
     let listed = node.status.volumes_attached.iter().any(|volume| free.contains(&volume.name));
     let done = rows.attachments_to_remove(seen).is_empty() && !rows.is_releasing() && !listed;
     let unproved = seen.pods.iter().any(|pod| would_go_unproved(seen, rows, pod)) || is_proof_lost(seen, rows);
-    let unwanted = spent || done || unproved || rows.held.is_some();
-    let moves = rows.node == NodeState::Back || !seen.lease_is_still || seen.fence.is_another_boot(node);
+    let unwanted = spent || done || unproved || rows.held.is_some() || may_end_unseen(seen, node, taint);
+    let talks = node.ready() == "True" && !may_be_ready(seen, node);
+    let moves = rows.node == NodeState::Back || talks || !seen.lease_is_still || seen.fence.is_another_boot(node);
     if !unwanted && !moves {
         return None;
     }
@@ -105,12 +114,24 @@ pub fn take_out_of_service_back(seen: &Seen, rows: &Rows, now: Now) -> Option<St
 }
 
 /// The taint came with the deletions. One that is late, or was begun by somebody else, may outlive the proof; a deletion
-/// that we sent and gave up may still arrive.
+/// that we sent and gave up may still arrive. One that the plan keeps does not go at all.
 fn would_go_unproved(seen: &Seen, rows: &Rows, pod: &PodView) -> bool {
     let planned = seen.fence.spec.plan.pods.iter().find(|row| row.uid == pod.uid());
-    let proved = planned.is_some_and(|planned| are_fresh(rows, &planned.volumes));
+    let proved = planned.is_some_and(|row| row.action == PodAction::Release && are_fresh(rows, &row.volumes));
     let may_go = pod.pod.is_terminating() || is_released(rows, pod.uid());
     may_go && !pod.pod.is_finished() && !proved && !mutants::is_on(Mutant::NoOutOfServiceGuard)
+}
+
+/// Whether Kubernetes has given the node up since the taint is there: from then on it asks pods to end, and podGC removes
+/// those. Pods without volumes are in no store, so one that the plan keeps would go before we see it.
+fn may_end_unseen(seen: &Seen, node: &Node, taint: &Taint) -> bool {
+    let (turned, added) = (node.ready_since(), taint.time_added.as_ref().map(time::from_k8s));
+    let is_given_up = node.ready() != "True" && turned.zip(added).is_none_or(|(turned, added)| turned >= added);
+    let stays = |row: &PlannedPod| {
+        let belongs_to_node = matches!(row.reason.as_str(), "DaemonSet" | "StaticPod");
+        row.action == PodAction::Keep && row.volumes.is_empty() && !belongs_to_node
+    };
+    is_given_up && seen.fence.spec.plan.pods.iter().any(stays) && !mutants::is_on(Mutant::NoOutOfServiceGuard)
 }
 
 /// Whether something is still attached that was cut off and is not proved to be any more: a later round said less, or it

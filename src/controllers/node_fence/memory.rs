@@ -14,7 +14,7 @@ use crate::api::node_fence::{NodeFence, NodeFenceStatus};
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{Lease, Node, VolumeAttachment};
-use crate::api::time::Now;
+use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 use crate::api::volume_health::VolumeHealth;
 
@@ -102,6 +102,7 @@ impl Incident {
         let renewed = found.lease.and_then(|lease| lease.spec.renew_time.clone());
         Seen {
             node: found.node,
+            renewed_at: renewed.as_ref().map(time::from_micro),
             lease_is_still: self.lease_is_still(renewed),
             pods: found.pods,
             attached_since: self.attached_since(&found.attachments, now),
@@ -134,6 +135,7 @@ impl Incident {
             fence: self.with_failed_boots(fence),
             node: live.node,
             node_changed_at: self.node_changed_at,
+            renewed_at: renewed.as_ref().map(time::from_micro),
             lease_is_still: self.lease_is_still(renewed),
             pods: live.pods,
             attached_since: self.attached_since(&live.attachments, now),

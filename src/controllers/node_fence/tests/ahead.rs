@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::api::node_fence::{Channel, LEASE_NOT_RENEWED, NodeFence, Phase, STORAGE_PATH_LOSS};
+use crate::api::node_fence::{Channel, NodeFence, Phase, STORAGE_PATH_LOSS};
 use crate::api::slim::Lease;
 use crate::controllers::testing::*;
 
@@ -16,12 +16,7 @@ use super::world::{Fencer, World};
 
 fn world() -> World {
     let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
-    let plan = world.plan();
-    let mut agent = plan.evidence[0].clone();
-    (agent.channel, agent.reason) = (Channel::Agent, "HeartbeatLost".into());
-    plan.evidence[0].reason = LEASE_NOT_RENEWED.into();
-    plan.evidence.push(agent);
-    world.seen.node = Some(Arc::new(node_using(node("n1"), &world.seen.fence)));
+    world.heartbeats_tell();
     world
 }
 
@@ -51,6 +46,41 @@ fn the_key_is_not_set_where_the_incident_began_on_a_node_that_was_well() {
     world.run();
     world.assert_order(&["delete pg grace 0", "detach v1"]);
     assert!(!world.did("out-of-service"), "{:#?}", world.log);
+}
+
+/// Its kubelet told its status first, and has not renewed its Lease yet.
+#[test]
+fn nor_on_one_that_kubernetes_had_given_up_and_that_is_ready_again() {
+    let mut world = world();
+    world.ready_turns();
+    world.run();
+    world.assert_order(&["delete pg grace 0", "detach v1"]);
+    assert!(!world.did("taint out-of-service"), "{:#?}", world.log);
+}
+
+#[test]
+fn the_key_goes_when_the_lease_moves_and_does_not_come_again() {
+    let mut world = world();
+    world.attacher = false;
+    world.run();
+    world.seen.lease_is_still = false;
+    world.run_controller();
+    world.assert_order(&["taint out-of-service", "untaint out-of-service"]);
+    let set = world.log.iter().filter(|entry| *entry == "taint out-of-service").count();
+    assert_eq!(set, 1, "{:#?}", world.log);
+}
+
+/// What it sees first is the renewal that told that the node is back.
+#[test]
+fn a_new_leader_knows_a_lease_that_was_renewed_since_the_decision() {
+    let mut world = world();
+    let lease: Lease = serde_json::from_value(json!({ "metadata": {}, "spec": { "renewTime": at(100_005) } })).unwrap();
+    let found = Found { lease: Some(Arc::new(lease)), ..found(&world.seen.fence) };
+    let seen = Incident::default().look(found, world.seen.settings, world.now);
+    assert_eq!((seen.lease_is_still, seen.renewed_at), (true, Some(at(100_005))));
+    world.seen.renewed_at = seen.renewed_at;
+    world.run();
+    assert!(!world.did("taint out-of-service"), "{:#?}", world.log);
 }
 
 /// By a fencer's word and its Lease, where no agent was ever heard.

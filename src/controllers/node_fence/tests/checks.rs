@@ -30,7 +30,9 @@ pub fn allowed(seen: &Seen, now: Now, effect: &Effect, log: &[String]) {
             assert!(is_proved(seen, row) || is_fence_call, "{} is detached unproved: {log:#?}", attachment.volume());
         }
         Effect::AddTaint { taint, node } if taint.key == names::OUT_OF_SERVICE_TAINT => {
-            let is_away = node.ready() != "True" || seen.fence.spec.plan.is_ahead_of_kubernetes();
+            let plan = &seen.fence.spec.plan;
+            let is_ahead = plan.is_ahead_of_kubernetes() && !plan.began_on_a_well_node();
+            let is_away = node.ready() != "True" || is_ahead;
             assert!(is_away && seen.lease_is_still, "out-of-service on a live node: {log:#?}");
             for attachment in &seen.attachments {
                 let row = planned_volume(seen, attachment.volume());

@@ -6,13 +6,13 @@ use serde_json::json;
 
 use crate::api::fence_request::FenceOutcome;
 use crate::api::names;
-use crate::api::node_fence::{PodStatusState, VolumeStatusState};
+use crate::api::node_fence::{PodAction, PodStatusState, STORAGE_PATH_LOSS, VolumeStatusState};
 use crate::api::slim::{AttachedVolume, Node};
 use crate::api::time;
 use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
-use super::super::guard::may_add_out_of_service;
+use super::super::guard::{may_add_out_of_service, take_out_of_service_back};
 use super::super::rows::Rows;
 use super::build::planned;
 use super::world::World;
@@ -28,6 +28,12 @@ fn ready() -> World {
         node
     });
     world.seen.live = true;
+    world
+}
+
+/// Declared failed by heartbeats: Ready for Kubernetes.
+fn ahead(world: &mut World) -> &mut World {
+    world.heartbeats_tell();
     world
 }
 
@@ -65,7 +71,7 @@ fn completed(view: PodView) -> PodView {
 #[test]
 fn it_refuses_whatever_is_unproved_and_says_so() {
     type Case = (&'static str, fn(&mut World), Option<&'static str>);
-    let cases: [Case; 24] = [
+    let cases: [Case; 31] = [
         ("all is proved", |_| {}, None),
         ("the Node is gone", |world| world.seen.node = None, Some("gone")),
         ("another Node", |world| changed(world, |node| node.metadata.uid = Some("x".into())), Some("another")),
@@ -146,6 +152,21 @@ fn it_refuses_whatever_is_unproved_and_says_so() {
             },
             Some("v1"),
         ),
+        ("Ready, and declared failed before Kubernetes knew", World::heartbeats_tell, None),
+        ("whose Lease moved", |world| ahead(world).seen.lease_is_still = false, Some("back")),
+        ("whose Lease had moved", |world| ahead(world).seen.renewed_at = Some(at(100_000)), Some("back")),
+        ("whose Lease had not", |world| ahead(world).seen.renewed_at = Some(at(99_990)), None),
+        ("that Kubernetes had given up meanwhile", |world| ahead(world).ready_turns(), Some("back")),
+        (
+            "that was well when the incident began",
+            |world| ahead(world).plan().pods[0].reason = STORAGE_PATH_LOSS.into(),
+            Some("back"),
+        ),
+        (
+            "that has booted",
+            |world| changed(ahead(world), |node| node.status.node_info.boot_id = "another".into()),
+            Some("rebooted"),
+        ),
     ];
     for (name, change, wanted) in cases {
         let mut world = ready();
@@ -209,4 +230,58 @@ fn the_taint_goes_before_a_late_deletion_could_let_it_act_on_what_is_not_proved_
         let set = world.log.iter().filter(|entry| *entry == "taint out-of-service");
         assert_eq!(set.count(), 1, "{name}: once it was taken off, attachments go one by one");
     }
+}
+
+/// A pod that stays, and whose row is in the plan.
+fn keep(world: &mut World, pod: PodView) {
+    let mut row = planned(&pod);
+    (row.action, row.reason, row.policy) = (PodAction::Keep, "NotSelected".into(), None);
+    world.plan().pods.push(row);
+    world.seen.pods.push(pod);
+}
+
+#[test]
+fn the_taint_of_a_node_that_kubernetes_calls_ready_goes_when_that_is_true_or_pods_that_stay_may_be_collected() {
+    type Case = (&'static str, fn(&mut World), bool);
+    let cases: [Case; 9] = [
+        ("nothing happens", |_| {}, false),
+        ("Kubernetes gives it up", given_up, false),
+        ("the Lease moves", |world| world.seen.lease_is_still = false, true),
+        ("the next leader sees a Lease that has moved", |world| world.seen.renewed_at = Some(at(100_010)), true),
+        ("its kubelet tells that it is well", World::ready_turns, true),
+        ("a pod stays", |world| keep(world, pod("web", "n1", &[])), false),
+        ("which is asked to end", |world| keep(world, terminating(pod("web", "n1", &[]))), true),
+        (
+            "a pod stays, and Kubernetes gives the node up",
+            |world| {
+                keep(world, pod("web", "n1", &[]));
+                given_up(world);
+            },
+            true,
+        ),
+        (
+            "a pod of the node's, and Kubernetes gives that up",
+            |world| {
+                add(world, daemon(&[]), true);
+                given_up(world);
+            },
+            false,
+        ),
+    ];
+    for (name, happens, goes) in cases {
+        let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+        world.heartbeats_tell();
+        world.attacher = false;
+        world.run();
+        assert!(world.did("taint out-of-service"), "{name}: {:#?}", world.log);
+        happens(&mut world);
+        let rows = Rows::advance(&world.seen, world.now);
+        let step = take_out_of_service_back(&world.seen, &rows, world.now);
+        assert_eq!(step.is_some(), goes, "{name}");
+    }
+}
+
+fn given_up(world: &mut World) {
+    world.node_fails();
+    world.ready_turns();
 }

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::api::fencing::Proof;
 use crate::api::names;
-use crate::api::node_fence::Plan;
+use crate::api::node_fence::{Channel, LEASE_NOT_RENEWED, Plan};
 use crate::api::slim::{Node, Pod};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
@@ -47,6 +47,7 @@ impl World {
         let seen = Seen {
             node: Some(Arc::new(node_using(unreachable("n1"), &fence))),
             lease_is_still: true,
+            renewed_at: None,
             pods,
             attached_since: volumes.iter().map(|name| (format!("va-{name}"), now.mono)).collect(),
             attachments,
@@ -217,6 +218,29 @@ impl World {
         self.node_becomes(|node| {
             let mut node = with_ready(node, "True");
             node.spec.taints.iter_mut().for_each(|taints| taints.retain(|t| t.key != names::UNREACHABLE_TAINT));
+            node
+        });
+    }
+
+    /// Heartbeats declared the node failed: for Kubernetes it is Ready still.
+    pub fn heartbeats_tell(&mut self) {
+        let plan = self.plan();
+        let mut agent = plan.evidence[0].clone();
+        (agent.channel, agent.reason) = (Channel::Agent, "HeartbeatLost".into());
+        plan.evidence[0].reason = LEASE_NOT_RENEWED.into();
+        plan.evidence.push(agent);
+        self.node_becomes(|node| {
+            let mut node = with_ready(node, "True");
+            node.spec.taints.iter_mut().for_each(|taints| taints.retain(|t| t.key != names::UNREACHABLE_TAINT));
+            node
+        });
+    }
+
+    /// Ready has turned just now.
+    pub fn ready_turns(&mut self) {
+        let now = stamp(self.now);
+        self.node_becomes(|mut node| {
+            node.status.conditions[0].last_transition_time = Some(now);
             node
         });
     }
