@@ -20,12 +20,15 @@ pub struct NodeIdentity<'a> {
     pub uid: &'a str,
     /// `status.nodeInfo.bootID`, where the patch is meant for this boot of the machine only.
     pub boot_id: Option<&'a str>,
+    /// `metadata.resourceVersion`, where the patch is meant for the node as it was seen and no other.
+    pub version: Option<&'a str>,
 }
 
 impl NodeIdentity<'_> {
     fn tests(&self) -> Vec<PatchOperation> {
         let mut tests = vec![test(["metadata", "uid"], self.uid)];
         tests.extend(self.boot_id.map(|boot_id| test(["status", "nodeInfo", "bootID"], boot_id)));
+        tests.extend(self.version.map(|version| test(["metadata", "resourceVersion"], version)));
         tests
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-const NODE: NodeIdentity<'_> = NodeIdentity { uid: "uid-1", boot_id: Some("boot-1") };
+const NODE: NodeIdentity<'_> = NodeIdentity { uid: "uid-1", boot_id: Some("boot-1"), version: None };
 
 fn taint(key: &str, value: &str, effect: &str) -> Taint {
     Taint { key: key.into(), value: (!value.is_empty()).then(|| value.into()), effect: effect.into(), time_added: None }
@@ -54,9 +54,22 @@ fn a_taint_patch_fails_on_another_list_node_or_boot() {
     assert!(patched(node(&present), &patch).is_ok());
 }
 
+/// Its kubelet may have told that it is well.
+#[test]
+fn a_taint_patch_for_a_node_as_it_was_seen_fails_once_anything_was_written() {
+    let (present, ours) = ([taint("a", "", "NoSchedule")], taint("ours", "", "NoSchedule"));
+    let exact = add_taint(NodeIdentity { version: Some("7"), ..NODE }, &present, &ours).unwrap();
+    let any = add_taint(NODE, &present, &ours).unwrap();
+    let mut written = node(&present);
+    written["metadata"]["resourceVersion"] = json!("8");
+    assert!(patched(node(&present), &exact).is_ok());
+    assert!(patched(written.clone(), &exact).is_err());
+    assert!(patched(written, &any).is_ok());
+}
+
 #[test]
 fn the_first_taint_tests_that_there_is_no_list() {
-    let node = NodeIdentity { uid: "uid-1", boot_id: None };
+    let node = NodeIdentity { uid: "uid-1", boot_id: None, version: None };
     assert_eq!(
         text(add_taint(node, &[], &taint("ours", "", "NoSchedule"))),
         json!([

@@ -3,6 +3,7 @@
 
 use futures::{StreamExt, TryStreamExt, stream};
 use json_patch::{AddOperation, Patch, PatchOperation, TestOperation, jsonptr::PointerBuf};
+use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -85,7 +86,7 @@ impl Actor<'_> {
                 patch_fence(cx, fence, incident, patch).await?;
             }
             Effect::AddTaint { taint, node } => {
-                let patch = patch::add_taint(identity(&node), node.taints(), &taint);
+                let patch = patch::add_taint(identity_for(&taint, &node), node.taints(), &taint);
                 if let Some(patch) = patch {
                     match cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await {
                         // An admission policy of the cluster may not want the key: then attachments go one by one. Nor
@@ -249,5 +250,31 @@ fn identity(node: &Node) -> NodeIdentity<'_> {
     NodeIdentity {
         uid: node.metadata.uid.as_deref().unwrap_or_default(),
         boot_id: (!boot_id.is_empty()).then_some(boot_id),
+        version: None,
+    }
+}
+
+/// The taint that starts the detach is for the node as it was read, just now: a late write of a leader that was stopped does
+/// not reach one whose kubelet has told since that it is well. A silent node is hardly ever written: what is refused for
+/// another reason is decided anew.
+fn identity_for<'a>(taint: &Taint, node: &'a Node) -> NodeIdentity<'a> {
+    let is_of_this_version = taint.key == names::OUT_OF_SERVICE_TAINT;
+    let version = node.metadata.resource_version.as_deref().filter(|_| is_of_this_version);
+    NodeIdentity { version, ..identity(node) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::testing;
+
+    #[test]
+    fn the_key_is_for_the_node_as_it_was_read() {
+        let mut node = testing::node("n1");
+        node.metadata.resource_version = Some("7".into());
+        for (key, version) in [(names::OUT_OF_SERVICE_TAINT, Some("7")), (names::FENCED_TAINT, None)] {
+            let taint = Taint { key: key.into(), ..Taint::default() };
+            assert_eq!(identity_for(&taint, &node).version, version, "{key}");
+        }
     }
 }

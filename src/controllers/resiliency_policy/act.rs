@@ -104,5 +104,5 @@ fn announce(cx: &Context, fence: &NodeFence) {
 
 /// A plugin comes back with its machine: the boot says nothing.
 fn identity(node: &Node) -> NodeIdentity<'_> {
-    NodeIdentity { uid: node.metadata.uid.as_deref().unwrap_or_default(), boot_id: None }
+    NodeIdentity { uid: node.metadata.uid.as_deref().unwrap_or_default(), boot_id: None, version: None }
 }

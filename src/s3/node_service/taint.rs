@@ -48,7 +48,7 @@ pub async fn run(node: &Node, writer: Writer, telemetry: &Telemetry, cancel: Can
 async fn take(nodes: &Store<KubernetesNode>, drivers: &Store<CsiNode>, key: &ObjectKey, writer: &Writer) -> Result<()> {
     let registered = drivers.get(key).is_some_and(|node| node.spec.drivers.iter().any(|driver| driver.name == DRIVER));
     let Some(node) = nodes.get(key).filter(|_| registered) else { return Ok(()) };
-    let identity = NodeIdentity { uid: node.metadata.uid.as_deref().unwrap_or_default(), boot_id: None };
+    let identity = NodeIdentity { uid: node.metadata.uid.as_deref().unwrap_or_default(), boot_id: None, version: None };
     let Some(patch) = without_ours(identity, node.taints()) else { return Ok(()) };
     match writer.json_patch::<KubernetesNode>(key, patch).await {
         Ok(_) => {

@@ -240,7 +240,11 @@ impl Api {
         }
         let known = self.same::<Node>(&seen.metadata)?;
         let boot_id = &seen.status.node_info.boot_id;
-        if !boot_id.is_empty() && *boot_id != known.status.node_info.boot_id || seen.taints() != known.taints() {
+        let is_written = add
+            && taint.key == names::OUT_OF_SERVICE_TAINT
+            && seen.metadata.resource_version != known.metadata.resource_version;
+        let is_another_boot = !boot_id.is_empty() && *boot_id != known.status.node_info.boot_id;
+        if is_written || is_another_boot || seen.taints() != known.taints() {
             return Err(Refusal::Conflict);
         }
         self.change(seen, |it| {
