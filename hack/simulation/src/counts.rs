@@ -106,6 +106,8 @@ counts! {
     detached_as_fence,
     /// Out-of-service taints set.
     out_of_service,
+    /// Of these, on nodes that Kubernetes called Ready.
+    out_of_service_early,
     /// Incidents undone before anything was sent.
     undone,
     /// Incidents held by an outage.

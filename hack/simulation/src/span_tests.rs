@@ -125,3 +125,13 @@ fn pods_of_a_node_that_nobody_hears_of_go_before_kubernetes_gives_it_up() {
     assert!(world.now <= FAILS + 25 * SECOND, "{} ms", world.now - FAILS);
     assert_eq!(world.counts.declared_early, 1);
 }
+
+/// Kubernetes calls it Ready for another half a minute.
+#[test]
+fn the_key_is_set_before_kubernetes_gives_the_node_up() {
+    let mut world = cut_off(120);
+    while world.counts.out_of_service == 0 && world.now < FAILS + MINUTE {
+        assert!(world.step(&mut Prompt), "{:?}", world.oracle.violations);
+    }
+    assert_eq!((world.counts.out_of_service_early, world.counts.declared_early), (1, 1), "{}", world.now - FAILS);
+}

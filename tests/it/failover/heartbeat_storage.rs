@@ -3,16 +3,20 @@
 
 use std::time::{Duration, Instant};
 
+use bulkhead::api::names;
 use bulkhead::api::node_fence::Channel;
 use bulkhead_testbed::array::Link;
-use bulkhead_testbed::cluster::{Cluster, Workload};
+use bulkhead_testbed::cluster::{Cluster, ClusterError, Workload};
 use bulkhead_testbed::process::Process;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 use libtest_mimic::{Failed, Trial};
 use serde_json::json;
 
 use super::agents;
 use super::fleet::{SOON, create_policy};
 use super::heartbeat::{HEARD, NODES, as_root, comes_to, fences, listening};
+use super::look::{event, operator_records};
 
 /// Two renewals are missed after 21 s at the soonest.
 const SECONDS: Duration = Duration::from_secs(15);
@@ -62,11 +66,32 @@ async fn tell_of_a_death_in_seconds() -> Result<(), Failed> {
     array.set_link(&id, Link::Up);
     let took = dies(&cluster, "node-1", agents.remove(0)).await?;
     assert!(took < SECONDS, "{took:?}");
+    is_detached_by_the_key(&cluster, "node-1").await?;
     array.set_link(&id, Link::Up);
     // Its agent, if it lives, has stopped its pods by then.
     let took = dies(&cluster, "node-2", agents.remove(0)).await?;
     assert!(took >= SELF_FENCED && took < SELF_FENCED + SECONDS, "{took:?}");
     cluster.judge()?;
+    Ok(())
+}
+
+/// Kubernetes calls the node Ready all the time. It is detached as a whole all the same, and not by an attach/detach that
+/// would look again later.
+async fn is_detached_by_the_key(cluster: &Cluster, name: &str) -> Result<(), Failed> {
+    event(cluster, "NodeFence", name, "OutOfServiceAdded", "").await?;
+    let api: Api<Node> = Api::all(cluster.client.clone());
+    let look = async || -> Result<Result<bool, String>, ClusterError> {
+        let node = api.get(name).await?;
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+        let is_ready = conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True");
+        let is_there = taints.iter().any(|taint| taint.key == names::OUT_OF_SERVICE_TAINT);
+        Ok(if is_there { Err(format!("{taints:?}")) } else { Ok(is_ready) })
+    };
+    let is_ready = cluster.wait("the key is taken back", SOON, look).await?;
+    assert!(is_ready, "Kubernetes knew: this shows nothing");
+    let detached = operator_records(cluster, |it| it.resource == "volumeattachments" && it.verb == "delete")?;
+    assert!(detached.is_empty(), "attachments went one by one: {detached:?}");
     Ok(())
 }
 

@@ -236,7 +236,10 @@ impl World {
                 self.note_forced(pod);
             }
             Op::DeleteAttachment(_) => counts.detached += 1,
-            Op::AddTaint(_, taint) => counts.out_of_service += u64::from(taint.key == names::OUT_OF_SERVICE_TAINT),
+            Op::AddTaint(node, taint) if taint.key == names::OUT_OF_SERVICE_TAINT => {
+                counts.out_of_service += 1;
+                counts.out_of_service_early += u64::from(node.ready() == "True");
+            }
             _ => {}
         }
         if !matches!(op, Op::Claim { .. }) {
