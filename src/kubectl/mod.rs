@@ -137,6 +137,7 @@ async fn answer(cli: Cli) -> Result<(String, ExitCode)> {
     let Connection { kubeconfig, context, namespace, operator_namespace, output } = cli.connection;
     let cluster = Cluster::connect(kubeconfig.as_deref(), context.as_deref(), &operator_namespace).await?;
     let named = namespace.clone();
+    let reached = [("--kubeconfig", kubeconfig.map(|path| path.display().to_string())), ("--context", context)];
     let namespace = namespace.unwrap_or_else(|| cluster.clients.reads.default_namespace().to_owned());
     let fine = |text: String| (text, ExitCode::SUCCESS);
     Ok(match cli.command {
@@ -155,7 +156,7 @@ async fn answer(cli: Cli) -> Result<(String, ExitCode)> {
         Command::Pause(asked) => fine(asked.run(&cluster, output).await?),
         Command::Resume(asked) => fine(asked.run(&cluster, output).await?),
         Command::Doctor(asked) => asked.run(&cluster, output).await?,
-        Command::Sidecar(asked) => fine(asked.run(&cluster, named.as_deref(), output).await?),
+        Command::Sidecar(asked) => fine(asked.run(&cluster, named.as_deref(), &reached, output).await?),
         Command::SupportBundle(asked) => fine(output.render(&asked.run(&cluster).await?)?),
     })
 }

@@ -190,17 +190,15 @@ pub fn choose(asked: Asked<'_>, workloads: &[Workload], drivers: &[String]) -> R
     if asked.workload.is_some() {
         return only(asked, calling.into_iter().map(|(_, found)| found).collect(), &here);
     }
-    let (naming, silent): (Vec<_>, Vec<_>) = calling.into_iter().partition(|(_, found)| found.names_driver);
-    // Many controllers do not name their driver. Those that name another are not it.
+    // Many controllers do not name their driver. Those that name another are not it. One that names it is not taken before one
+    // that is silent: anybody can write the name into a workload of their own, and would get the right to answer for the driver.
     let others = |workload: &Workload| drivers.iter().any(|it| it != asked.driver && workload.mentions(it));
-    let found: Vec<_> = if naming.is_empty() {
-        silent.into_iter().filter(|(workload, _)| !others(workload)).map(|(_, found)| found).collect()
-    } else {
-        naming.into_iter().map(|(_, found)| found).collect()
-    };
-    // Where attacher and provisioner are apart, the sidecar belongs to the attacher.
-    let attaching: Vec<_> = found.iter().filter(|it| it.attaches).cloned().collect();
-    only(asked, if attaching.is_empty() { found } else { attaching }, &here)
+    let may_be = |(workload, found): &(&Workload, Controller)| found.names_driver || !others(workload);
+    let found: Vec<_> = calling.into_iter().filter(may_be).map(|(_, found)| found).collect();
+    // Where attacher and provisioner are apart, the sidecar belongs to the attacher. Whose they are tells their namespace.
+    let attaching: Vec<_> = found.iter().filter(|it| it.attaches).map(|it| it.namespace.clone()).collect();
+    let found = found.into_iter().filter(|it| it.attaches || !attaching.contains(&it.namespace)).collect();
+    only(asked, found, &here)
 }
 
 /// The only one; an error that says what to do where there is none, or more.
@@ -213,7 +211,7 @@ fn only(asked: Asked<'_>, mut found: Vec<Controller>, looked_at: &[&Workload]) -
             named.join(", ")
         )));
     }
-    found.pop().ok_or_else(|| {
+    let found = found.pop().ok_or_else(|| {
         Error::Refused(match (asked.workload, looked_at) {
             (Some(named), []) => format!(
                 "{named} is not there; kubectl get deployments,statefulsets -A lists them: \
@@ -230,7 +228,17 @@ fn only(asked: Asked<'_>, mut found: Vec<Controller>, looked_at: &[&Workload]) -
                  there can be no sidecar: docs/csi-drivers.md says what is left"
             ),
         })
-    })
+    })?;
+    // Every pod of the namespace that names no account has this one.
+    if found.service_account.name == "default" {
+        return Err(Error::Refused(format!(
+            "{} runs as ServiceAccount default of {}, as every pod there does that names none: they would all answer for driver \
+             {driver}. Give it a ServiceAccount of its own first",
+            found.about(),
+            found.namespace
+        )));
+    }
+    Ok(found)
 }
 
 /// Whether a container is the external-attacher, or external-provisioner.
@@ -247,6 +255,10 @@ fn socket(container: &Container) -> Option<Socket> {
     let variables = container.env.iter().flatten().filter_map(|it| Some((&it.name, it.value.as_ref()?)));
     let address = variables.fold(address, |text, (name, value)| text.replace(&format!("$({name})"), value));
     let path = address.strip_prefix("unix://").or_else(|| address.strip_prefix("unix:")).unwrap_or(&address);
+    // It is printed, between lines that say what to do.
+    if path.contains(char::is_control) {
+        return None;
+    }
     let mounts = container.volume_mounts.iter().flatten().filter(|it| it.sub_path_expr.is_none());
     let holding = mounts.filter_map(|it| Some((it, below(path, &it.mount_path)?)));
     let (mount, file) = holding.max_by_key(|(mount, _)| mount.mount_path.len())?;
@@ -286,7 +298,7 @@ fn kept_by<K: Resource>(object: &K) -> Option<String> {
     let release = || annotations.get("meta.helm.sh/release-name").map(|name| format!("Helm release {name}"));
     let addon =
         || labels.contains_key("addonmanager.kubernetes.io/mode").then(|| "the cluster's add-on manager".to_owned());
-    owner.or_else(olm).or_else(release).or_else(addon)
+    owner.or_else(olm).or_else(release).or_else(addon).map(|keeper| keeper.replace(char::is_control, " "))
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ fn found(workloads: &[Workload]) -> Result<Controller, String> {
 }
 
 fn found_as(asked: Asked<'_>, workloads: &[Workload]) -> Result<Controller, String> {
-    let drivers = [DRIVER, "file.example.com"].map(str::to_owned);
+    let drivers = [DRIVER, "file.example.com", "my.block.example.com"].map(str::to_owned);
     choose(asked, workloads, &drivers).map_err(|error| error.to_string())
 }
 
@@ -73,6 +73,7 @@ fn the_socket_is_found_wherever_the_driver_has_it() {
         ("in no volume", attacher(&["--csi-address=/run/csi.sock"], "", "/csi"), None),
         ("beside the volume", attacher(&["--csi-address=/csi-2/csi.sock"], "", "/csi"), None),
         ("nowhere", attacher(&["--v=2"], "", "/csi"), None),
+        ("with lines of its own", attacher(&["--csi-address=/csi/csi.sock\n- do this"], "", "/csi"), None),
     ];
     for (what, container, file) in cases {
         let found = found(&[deployment("controller", pods(vec![plugin(DRIVER), container]))]);
@@ -89,8 +90,7 @@ fn the_socket_is_found_wherever_the_driver_has_it() {
 fn the_controller_is_the_one_that_names_the_driver() {
     let of = |name: &str, driver: &str| deployment(name, pods(vec![plugin(driver), usual()]));
     let nameless = deployment("nameless", pods(vec![usual()]));
-    let all =
-        [of("file", "file.example.com"), of("block", DRIVER), nameless.clone(), of("longer", "my.block.example.com")];
+    let all = [of("file", "file.example.com"), of("block", DRIVER), of("longer", "my.block.example.com")];
     let controller = found(&all).unwrap();
     assert_eq!((controller.name.as_str(), controller.names_driver), ("block", true));
     // Many do not say whose they are. One that is another's is not it.
@@ -100,6 +100,35 @@ fn the_controller_is_the_one_that_names_the_driver() {
     assert!(said.contains("--workload") && said.contains("docs/csi-drivers.md"), "{said}");
     let said = found(&[nameless, deployment("second", pods(vec![usual()]))]).unwrap_err();
     assert!(said.contains("Deployment storage/nameless, Deployment storage/second; name it with"), "{said}");
+}
+
+/// Who names a driver may be anybody: the ServiceAccount of what is found gets the right to answer for it.
+#[test]
+fn a_stranger_that_names_the_driver_is_not_taken_before_one_that_is_silent() {
+    let mut stranger = deployment("stranger", pods(vec![plugin(DRIVER), usual()]));
+    stranger.namespace = "tenant".into();
+    let silent = deployment("controller", pods(vec![usual()]));
+    let mut provisioner = usual();
+    (provisioner["name"], provisioner["image"]) = (json!("csi-provisioner"), json!("csi-provisioner"));
+    let provisioner = deployment("provisioner", pods(vec![plugin(DRIVER), provisioner]));
+    for controller in [silent, provisioner] {
+        let said = found(&[stranger.clone(), controller.clone()]).unwrap_err();
+        for words in ["Deployment tenant/stranger", controller.name.as_str(), "--namespace and --workload"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+        let named = Asked { namespace: Some("storage"), workload: Some(&controller.name), ..asked() };
+        assert_eq!(found_as(named, &[stranger.clone(), controller.clone()]).unwrap().namespace, "storage");
+    }
+}
+
+#[test]
+fn an_account_that_others_share_is_refused() {
+    for account in [json!(null), json!(""), json!("default")] {
+        let mut spec = pods(vec![plugin(DRIVER), usual()]);
+        spec["serviceAccountName"] = account;
+        let said = found(&[deployment("controller", spec)]).unwrap_err();
+        assert!(said.contains("ServiceAccount default of storage") && said.contains("of its own"), "{said}");
+    }
 }
 
 #[test]

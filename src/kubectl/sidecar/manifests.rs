@@ -1,7 +1,7 @@
 //! The manifests of one driver's sidecar: its rights and its container, from the templates that `config/` has for everybody.
 //! Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -29,18 +29,30 @@ const ACCOUNT: &str = "csi-controller";
 /// Where the sidecar has the driver's socket.
 const MOUNT: &str = "/csi";
 
-/// The rights of a driver's sidecar, for the ServiceAccount that it runs under; to read Secrets in these namespaces alone.
-pub fn rights(driver: &str, account: &Account, secrets: &BTreeSet<String>) -> Result<Vec<Value>> {
+/// Secrets that a sidecar may read, by namespace: those of these names, or all.
+pub type Secrets = BTreeMap<String, Option<BTreeSet<String>>>;
+
+/// The rights of a driver's sidecar, for the ServiceAccount that it runs under; to read these Secrets alone.
+pub fn rights(driver: &str, account: &Account, secrets: &Secrets) -> Result<Vec<Value>> {
     let mut objects = Vec::new();
     for text in RIGHTS {
-        objects.extend(documents(text)?);
+        objects.extend(of_driver(text, driver, account)?);
     }
-    for namespace in secrets {
-        for mut object in documents(SECRETS)? {
+    for (namespace, names) in secrets {
+        for mut object in of_driver(SECRETS, driver, account)? {
             set(&mut object, "/metadata/namespace", json!(namespace));
+            if let (Some(names), Some(Value::Object(rule))) = (names, object.pointer_mut("/rules/0")) {
+                rule.insert("resourceNames".to_owned(), json!(names));
+            }
             objects.push(object);
         }
     }
+    Ok(objects)
+}
+
+/// The objects of a template, for a driver and the ServiceAccount of its controller.
+fn of_driver(text: &str, driver: &str, account: &Account) -> Result<Vec<Value>> {
+    let mut objects = documents(text)?;
     let (leases, lease) = (names::fencer_lease(DRIVER), names::fencer_lease(driver));
     let filling = [(DRIVER, driver), (ACCOUNT, account.name.as_str()), (leases.as_str(), lease.as_str())];
     for object in &mut objects {

@@ -5,7 +5,8 @@ use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::{Value, json};
 
 use super::find::{Account, Asked, Controller, Workload, choose};
-use super::{Part, Plan, Sidecar, alone, manifests, notes, secrets};
+use super::manifests::Secrets;
+use super::{Again, Part, Plan, Sidecar, about_secrets, alone, manifests, notes, secrets};
 use crate::api::names;
 use crate::api::slim::PersistentVolume;
 use crate::kubectl::print::{Output, Report};
@@ -71,9 +72,17 @@ fn a_patch_is_for_the_kind_the_image_and_the_part_of_the_volume_that_are_asked_f
 
 #[test]
 fn every_right_is_for_this_driver_and_its_account() {
-    let places = BTreeSet::from(["tenant-a", "tenant-b"].map(str::to_owned));
+    // One is called as the account of the template is.
+    let array = BTreeSet::from(["array", "csi-controller"].map(str::to_owned));
+    let places = Secrets::from([("tenant-a".to_owned(), Some(array.clone())), ("tenant-b".to_owned(), None)]);
     let rights = manifests::rights(DRIVER, &account(), &places).unwrap();
+    let readers: Vec<_> = rights.iter().filter(|it| it["rules"][0]["resources"] == json!(["secrets"])).collect();
+    assert_eq!(
+        readers.iter().map(|it| &it["rules"][0]["resourceNames"]).collect::<Vec<_>>(),
+        [&json!(array), &json!(null)]
+    );
     let text = serde_json::to_string(&rights).unwrap();
+    let text = text.replacen("\"csi-controller\"", "", 1);
     for word in ["csi.example.com", "csi-example", "\"csi-controller\"", "bulkhead-fencer-3d4a7488"] {
         assert!(!text.contains(word), "{word} of the template is left: {text}");
     }
@@ -93,7 +102,7 @@ fn every_right_is_for_this_driver_and_its_account() {
     assert_eq!(places(&rights, "Role"), ["bulkhead-system", "tenant-a", "tenant-b"]);
     assert_eq!(places(&rights, "RoleBinding"), ["bulkhead-system", "tenant-a", "tenant-b"]);
     // Without such volumes it may read no Secret.
-    let rights = manifests::rights(DRIVER, &account(), &BTreeSet::new()).unwrap();
+    let rights = manifests::rights(DRIVER, &account(), &Secrets::new()).unwrap();
     assert_eq!(places(&rights, "Role"), ["bulkhead-system"]);
 }
 
@@ -104,16 +113,20 @@ fn secrets_are_read_where_volumes_of_the_driver_name_them() {
         let source = json!({ "driver": driver, "volumeHandle": "1", "controllerPublishSecretRef": secret });
         serde_json::from_value(json!({ "spec": { "csi": source } })).unwrap()
     };
-    let volumes = [volume(DRIVER, "b"), volume("file.example.com", "c"), volume(DRIVER, "b")];
+    let volumes = [volume(DRIVER, "b"), volume("file.example.com", "c"), volume(DRIVER, "b"), volume(DRIVER, "a")];
     let found = secrets(DRIVER, &volumes, &["a".to_owned()]);
-    assert_eq!(found.into_iter().collect::<Vec<_>>(), ["a", "b"]);
+    let names = BTreeSet::from(["array".to_owned()]);
+    assert_eq!(found, Secrets::from([("a".to_owned(), None), ("b".to_owned(), Some(names))]));
+    let said = about_secrets(&found).unwrap();
+    assert!(said.contains("these Secrets: all of a, b/array. "), "{said}");
+    assert_eq!(about_secrets(&Secrets::new()), None);
 }
 
 #[test]
 fn what_is_printed_is_what_kubectl_takes() {
     let (driver, deployment) = common().remove(0);
     let controller = controller_of(&driver, &deployment);
-    let rights = manifests::rights(&driver, &controller.service_account, &BTreeSet::new()).unwrap();
+    let rights = manifests::rights(&driver, &controller.service_account, &Secrets::new()).unwrap();
     for output in [Output::Table, Output::Yaml] {
         let read: Vec<Value> = serde_saphyr::from_multiple(&alone(&rights, output).unwrap()).unwrap();
         assert_eq!(read, rights, "the same objects, with the same types");
@@ -126,7 +139,34 @@ fn what_is_printed_is_what_kubectl_takes() {
         assert_eq!(serde_saphyr::from_str::<Value>(&text).unwrap(), patch);
     }
     let notes = notes(&controller, true, manifests::IMAGE);
-    insta::assert_snapshot!(Plan { driver, controller, notes, patch, rights }.text());
+    let again = asking(&driver, &[]).again(&controller, &[("--kubeconfig", None), ("--context", None)]);
+    insta::assert_snapshot!(Plan { driver, controller, notes, patch, rights, again }.text());
+}
+
+/// A question with these flags.
+fn asking(driver: &str, flags: &[&str]) -> Sidecar {
+    use clap::Parser;
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        sidecar: Sidecar,
+    }
+    Cli::parse_from([&["x", "--driver", driver][..], flags].concat()).sidecar
+}
+
+/// Who looked with an image and in another cluster goes on with both.
+#[test]
+fn the_next_steps_ask_for_the_same() {
+    let (driver, deployment) = common().remove(0);
+    let controller = controller_of(&driver, &deployment);
+    let reached = [("--kubeconfig", Some("/home/o'neil/my config".to_owned())), ("--context", Some("prod".to_owned()))];
+    let flags = ["--image", "registry.example.com/sidecar:1", "--secrets-in", "a", "--secrets-in", "b"];
+    let Again { sidecar, kubectl } = asking(&driver, &flags).again(&controller, &reached);
+    let cluster = r"--kubeconfig '/home/o'\''neil/my config' --context prod";
+    let named = "-n kube-system --workload Deployment/ebs-csi-controller";
+    let wanted = "--image registry.example.com/sidecar:1 --secrets-in a --secrets-in b";
+    assert_eq!(sidecar, format!("kubectl bulkhead sidecar --driver {driver} {named} {wanted} {cluster}"));
+    assert_eq!(kubectl, format!("kubectl {cluster}"));
 }
 
 #[test]
@@ -147,14 +187,8 @@ fn what_must_be_known_before_is_said() {
 
 #[test]
 fn the_flags_are_read() {
-    use clap::Parser;
-    #[derive(Parser)]
-    struct Cli {
-        #[command(flatten)]
-        sidecar: Sidecar,
-    }
-    let arguments = ["x", "--driver", DRIVER, "--secrets-in", "a", "--secrets-in", "b", "--only", "rights"];
-    let Sidecar { driver, workload, image, secrets, only } = Cli::parse_from(arguments).sidecar;
+    let flags = ["--secrets-in", "a", "--secrets-in", "b", "--only", "rights"];
+    let Sidecar { driver, workload, image, secrets, only } = asking(DRIVER, &flags);
     assert_eq!((driver.as_str(), workload, image.as_str()), (DRIVER, None, manifests::IMAGE));
     assert_eq!((secrets, only), (vec!["a".to_owned(), "b".to_owned()], Some(Part::Rights)));
 }

@@ -6,7 +6,7 @@ pub mod manifests;
 #[cfg(test)]
 mod manifests_tests;
 
-use std::collections::BTreeSet;
+use std::iter::once;
 
 use clap::Args;
 use k8s_openapi::NamespaceResourceScope;
@@ -25,6 +25,7 @@ use super::gather::Cluster;
 use super::print::{self, Output, Page, Report};
 
 use find::{Asked, Controller, Workload};
+use manifests::Secrets;
 
 /// Whose sidecar, and what of it is printed.
 #[derive(Debug, Args)]
@@ -70,12 +71,43 @@ pub struct Plan {
     pub patch: Value,
     /// The objects with the rights.
     pub rights: Vec<Value>,
+    /// How to go on.
+    #[serde(skip)]
+    pub again: Again,
 }
 
+/// The commands that go on with the same: driver, controller, image, Secrets and cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Again {
+    /// This one.
+    sidecar: String,
+    /// `kubectl`, of the same cluster.
+    kubectl: String,
+}
+
+/// A flag that says which cluster, and what was given for it.
+pub type Flag = (&'static str, Option<String>);
+
 impl Sidecar {
-    /// Looks, and prints. In the namespace, or everywhere.
-    pub async fn run(self, cluster: &Cluster, namespace: Option<&str>, output: Output) -> Result<String> {
-        let plan = self.plan(cluster, namespace).await?;
+    /// Looks, and prints. In the namespace, or everywhere; `reached` says which cluster it is.
+    pub async fn run(
+        self,
+        cluster: &Cluster,
+        namespace: Option<&str>,
+        reached: &[Flag],
+        output: Output,
+    ) -> Result<String> {
+        let plan = self.plan(cluster, namespace, reached).await?;
+        // Nobody looks at what is piped: an account of the wrong workload would answer for the driver.
+        if self.only.is_some() && (namespace.is_none() || self.workload.is_none()) {
+            return Err(Error::Refused(format!(
+                "--only needs --namespace and --workload: {} may be the controller of driver {}. Look at what is said without \
+                 --only; if it is, go on with {}",
+                plan.controller.about(),
+                plan.driver,
+                plan.again.sidecar
+            )));
+        }
         match self.only {
             None => output.render(&plan),
             Some(Part::Rights) => alone(&plan.rights, output),
@@ -83,7 +115,7 @@ impl Sidecar {
         }
     }
 
-    async fn plan(&self, cluster: &Cluster, namespace: Option<&str>) -> Result<Plan> {
+    async fn plan(&self, cluster: &Cluster, namespace: Option<&str>, reached: &[Flag]) -> Result<Plan> {
         let (drivers, volumes, deployments, stateful_sets) = tokio::join!(
             list(Api::<CsiDriver>::all(cluster.clients.reads.clone()), None),
             list(Api::<PersistentVolume>::all(cluster.clients.reads.clone()), None),
@@ -107,21 +139,74 @@ impl Sidecar {
         let controller = find::choose(asked, &workloads, &names)?;
         let secrets = secrets(&self.driver, &volumes, &self.secrets);
         let attaches = driver.spec.attach_required != Some(false);
+        let found = (namespace.is_none() || self.workload.is_none()).then(|| {
+            format!(
+                "{} was found, and not named: be sure that it is the driver's. What it runs as may say that nodes are cut off",
+                controller.about()
+            )
+        });
+        let known = notes(&controller, attaches, &self.image);
         Ok(Plan {
-            notes: notes(&controller, attaches, &self.image),
+            notes: found.into_iter().chain(about_secrets(&secrets)).chain(known).collect(),
+            again: self.again(&controller, reached),
             patch: manifests::patch(&controller, &self.image)?,
             rights: manifests::rights(&self.driver, &controller.service_account, &secrets)?,
             driver: self.driver.clone(),
             controller,
         })
     }
+
+    fn again(&self, controller: &Controller, reached: &[Flag]) -> Again {
+        let Controller { kind, namespace, name, .. } = controller;
+        let flag = |(flag, value): Flag| Some(format!(" {flag} {}", quoted(&value?)));
+        let cluster: String = reached.iter().cloned().filter_map(flag).collect();
+        let image = Some(self.image.clone()).filter(|image| image != manifests::IMAGE);
+        let secrets = self.secrets.iter().map(|namespace| ("--secrets-in", Some(namespace.clone())));
+        let more: String = once(("--image", image)).chain(secrets).filter_map(flag).collect();
+        let driver = quoted(&self.driver);
+        Again {
+            sidecar: format!(
+                "kubectl bulkhead sidecar --driver {driver} -n {namespace} --workload {kind}/{name}{more}{cluster}"
+            ),
+            kubectl: format!("kubectl{cluster}"),
+        }
+    }
 }
 
-/// The namespaces with Secrets that the driver's volumes name for calls of its controller, and those that a person names.
-fn secrets(driver: &str, volumes: &[PersistentVolume], named: &[String]) -> BTreeSet<String> {
+/// As a shell takes it for one word.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@=+".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+/// The Secrets that the driver's volumes name for calls of its controller, and all of the namespaces that a person names.
+fn secrets(driver: &str, volumes: &[PersistentVolume], named: &[String]) -> Secrets {
+    let mut found = Secrets::new();
     let sources = volumes.iter().filter_map(|it| it.spec.csi.as_ref()).filter(|it| it.driver == driver);
-    let found = sources.filter_map(|it| it.controller_publish_secret_ref.as_ref()?.namespace.clone());
-    found.chain(named.iter().cloned()).collect()
+    for secret in sources.filter_map(|it| it.controller_publish_secret_ref.as_ref()) {
+        if let (Some(namespace), Some(name)) = (&secret.namespace, &secret.name) {
+            found.entry(namespace.clone()).or_default().get_or_insert_default().insert(name.clone());
+        }
+    }
+    found.extend(named.iter().map(|namespace| (namespace.clone(), None)));
+    found
+}
+
+/// What it may read.
+fn about_secrets(secrets: &Secrets) -> Option<String> {
+    let said = secrets.iter().flat_map(|(namespace, names)| match names {
+        None => vec![format!("all of {namespace}")],
+        Some(names) => names.iter().map(|name| format!("{namespace}/{name}")).collect(),
+    });
+    let said: Vec<_> = said.collect();
+    let text = || {
+        format!(
+            "it may read these Secrets: {}. A volume that names another one cannot be fenced before the rights are printed and \
+             applied again; --secrets-in allows all of a namespace",
+            said.join(", ")
+        )
+    };
+    (!said.is_empty()).then(text)
 }
 
 /// What a person should know before the sidecar is added.
@@ -191,27 +276,26 @@ fn read<K>(listed: Result<Vec<K>, Unread>, unread: &mut Vec<Unread>) -> Vec<K> {
 
 impl Report for Plan {
     fn text(&self) -> String {
-        let Self { driver, controller, .. } = self;
+        let Self { driver, controller, again: Again { sidecar: again, kubectl }, .. } = self;
         let (kind, name, namespace) = (controller.kind, &controller.name, &controller.namespace);
         let Controller { service_account, socket, port, .. } = controller;
-        let again = format!("kubectl bulkhead sidecar --driver {driver} -n {namespace} --workload {kind}/{name}");
         let page = Page::default().line(format!("driver {driver}: {}", controller.about())).line(format!(
             "ServiceAccount {}, socket {} in volume {}, the sidecar listens on port {port}",
             service_account.name, socket.file, socket.volume
         ));
         let page = if self.notes.is_empty() { page } else { page.line("").line("NOTES") };
         let todo = [
-            format!("its rights: {again} --only rights | kubectl apply -f -"),
+            format!("its rights: {again} --only rights | {kubectl} apply -f -"),
             format!("its container: {again} --only patch > sidecar_patch.yaml"),
             format!(
                 "keep that where the {kind} is made, with kustomize: patches: [{{path: sidecar_patch.yaml, target: {{kind: {kind}, \
                  name: {name}}}}}]"
             ),
             format!(
-                "or beside whoever makes it, which not each of them leaves in place: kubectl apply --server-side \
+                "or beside whoever makes it, which not each of them leaves in place: {kubectl} apply --server-side \
                  --field-manager=bulkhead -n {namespace} -f sidecar_patch.yaml"
             ),
-            "see that it answers: kubectl get driverreports -o wide".to_owned(),
+            format!("see that it answers: {kubectl} get driverreports -o wide"),
         ];
         page.list(&self.notes).line("").line("WHAT TO DO").list(todo).end()
     }

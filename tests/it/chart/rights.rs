@@ -1,11 +1,9 @@
 //! The components of `config/sidecar/drivers` and their rights: beside the Deployments of their drivers, all in one
 //! kustomization.
 
-use std::collections::BTreeSet;
-
 use bulkhead::api::names;
 use bulkhead::kubectl::sidecar::find::{self, Asked, Workload};
-use bulkhead::kubectl::sidecar::manifests;
+use bulkhead::kubectl::sidecar::manifests::{self, Secrets};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
@@ -103,7 +101,7 @@ fn is_what_the_command_prints(objects: &[Value], deployment: &Value, driver: &st
     }
     let secrets =
         of_kind(objects, "Role").filter(|it| part(it, "/metadata/name") == format!("bulkhead-fencer-secrets-{driver}"));
-    let secrets: BTreeSet<_> = secrets.map(|it| part(it, "/metadata/namespace").to_owned()).collect();
+    let secrets: Secrets = secrets.map(|it| (part(it, "/metadata/namespace").to_owned(), None)).collect();
     let made = manifests::rights(driver, &controller.service_account, &secrets)?;
     let ending = format!("-{driver}");
     let shipped: Vec<_> = objects.iter().filter(|it| part(it, "/metadata/name").ends_with(&ending)).collect();

@@ -56,6 +56,7 @@ pub async fn what_is_printed_adds_a_sidecar(cluster: &Cluster) -> Result<(), Fai
         if said.code == 0 { Ok(said.out) } else { Err(Failed::from(format!("{arguments:?}: {}", said.error))) }
     };
     let told = printed(&[]).await?;
+    let named = ["-n", NAMESPACE, "--workload", "deployment/block"];
     assert!(
         told.contains(&format!("Deployment {NAMESPACE}/block")) && told.contains("block.sock in volume sockets"),
         "{told}"
@@ -66,7 +67,8 @@ pub async fn what_is_printed_adds_a_sidecar(cluster: &Cluster) -> Result<(), Fai
     };
     let account = cluster.testbed.client(&account).await?;
     assert!(!may(&account, "attest", "bulkhead.dev/fencers", "", DRIVER).await?, "looking wrote something");
-    let rights: Vec<DynamicObject> = serde_saphyr::from_multiple(&printed(&["--only", "rights"]).await?)?;
+    let rights: Vec<DynamicObject> =
+        serde_saphyr::from_multiple(&printed(&[&named[..], &["--only", "rights"][..]].concat()).await?)?;
     cluster.testbed.apply(rights).await?;
     let lease = names::fencer_lease(DRIVER);
     let has_them = async || {
@@ -80,7 +82,8 @@ pub async fn what_is_printed_adds_a_sidecar(cluster: &Cluster) -> Result<(), Fai
         !may(&account, "attest", "bulkhead.dev/fencers", "", "csi.example.com").await?,
         "it may answer for another"
     );
-    let patch = printed(&["--only", "patch", "--image", "registry.example.com/sidecar:1", "-o", "json"]).await?;
+    let more = ["--only", "patch", "--image", "registry.example.com/sidecar:1", "-o", "json"];
+    let patch = printed(&[&named[..], &more[..]].concat()).await?;
     let arguments =
         ["patch", "deployment", "block", "-n", NAMESPACE, "--patch", &patch, "--dry-run=server", "-o", "json"];
     let patched: Value = serde_json::from_str(&cluster.testbed.kubectl(&arguments).await?)?;
@@ -94,7 +97,10 @@ pub async fn what_is_printed_adds_a_sidecar(cluster: &Cluster) -> Result<(), Fai
 
 pub async fn a_driver_without_a_controller_gets_no_sidecar(cluster: &Cluster) -> Result<(), Failed> {
     install(cluster).await?;
-    let cases: [(&[&str], &str); 3] = [
+    let cases: [(&[&str], &str); 5] = [
+        // Whoever may make a workload could be what is found.
+        (&["--driver", DRIVER, "--only", "rights"], "--only needs --namespace and --workload"),
+        (&["--driver", DRIVER, "--only", "patch", "-n", NAMESPACE], "--workload Deployment/block"),
         (&["--driver", "nobody.example.com"], "csidriver nobody.example.com is not there; kubectl get csidrivers"),
         (&["--driver", DRIVER, "-n", "kube-node-lease"], "Name it with --namespace and --workload"),
         (&["--driver", DRIVER, "--workload", "statefulset/block"], "statefulset/block is not there"),
