@@ -15,7 +15,9 @@ const LEASE_OLD_AFTER: i64 = 60;
 /// The controller's Lease.
 const CONTROLLER_LEASE: &str = "bulkhead-controller";
 /// Bindings of the admission policies that failover rests on.
-pub const POLICIES: [&str; 10] = [
+pub const POLICIES: [&str; 12] = [
+    "controller-nodes.bulkhead.dev",
+    "controller-volumes.bulkhead.dev",
     "controller-writes.bulkhead.dev",
     "driver-report.bulkhead.dev",
     "fence-attest.bulkhead.dev",

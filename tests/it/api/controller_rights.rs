@@ -56,7 +56,11 @@ pub async fn the_controller_taints_nodes_and_no_more(world: &World) -> Outcome {
         json!({"metadata": {"labels": {"tier": "2"}}}),
         json!({"metadata": {"labels": {"bulkhead.dev/ours": "1"}}}),
         json!({"metadata": {"annotations": {"bulkhead.dev/paused": null}}}),
-        json!({"metadata": {"annotations": {"other": "x"}}}),
+        json!({"metadata": {"annotations": {"bulkhead.dev/paused": "another"}}}),
+        json!({"metadata": {"labels": {"tier": null}}}),
+        json!({"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}),
+        json!({"metadata": {"labels": {"kubernetes.io/role": "x"}}}),
+        json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": "x"}}}),
         json!({"metadata": {"finalizers": null}}),
         taints(&[]),
         taints(&without("example.com/other")),
@@ -73,6 +77,12 @@ pub async fn the_controller_taints_nodes_and_no_more(world: &World) -> Outcome {
         let answer = nodes.patch(name, &dry, &Patch::Merge(&change)).await;
         assert!(denied(&answer, "sets no taint but with the effect NoSchedule"), "{change}: {answer:?}");
     }
+    // Admission of others may add to what it writes: refused for that, nothing would be fenced.
+    let mut added = taints(&and(&ours()));
+    added["metadata"] = json!({
+        "labels": {"example.com/team": "a", "plain": "a"}, "annotations": {"policies.example.io/by": "x", "not-kubernetes.io/x": "x"},
+    });
+    nodes.patch(name, &dry, &Patch::Merge(&added)).await?;
     // Set, replaced by that of the next episode, and taken back.
     let episodes = [ours().to_vec(), vec![taint("bulkhead.dev/fenced", "2", "NoSchedule")], Vec::new()];
     for mine in episodes {
@@ -99,8 +109,8 @@ pub async fn the_controller_marks_volumes_and_no_more(world: &World) -> Outcome 
         json!({"spec": {"accessModes": ["ReadWriteMany"]}}),
         json!({"spec": {"mountOptions": ["suid"]}}),
         json!({"spec": {"storageClassName": "another"}}),
-        json!({"metadata": {"labels": {"tier": "1"}}}),
-        json!({"metadata": {"labels": {"bulkhead.dev/tainted": "Observe", "tier": "1"}}}),
+        json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}}),
+        json!({"metadata": {"labels": {"bulkhead.dev/tainted": "Observe", "bulkhead.dev/another": "1"}}}),
         json!({"metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": "another"}}}),
         json!({"metadata": {"finalizers": ["example.com/held"]}}),
     ] {
@@ -132,6 +142,11 @@ pub async fn the_controller_marks_volumes_and_no_more(world: &World) -> Outcome 
     for change in [mark(json!("Enforce"), json!("[]"), reserved), mark(Value::Null, Value::Null, Value::Null)] {
         volumes.patch(free, &PatchParams::default(), &change).await?;
     }
+    // What the admission of others may add to it.
+    let (labels, annotations) =
+        (json!({"bulkhead.dev/tainted": "Observe", "team": "a"}), json!({"example.com/by": "x"}));
+    let added = Patch::Merge(json!({"metadata": {"labels": labels, "annotations": annotations}}));
+    volumes.patch(free, &dry, &added).await?;
     let change = Patch::Merge(json!({"metadata": {"labels": {"bulkhead.dev/tainted": "Observe"}}}));
     volumes.patch(bound, &dry, &change).await?;
     Ok(())

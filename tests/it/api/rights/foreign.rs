@@ -143,8 +143,8 @@ async fn nodes(world: &World) -> Result<Vec<Try>, Failed> {
             for change in [
                 json!({"spec": {"taints": null}}),
                 json!({"spec": {"unschedulable": true}}),
-                json!({"metadata": {"labels": {"a": "b"}}}),
-                json!({"metadata": {"annotations": {"a": "b"}}}),
+                json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "b"}}}),
+                json!({"metadata": {"annotations": {"bulkhead.dev/paused": "b"}}}),
             ] {
                 tries.push(Try::new(who, nodes.clone(), target, How::Patch(change)));
             }
