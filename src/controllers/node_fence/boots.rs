@@ -1,7 +1,7 @@
 //! Boots of a node within one episode: in which it failed again, and whether a kubelet has only just begun with one. A pod that goes
 //! by force is proved to be cut off in the boot of that moment; that the node is back in that very boot shows nothing of its processes.
 
-use crate::api::node_fence::{PlannedPod, PodAction};
+use crate::api::node_fence::{PlannedPod, PodAction, UNKNOWN_BOOT};
 use crate::api::slim::Node;
 use crate::api::time::Now;
 
@@ -18,18 +18,35 @@ use super::volumes;
 ///   that it was there needs no witness: this process may have begun since;
 /// - when the kubelet talks, for its Lease was seen to move, and the incident lasts for something else (a taint, a lost path): its pods
 ///   go by force all the same. Where they go for the sake of their volumes it is asked to end them, and this begins with the first
-///   that does not end.
+///   that does not end;
+/// - when its Node is deleted: its pods go by force, and nobody sees any more whether a kubelet ends them. It is the boot that the
+///   Node told last. A process that has not seen it there cannot tell which that was ([`UNKNOWN_BOOT`]); then it is the boot in which
+///   the node is seen next, or one before that, of which nothing runs any more.
 ///
 /// A boot that is merely seen has not failed ([`has_just_begun`]), nor has one in which the node is back.
 pub fn failed_again<'a>(seen: &'a Seen, rows: &Rows, now: Now) -> Option<&'a str> {
-    let node = seen.node.as_ref().filter(|_| rows.node == NodeState::Away)?;
+    let Some(node) = &seen.node else { return deleted_in(seen) };
+    if seen.fence.is_last_boot_unknown() {
+        return node.boot_id();
+    }
+    if rows.node != NodeState::Away {
+        return None;
+    }
     let has_failed = match told(node) {
         Some("Unknown") => true,
         _ if has_just_begun(seen, rows) => false,
         _ => !volumes::is_by_volume(seen) || left(seen).any(|pod| does_not_end(seen, pod, now)),
     };
     let is_news = has_failed && seen.fence.is_rebooted(node) && left(seen).next().is_some();
-    is_news.then_some(node.status.node_info.boot_id.as_str())
+    node.boot_id().filter(|_| is_news)
+}
+
+/// The boot in which the Node was deleted. Where the plan has no boot id none proves anything, and nobody asks for it.
+fn deleted_in(seen: &Seen) -> Option<&str> {
+    seen.fence.spec.node.boot_id.as_ref()?;
+    let boot_id = seen.last_boot.as_deref().unwrap_or(UNKNOWN_BOOT);
+    let is_news = !seen.fence.is_failed_boot(boot_id) && left(seen).next().is_some();
+    is_news.then_some(boot_id)
 }
 
 /// Whether a boot in which the node has not failed is merely seen: Kubernetes does not say that its kubelet fell silent, and this process

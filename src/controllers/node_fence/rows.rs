@@ -79,7 +79,8 @@ impl Rows {
             volumes: seen.fence.spec.plan.volumes.iter().map(|plan| recorded_volume(seen, plan, &recorded)).collect(),
             pods: seen.fence.spec.plan.pods.iter().map(|plan| pods::recorded(plan, &recorded)).collect(),
             node,
-            need_live: false,
+            // The boot that it tells is put on record then.
+            need_live: seen.node.is_some() && seen.fence.is_last_boot_unknown(),
             ambiguous: None,
             outage: outage(seen),
             held: held::held(seen, node),
