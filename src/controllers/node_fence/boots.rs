@@ -1,7 +1,7 @@
 //! Boots of a node within one episode: in which it failed again, and whether a kubelet has only just begun with one. A pod that goes
 //! by force is proved to be cut off in the boot of that moment; that the node is back in that very boot shows nothing of its processes.
 
-use crate::api::node_fence::{PlannedPod, PodAction, UNKNOWN_BOOT};
+use crate::api::node_fence::{PlannedPod, PodAction, PodStatus, PodStatusState, UNKNOWN_BOOT};
 use crate::api::slim::Node;
 use crate::api::time::Now;
 
@@ -16,9 +16,8 @@ use super::volumes;
 ///
 /// - when Kubernetes says that it fell silent, by Ready `Unknown`. A kubelet tells its boot and whether it is ready in one write, so
 ///   that it was there needs no witness: this process may have begun since;
-/// - when the kubelet talks, for its Lease was seen to move, and the incident lasts for something else (a taint, a lost path): its pods
-///   go by force all the same. Where they go for the sake of their volumes it is asked to end them, and this begins with the first
-///   that does not end;
+/// - when the kubelet talks, for its Lease was seen to move, and the incident lasts for something else (a taint, a lost path), with the
+///   first pod that may go: by force all the same, or, where it is asked to end for the sake of its volumes, without them;
 /// - when its Node is deleted: its pods go by force, and nobody sees any more whether a kubelet ends them. It is the boot that the
 ///   Node told last. A process that has not seen it there cannot tell which that was ([`UNKNOWN_BOOT`]); then it is the boot in which
 ///   the node is seen next, or one before that, of which nothing runs any more.
@@ -33,12 +32,11 @@ pub fn failed_again<'a>(seen: &'a Seen, rows: &Rows, now: Now) -> Option<&'a str
         return None;
     }
     let has_failed = match told(node) {
-        Some("Unknown") => true,
+        Some("Unknown") => left(seen).next().is_some(),
         _ if has_just_begun(seen, rows) => false,
-        _ => !volumes::is_by_volume(seen) || left(seen).any(|pod| does_not_end(seen, pod, now)),
+        _ => rows.pods.iter().any(|row| goes(seen, row, now)),
     };
-    let is_news = has_failed && seen.fence.is_rebooted(node) && left(seen).next().is_some();
-    node.boot_id().filter(|_| is_news)
+    node.boot_id().filter(|_| has_failed && seen.fence.is_rebooted(node))
 }
 
 /// The boot in which the Node was deleted. Where the plan has no boot id none proves anything, and nobody asks for it.
@@ -69,7 +67,7 @@ fn told(node: &Node) -> Option<&str> {
 
 /// The pods that are to go and have not, by the record: what goes in this pass goes in the boot of now.
 fn left(seen: &Seen) -> impl Iterator<Item = &PlannedPod> {
-    let recorded = seen.fence.status.as_ref().map(|status| status.pods.as_slice()).unwrap_or_default();
+    let recorded = recorded(seen);
     let planned = seen.fence.spec.plan.pods.iter().filter(|pod| pod.action == PodAction::Release);
     planned.filter(move |pod| {
         let row = recorded.iter().find(|row| row.episode == pod.episode && row.uid == pod.uid);
@@ -77,8 +75,16 @@ fn left(seen: &Seen) -> impl Iterator<Item = &PlannedPod> {
     })
 }
 
-/// Whether a pod was asked to end, and its time is up.
-fn does_not_end(seen: &Seen, planned: &PlannedPod, now: Now) -> bool {
-    let pod = seen.pods.iter().find(|pod| pod.uid() == planned.uid);
-    pod.is_some_and(|pod| pod.pod.is_terminating() && !volumes::is_ending(seen, pod, now))
+/// Whether a pod goes in the boot of now, beside a kubelet that talks: it is recorded with its boot before it does. One that was to go
+/// before, and has time left to end since it was asked to, may have been cut off from its volumes in another boot: no kubelet starts
+/// a pod that is being deleted.
+fn goes(seen: &Seen, row: &PodStatus, now: Now) -> bool {
+    let was_to_go = recorded(seen).contains(row);
+    let pod = seen.pods.iter().find(|pod| pod.uid() == row.uid);
+    row.state == PodStatusState::Releasing && pod.is_some_and(|pod| !was_to_go || !volumes::is_ending(seen, pod, now))
+}
+
+/// The rows of pods, as they are on record.
+fn recorded(seen: &Seen) -> &[PodStatus] {
+    seen.fence.status.as_ref().map(|status| status.pods.as_slice()).unwrap_or_default()
 }
