@@ -4,6 +4,7 @@
 use crate::api::node_fence::{PlannedPod, PodAction, PodStatus, PodStatusState, UNKNOWN_BOOT};
 use crate::api::slim::Node;
 use crate::api::time::Now;
+use crate::mutants::{self, Mutant};
 
 use super::decide::{NodeState, Seen, is_settled};
 use super::rows::Rows;
@@ -44,7 +45,7 @@ fn deleted_in(seen: &Seen) -> Option<&str> {
     seen.fence.spec.node.boot_id.as_ref()?;
     let boot_id = seen.last_boot.as_deref().unwrap_or(UNKNOWN_BOOT);
     let is_news = !seen.fence.is_failed_boot(boot_id) && left(seen).next().is_some();
-    is_news.then_some(boot_id)
+    (is_news && !mutants::is_on(Mutant::DeletedBootForgotten)).then_some(boot_id)
 }
 
 /// Whether a boot in which the node has not failed is merely seen: Kubernetes does not say that its kubelet fell silent, and this process
