@@ -34,7 +34,7 @@ pub fn failed_again<'a>(seen: &'a Seen, rows: &Rows, now: Now) -> Option<&'a str
     }
     let has_failed = match told(node) {
         Some("Unknown") => left(seen).next().is_some(),
-        _ if has_just_begun(seen, rows) => false,
+        _ if has_just_begun(seen, rows.node) => false,
         _ => rows.pods.iter().any(|row| goes(seen, row, now)),
     };
     node.boot_id().filter(|_| has_failed && seen.fence.is_rebooted(node))
@@ -51,8 +51,8 @@ fn deleted_in(seen: &Seen) -> Option<&str> {
 /// Whether a boot in which the node has not failed is merely seen: Kubernetes does not say that its kubelet fell silent, and this process
 /// has not seen that renew its Lease. In a moment it does, or Kubernetes says so. Until then nothing goes by force: it would go in a boot
 /// that is not on record, and perhaps beside a kubelet that can end it.
-pub fn has_just_begun(seen: &Seen, rows: &Rows) -> bool {
-    let node = seen.node.as_ref().filter(|node| rows.node == NodeState::Away && seen.fence.is_rebooted(node));
+pub fn has_just_begun(seen: &Seen, state: NodeState) -> bool {
+    let node = seen.node.as_ref().filter(|node| state == NodeState::Away && seen.fence.is_rebooted(node));
     node.is_some_and(|node| match told(node) {
         None => true,
         Some("Unknown") => false,

@@ -176,6 +176,20 @@ fn beside_a_kubelet_that_has_just_begun_nothing_goes_by_force() {
     }
 }
 
+/// The call would not be made, and its pods would go all the same.
+#[test]
+fn beside_a_kubelet_that_has_just_begun_no_attachment_is_the_fence() {
+    let detach = json!({ "fencing": { "minimumProof": "Acknowledged", "methods": [{ "type": "Detach" }] } });
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &detach);
+    begins_with(&mut world, Some("False"));
+    world.run();
+    assert_eq!(world.volume("v1").committed_at, None, "{:#?}", world.log);
+    world.node_returns();
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+    assert!(world.did("pg is Undone") && !world.did("delete") && !world.did("detach"), "{:#?}", world.log);
+}
+
 /// The controllers were away while its kubelet was there, or another one led.
 #[test]
 fn that_a_kubelet_was_there_needs_no_witness() {
