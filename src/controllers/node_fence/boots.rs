@@ -16,7 +16,9 @@ use super::volumes;
 /// not gone: the kubelet may have started it there. That is so
 ///
 /// - when Kubernetes says that it fell silent, by Ready `Unknown`. A kubelet tells its boot and whether it is ready in one write, so
-///   that it was there needs no witness: this process may have begun since;
+///   that it was there needs no witness: this process may have begun since. (It writes what differs from what it has read: where
+///   `Unknown` comes in between, a new boot stands beside that until its next write, and may be put on record for nothing.) And
+///   before that write has arrived it mounts nothing that has to be attached: a boot that was never told holds no volume of the plan;
 /// - when the kubelet talks, for its Lease was seen to move, and the incident lasts for something else (a taint, a lost path), with the
 ///   first pod that may go: by force all the same, or, where it is asked to end for the sake of its volumes, without them;
 /// - when its Node is deleted: its pods go by force, and nobody sees any more whether a kubelet ends them. It is the boot that the
