@@ -56,11 +56,13 @@ pub enum Mutant {
     ClaimIgnored,
     /// Only the boot that failed first counts; one in which the node failed again is taken for a reboot.
     SecondBootForgotten,
+    /// The boot in which a Node was deleted, with pods left, is not on record.
+    DeletedBootForgotten,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -86,6 +88,7 @@ impl Mutant {
         Self::EditBelieved,
         Self::ClaimIgnored,
         Self::SecondBootForgotten,
+        Self::DeletedBootForgotten,
     ];
 }
 

@@ -57,6 +57,7 @@ impl Story {
             Mutant::EditBelieved => ("I16", 1, network::a_person_writes_another_address_into_a_fence),
             Mutant::ClaimIgnored => ("I3", 1, network::its_address_is_another_nodes_before_it_is_shut_out),
             Mutant::SecondBootForgotten => ("I5", 1, network::it_fails_again_after_a_reboot),
+            Mutant::DeletedBootForgotten => ("I5", 1, network::its_node_is_deleted_after_a_reboot),
         };
         Self { mutant, invariant, schedules, tell }
     }

@@ -152,3 +152,8 @@ fn mutant_claim_ignored_is_caught() {
 fn mutant_second_boot_forgotten_is_caught() {
     is_caught(Mutant::SecondBootForgotten);
 }
+
+#[test]
+fn mutant_deleted_boot_forgotten_is_caught() {
+    is_caught(Mutant::DeletedBootForgotten);
+}

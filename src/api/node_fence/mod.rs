@@ -124,16 +124,27 @@ impl NodeFence {
     /// is taken for booted that nobody has told of.
     pub fn is_another_boot(&self, node: &Node) -> bool {
         let frozen = self.spec.node.boot_id.as_deref();
-        frozen.is_some() && boot_of(node).is_some_and(|boot_id| Some(boot_id) != frozen)
+        frozen.is_some() && node.boot_id().is_some_and(|boot_id| Some(boot_id) != frozen)
     }
 
     /// Whether the node failed in the boot that the Node tells, when the episode began or again since (`status.failedBootIDs`): what
     /// ran there may run still. In a boot that is not known it did not: nobody looks for what ran in that one.
     pub fn has_failed_in(&self, node: &Node) -> bool {
+        node.boot_id().is_some_and(|boot_id| self.is_failed_boot(boot_id))
+    }
+
+    /// Whether that boot is on record as one in which the node failed. While the last of those is not known it may be any.
+    pub fn is_failed_boot(&self, boot_id: &str) -> bool {
         let mut again = self.status.iter().flat_map(|status| &status.failed_boot_ids);
-        boot_of(node).is_some_and(|boot_id| {
-            self.spec.node.boot_id.as_deref() == Some(boot_id) || again.any(|failed| failed == boot_id)
-        })
+        self.is_last_boot_unknown()
+            || self.spec.node.boot_id.as_deref() == Some(boot_id)
+            || boot_id != UNKNOWN_BOOT && again.any(|failed| failed == boot_id)
+    }
+
+    /// Whether the node failed last in a boot that nobody has seen ([`UNKNOWN_BOOT`]).
+    pub fn is_last_boot_unknown(&self) -> bool {
+        let newest = self.status.as_ref().and_then(|status| status.failed_boot_ids.first());
+        newest.is_some_and(|boot_id| boot_id == UNKNOWN_BOOT)
     }
 
     /// Whether no process lives that ran where the node failed: it tells another boot, and has not failed in that one. A boot that is
@@ -149,7 +160,7 @@ impl NodeFence {
         let frozen = &self.spec.node;
         let before = cidr::readable(&frozen.addresses);
         let now = cidr::readable(node.status.addresses.iter().map(|it| &it.address));
-        let is_the_boot = boot_of(node).is_some_and(|boot_id| frozen.boot_id.as_deref() == Some(boot_id));
+        let is_the_boot = node.boot_id().is_some_and(|boot_id| frozen.boot_id.as_deref() == Some(boot_id));
         !is_the_boot && !now.iter().any(|address| before.contains(address))
     }
 
@@ -179,9 +190,4 @@ impl NodeFence {
         }
         format!("sha256:{}", names::hex(&hash.finalize(), 16))
     }
-}
-
-/// The boot that the Node tells; `None` before its kubelet has told any.
-fn boot_of(node: &Node) -> Option<&str> {
-    Some(node.status.node_info.boot_id.as_str()).filter(|boot_id| !boot_id.is_empty())
 }

@@ -17,6 +17,9 @@ pub const MACHINE_MAY_RUN: &str = "MachineMayRun";
 pub const ANOTHER_MACHINE: &str = "AnotherMachine";
 /// Reason of a row that is taken for clean since the Node was deleted. Of its machine that says nothing.
 pub const NODE_DELETED: &str = "NodeDeleted";
+/// Stands in `failedBootIDs` for the boot in which a Node was deleted, where the controller has not seen it there. The next one that
+/// a Node of that name tells may be that boot, and is put before it.
+pub const UNKNOWN_BOOT: &str = "unknown";
 
 /// What happened. Written by the controller only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -51,8 +54,9 @@ pub struct NodeFenceStatus {
     #[schemars(length(max = 512))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub pods: Vec<PodStatus>,
-    /// Boot ids in which the node was there and failed again in this episode, before all its pods had gone; newest first. That
-    /// it is back in one of them proves no reboot, as with spec.node.bootID.
+    /// Boot ids in which the node was there and failed again in this episode, or its Node was deleted, before all its pods had gone;
+    /// newest first. That it is back in one of them proves no reboot, as with spec.node.bootID. `unknown` where nobody saw in which
+    /// boot its Node was deleted: then the next one that it tells may be that.
     #[serde(default, rename = "failedBootIDs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 64)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]

@@ -88,6 +88,11 @@ impl Node {
         ready.last_transition_time.as_ref().map(crate::api::time::from_k8s)
     }
 
+    /// The boot that it tells; `None` before its kubelet has told any.
+    pub fn boot_id(&self) -> Option<&str> {
+        Some(self.status.node_info.boot_id.as_str()).filter(|boot_id| !boot_id.is_empty())
+    }
+
     /// Its taints.
     pub fn taints(&self) -> &[core::Taint] {
         self.spec.taints.as_deref().unwrap_or_default()

@@ -54,6 +54,8 @@ pub struct Seen {
     pub fence: Arc<NodeFence>,
     /// The node of that name, if there is one.
     pub node: Option<Arc<Node>>,
+    /// The boot that a Node of that name told last, as this process saw it in this episode.
+    pub last_boot: Option<String>,
     /// Its Lease did not move since the incident was decided, as far as could be seen.
     pub lease_is_still: bool,
     /// When that was renewed last, by the clock of the node.

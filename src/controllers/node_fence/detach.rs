@@ -17,7 +17,7 @@ const DETACH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What may go now. From a kubelet that has only just begun with a boot nothing is taken before it is back, or silent again.
 pub fn let_go(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
-    if boots::has_just_begun(seen, rows) {
+    if boots::has_just_begun(seen, rows.node) {
         return None;
     }
     requests::detach_as_fence(seen, rows).or_else(|| release(seen, rows, now)).or_else(|| detach(seen, rows, now))

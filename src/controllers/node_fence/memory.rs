@@ -31,6 +31,8 @@ pub struct Incident {
     evidence: usize,
     /// The node as it was seen last.
     sight: Option<Sight>,
+    /// The boot that it told last.
+    last_boot: Option<String>,
     /// When it was seen to be another.
     node_changed_at: Option<Instant>,
     out_of_service_spent: bool,
@@ -103,6 +105,7 @@ impl Incident {
         Seen {
             node: found.node,
             renewed_at: renewed.as_ref().map(time::from_micro),
+            last_boot: self.last_boot.clone(),
             lease_is_still: self.lease_is_still(renewed),
             pods: found.pods,
             attached_since: self.attached_since(&found.attachments, now),
@@ -134,6 +137,7 @@ impl Incident {
         Seen {
             fence: self.with_failed_boots(fence),
             node: live.node,
+            last_boot: self.last_boot.clone(),
             node_changed_at: self.node_changed_at,
             renewed_at: renewed.as_ref().map(time::from_micro),
             lease_is_still: self.lease_is_still(renewed),
@@ -251,9 +255,12 @@ impl Incident {
         }
     }
 
-    /// Notes whether the node is another than it was. Of one that is gone nothing is seen.
+    /// Notes whether the node is another than it was, and its boot. Of one that is gone nothing is seen: what it told last stays.
     fn see(&mut self, node: Option<&Node>, fence: &NodeFence, now: Now) {
         let Some(node) = node else { return };
+        if let Some(boot_id) = node.boot_id() {
+            self.last_boot = Some(boot_id.to_owned());
+        }
         let timeline = fence.status.as_ref().and_then(|status| status.timeline.as_ref());
         let returned = timeline.is_some_and(|timeline| timeline.returned_at.is_some());
         let sight = (node.metadata.uid.clone(), node.status.node_info.boot_id.clone(), returned);

@@ -15,7 +15,7 @@ use crate::api::time::{self, Now};
 use super::clean::{self, CleanBy};
 use super::decide::{NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
 use super::held::{self, Held};
-use super::{answers, fencers, pods, requests, storage, volumes};
+use super::{answers, boots, fencers, pods, requests, storage, volumes};
 
 /// All rows as they stand now.
 #[derive(Clone, Debug)]
@@ -79,7 +79,8 @@ impl Rows {
             volumes: seen.fence.spec.plan.volumes.iter().map(|plan| recorded_volume(seen, plan, &recorded)).collect(),
             pods: seen.fence.spec.plan.pods.iter().map(|plan| pods::recorded(plan, &recorded)).collect(),
             node,
-            need_live: false,
+            // The boot that it tells is put on record then.
+            need_live: seen.node.is_some() && seen.fence.is_last_boot_unknown(),
             ambiguous: None,
             outage: outage(seen),
             held: held::held(seen, node),
@@ -89,8 +90,9 @@ impl Rows {
         rows.mark_needed(seen);
         rows.ambiguous = rows.volumes.iter().find(|row| is_ambiguous(row)).map(|row| row.plan.name.clone());
         let held = rows.is_held() || rows.outage.is_some();
+        let is_back = node == NodeState::Back || boots::has_just_begun(seen, node);
         for row in &mut rows.volumes {
-            advance_volume(seen, row, held, node == NodeState::Back, now);
+            advance_volume(seen, row, held, is_back, now);
         }
         pods::advance(seen, &mut rows, now);
         rows.close(seen, now);

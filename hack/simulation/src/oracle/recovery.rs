@@ -56,16 +56,16 @@ impl World {
         self.counts.cleaned += 1;
     }
 
-    /// We removed a pod by force from a node that is silent. If it runs there, in another boot than that which failed first, this
-    /// one has been cut off too.
+    /// We removed a pod by force. If it runs there, in another boot than that which failed first, this one has been cut off too, whether
+    /// its kubelet is silent or not. Its Node tells it, or is gone: one that is about to tell it was not known to who decided so.
     pub(super) fn note_forced(&mut self, pod: &Pod) {
         let (name, uid) = (pod.spec.node_name.clone().unwrap_or_default(), pod.uid().unwrap_or_default());
         let Some(machine) = self.machines.get(&name) else { return };
         let boot = machine.boot_id();
         let runs = machine.running.iter().any(|it| it.uid == uid && !it.volumes.is_empty());
-        let silent = |node: &Arc<Node>| node.ready() == "Unknown" && node.status.node_info.boot_id == boot;
         let another = |fence: &Arc<NodeFence>| fence.spec.node.boot_id.as_ref() != Some(&boot);
-        if runs && self.api.nodes.get(&name).is_some_and(silent) && self.api.fences.get(&name).is_some_and(another) {
+        let is_told = self.api.nodes.get(&name).is_none_or(|node| node.status.node_info.boot_id == boot);
+        if runs && is_told && self.api.fences.get(&name).is_some_and(another) {
             self.oracle.cut.entry(name).or_default().insert(boot);
         }
     }

@@ -87,6 +87,22 @@ pub(super) fn network_fencing() -> serde_json::Value {
 /// It boots before its storage shuts it out, its pod starts again, and it is cut off from the API once more, before anybody could end
 /// that. When its Node is back in this very boot the pod is still there, and waits for its volume.
 pub(crate) fn it_fails_again_after_a_reboot(_: u64) -> World {
+    let mut world = silent_again_after_a_reboot();
+    at(&mut world, FAILS + 160 * SECOND, Fault::Reconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// The same, but its Node is deleted before Kubernetes calls it silent, and soon after podGC has looked for such pods. Then its kubelet
+/// registers it again.
+pub(crate) fn its_node_is_deleted_after_a_reboot(_: u64) -> World {
+    let mut world = silent_again_after_a_reboot();
+    at(&mut world, FAILS + 106 * SECOND, Fault::DeleteNode("n0".into()));
+    at(&mut world, FAILS + 160 * SECOND, Fault::Reconnect("n0".into()));
+    at(&mut world, FAILS + 161 * SECOND, Fault::RegisterNode("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+fn silent_again_after_a_reboot() -> World {
     let reboot = FAILS + 71 * SECOND;
     let mut world = world(by_network(false));
     at(&mut world, FAILS, Fault::Mood(DRIVER.into(), Mood { is_down: true, ..Mood::default() }));
@@ -95,6 +111,5 @@ pub(crate) fn it_fails_again_after_a_reboot(_: u64) -> World {
     at(&mut world, reboot + 25, Fault::Disconnect("n0".into()));
     at(&mut world, reboot + 30, Fault::HangVolume("v0".into(), "n0".into()));
     at(&mut world, reboot + 100, Fault::Mood(DRIVER.into(), Mood::default()));
-    at(&mut world, FAILS + 160 * SECOND, Fault::Reconnect("n0".into()));
-    to_its_end(world, &mut Prompt)
+    world
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::api::fencing::Proof;
-use crate::api::node_fence::{NodeFence, Phase};
+use crate::api::node_fence::{NodeFence, Phase, UNKNOWN_BOOT};
 use crate::controllers::testing::*;
 
-use super::super::memory::{Incident, Live};
+use super::super::memory::{Found, Incident, Live};
 use super::build::found;
-use super::network::shut_out_by_network;
+use super::network::{ADDRESS, is_shut_out, shut_out_by_network, with_address};
 use super::world::{Fencer, World};
 
 /// What it started in the second boot was moved by a proof of that boot, whose processes may live.
@@ -44,6 +44,94 @@ fn a_boot_in_which_the_node_failed_again_is_no_reboot_when_it_is_back() {
         world.run();
         assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
     }
+}
+
+/// Its pods end by nobody's word: nobody sees what becomes of them in a boot whose Node is gone.
+#[test]
+fn a_boot_in_which_its_node_is_deleted_is_no_reboot_when_it_is_back() {
+    let by_its_driver = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    for (mut world, proof, by_network) in
+        [(by_its_driver, Proof::Verified, false), (shut_out_by_network(&[("pg", "v1")]), Proof::Acknowledged, true)]
+    {
+        deleted_in_another_boot(&mut world);
+        released_without_a_node(&mut world, proof);
+        assert_eq!(failed_again(&world), ["boot-1-again"], "{:#?}", world.log);
+        created_again(&mut world, "boot-1-again");
+        assert_eq!(world.seen.phase(), Some(Phase::Cleaning), "{:#?}", world.log);
+        assert_eq!(world.condition("NodeClean"), Some(("False".into(), "AgentMissing".into())));
+        assert!(world.seen.our_taint().is_some(), "{:#?}", world.log);
+        assert_eq!(is_shut_out(&world), by_network, "{:#?}", world.log);
+        world.node_reboots();
+        world.run();
+        assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+    }
+}
+
+/// Nothing of it lives in another one; nor had a kubelet been there since the node failed.
+#[test]
+fn one_that_is_created_again_in_another_boot_has_rebooted() {
+    let mut rebooted_before = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    deleted_in_another_boot(&mut rebooted_before);
+    let mut away_all_the_time = fenced_in_vain();
+    away_all_the_time.seen.node = None;
+    for mut world in [rebooted_before, away_all_the_time] {
+        released_without_a_node(&mut world, Proof::Verified);
+        created_again(&mut world, "boot-3");
+        assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+        assert!(world.seen.our_taint().is_none(), "{:#?}", world.log);
+    }
+}
+
+/// Another one leads: it has not seen in which boot the Node was deleted, so the next one that it sees may be that.
+#[test]
+fn where_nobody_saw_in_which_boot_its_node_was_deleted_the_next_one_is_no_reboot() {
+    let by_its_driver = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    for (mut world, proof) in
+        [(by_its_driver, Proof::Verified), (shut_out_by_network(&[("pg", "v1")]), Proof::Acknowledged)]
+    {
+        deleted_in_another_boot(&mut world);
+        world.restart();
+        released_without_a_node(&mut world, proof);
+        assert_eq!(failed_again(&world), [UNKNOWN_BOOT], "{:#?}", world.log);
+        created_again(&mut world, "boot-3");
+        assert_eq!(failed_again(&world), ["boot-3", UNKNOWN_BOOT], "{:#?}", world.log);
+        assert_eq!(world.seen.phase(), Some(Phase::Cleaning), "{:#?}", world.log);
+        assert!(world.seen.our_taint().is_some(), "{:#?}", world.log);
+        world.node_reboots();
+        world.run();
+        assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+    }
+}
+
+/// Where the plan has none, none is asked for: it would never be clean by any.
+#[test]
+fn without_a_boot_id_in_its_plan_no_boot_is_noted() {
+    let mut world = fenced_in_vain();
+    Arc::make_mut(&mut world.seen.fence).spec.node.boot_id = None;
+    world.restart();
+    world.seen.node = None;
+    released_without_a_node(&mut world, Proof::Verified);
+    assert_eq!(failed_again(&world), [""; 0], "{:#?}", world.log);
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+}
+
+#[test]
+fn what_a_node_told_last_is_remembered_when_it_is_gone() {
+    let world = fenced_in_vain();
+    let (fence, settings, now) = (world.seen.fence.clone(), world.seen.settings, world.now);
+    let mut incident = Incident::default();
+    assert_eq!(incident.look(found(&fence), settings, now).last_boot, None);
+    for (told, last) in [(Some("boot-2"), "boot-2"), (None, "boot-2"), (Some(""), "boot-2"), (Some("boot-3"), "boot-3")]
+    {
+        let node = told.map(|boot_id| {
+            let mut node = node("n1");
+            node.status.node_info.boot_id = boot_id.into();
+            Arc::new(node)
+        });
+        let seen = incident.look(Found { node, ..found(&fence) }, settings, now);
+        assert_eq!(seen.last_boot.as_deref(), Some(last), "{told:?}");
+    }
+    assert_eq!(Incident::default().look(found(&fence), settings, now).last_boot, None, "another process");
 }
 
 /// Its Node tells of the boot, and that it is not ready yet, before its Lease moves.
@@ -86,6 +174,20 @@ fn beside_a_kubelet_that_has_just_begun_nothing_goes_by_force() {
             }
         }
     }
+}
+
+/// The call would not be made, and its pods would go all the same.
+#[test]
+fn beside_a_kubelet_that_has_just_begun_no_attachment_is_the_fence() {
+    let detach = json!({ "fencing": { "minimumProof": "Acknowledged", "methods": [{ "type": "Detach" }] } });
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &detach);
+    begins_with(&mut world, Some("False"));
+    world.run();
+    assert_eq!(world.volume("v1").committed_at, None, "{:#?}", world.log);
+    world.node_returns();
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+    assert!(world.did("pg is Undone") && !world.did("delete") && !world.did("detach"), "{:#?}", world.log);
 }
 
 /// The controllers were away while its kubelet was there, or another one led.
@@ -193,6 +295,35 @@ fn fenced_in_vain() -> World {
     world.fencers.insert(DRIVER.into(), Fencer::Hangs);
     world.run();
     world
+}
+
+/// It reboots, its kubelet is asked to end the pod, and its Node is deleted before that has ended.
+fn deleted_in_another_boot(world: &mut World) {
+    world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+    world.run();
+    world.node_reboots();
+    world.run();
+    assert!(world.did("delete pg graceful"), "{:#?}", world.log);
+    assert_eq!(failed_again(world), [""; 0], "{:#?}", world.log);
+    world.seen.node = None;
+}
+
+/// It is cut off after its Node was deleted.
+fn released_without_a_node(world: &mut World, proof: Proof) {
+    world.fencers.insert(DRIVER.into(), Fencer::Proves(proof));
+    world.run();
+    world.wait(5.0);
+    world.run();
+    assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
+}
+
+/// Its kubelet starts again, and registers it.
+fn created_again(world: &mut World, boot_id: &str) {
+    let mut node = with_address(node("n1"), ADDRESS);
+    node.metadata.uid = Some("uid-again".into());
+    node.status.node_info.boot_id = boot_id.into();
+    world.seen.node = Some(Arc::new(node));
+    world.run();
 }
 
 /// Its Node tells of another boot, with this word on whether it is ready; nobody has seen its Lease move.

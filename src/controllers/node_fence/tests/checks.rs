@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::api::fence_request::{FenceOutcome, FenceResult};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
-use crate::api::node_fence::{PlannedVolume, PodStatusState, VolumeStatus, VolumeStatusState};
+use crate::api::node_fence::{PlannedVolume, PodStatusState, UNKNOWN_BOOT, VolumeStatus, VolumeStatusState};
 use crate::api::time::Now;
 
 use super::super::decide::{Effect, Seen};
@@ -15,6 +15,7 @@ use super::world::World;
 pub fn allowed(seen: &Seen, now: Now, effect: &Effect, log: &[String]) {
     match effect {
         Effect::DeletePod { pod, grace_seconds: Some(0), .. } | Effect::FailPod { pod, .. } => {
+            assert!(is_boot_on_record(seen), "{} goes in a boot that is not on record: {log:#?}", pod.name());
             let planned = seen.fence.spec.plan.pods.iter().find(|row| row.uid == pod.uid()).expect("a planned pod");
             for name in &planned.volumes {
                 let row = planned_volume(seen, name).expect("a planned volume");
@@ -40,6 +41,19 @@ pub fn allowed(seen: &Seen, now: Now, effect: &Effect, log: &[String]) {
             }
         }
         _ => {}
+    }
+}
+
+/// That a node is back in the boot in which a pod goes by force shows nothing, so it must be known for good before that. Where none
+/// was frozen none ever does.
+fn is_boot_on_record(seen: &Seen) -> bool {
+    let fence = &seen.fence;
+    match &seen.node {
+        Some(node) => !fence.is_another_boot(node) || fence.has_failed_in(node),
+        None => {
+            let boot_id = seen.last_boot.as_deref().unwrap_or(UNKNOWN_BOOT);
+            fence.spec.node.boot_id.is_none() || fence.is_failed_boot(boot_id)
+        }
     }
 }
 

@@ -143,6 +143,23 @@ fn pods_that_end_so_after_a_reboot_may_be_left_in_that_boot() {
     assert!(!world.is_tainted() && world.seen.phase() == Some(Phase::Recovered), "{:#?}", world.log);
 }
 
+/// Somebody has mended it so, and nothing had gone.
+#[test]
+fn a_reboot_that_brings_the_path_back_cleans_it() {
+    let mut world = cut_off();
+    world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+    world.run();
+    world.node_reboots();
+    world.run();
+    assert!(!world.did("delete") && world.is_tainted(), "{:#?}", world.log);
+    world.says_of_the_path(None);
+    world.run();
+    assert!(world.did("delete pg graceful"), "{:#?}", world.log);
+    world.remove_pod("pg");
+    world.run();
+    assert!(!world.is_tainted() && world.seen.phase() == Some(Phase::Recovered), "{:#?}", world.log);
+}
+
 #[test]
 fn what_is_over_before_started_leaves_nothing() {
     let ignored = json!({ "triggers": { "storagePathLoss": "Ignore" } });

@@ -11,7 +11,7 @@ use crate::api::time;
 use crate::controllers::testing::*;
 
 use super::cleaning::{clean, says};
-use super::world::{Fencer, World};
+use super::world::{Fencer, World, stamp};
 
 const KEY: &str = "VolumeNotUsable";
 
@@ -142,6 +142,34 @@ fn a_reboot_meanwhile_cleans_it_unless_a_pod_went_by_force_since() {
         assert_eq!(world.seen.phase(), Some(phase), "{:#?}", world.log);
         let failed = world.seen.fence.status.iter().flat_map(|status| &status.failed_boot_ids);
         assert_eq!(failed.count(), usize::from(!ends), "{:#?}", world.log);
+    }
+}
+
+/// Its kubelet had started it anew, and ended it without its volume: what it wrote last may be left there.
+#[test]
+fn a_pod_that_was_cut_off_after_a_reboot_is_not_cleaned_by_that_reboot() {
+    for asked_by_somebody_else in [false, true] {
+        let mut world = troubled();
+        world.fencers.insert(DRIVER.into(), Fencer::Silent);
+        world.run();
+        world.node_reboots();
+        world.run();
+        if asked_by_somebody_else {
+            let by = stamp(later(world.now, 30.0));
+            world.change_pod("pg", |pod| {
+                pod.metadata.deletion_timestamp = Some(by);
+                pod.metadata.deletion_grace_period_seconds = Some(30);
+            });
+        }
+        world.fencers.clear();
+        world.run();
+        assert_eq!(world.did("delete pg graceful"), !asked_by_somebody_else, "{:#?}", world.log);
+        kubelet_ends(&mut world, "pg");
+        assert_eq!(world.seen.phase(), Some(Phase::Cleaning), "{:#?}", world.log);
+        assert!(world.seen.our_taint().is_some() && !world.did("delete pg grace 0"), "{:#?}", world.log);
+        world.node_reboots();
+        world.run();
+        assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
     }
 }
 

@@ -46,6 +46,7 @@ impl World {
         let now = now();
         let seen = Seen {
             node: Some(Arc::new(node_using(unreachable("n1"), &fence))),
+            last_boot: None,
             lease_is_still: true,
             renewed_at: None,
             pods,
@@ -84,6 +85,8 @@ impl World {
 
     /// One pass; whether it did anything.
     pub fn pass(&mut self) -> bool {
+        let told = self.seen.node.as_ref().and_then(|node| node.boot_id().map(str::to_owned));
+        self.seen.last_boot = told.or(self.seen.last_boot.take());
         let decision = self.decide();
         let acted = !decision.effects.is_empty();
         for effect in decision.effects {
@@ -266,6 +269,7 @@ impl World {
         self.seen.asked.clear();
         self.seen.watched_for = Duration::ZERO;
         self.seen.node_changed_at = None;
+        self.seen.last_boot = None;
         self.seen.out_of_service_spent = false;
         let now = self.now.mono;
         self.seen.attached_since.values_mut().for_each(|since| *since = now);
