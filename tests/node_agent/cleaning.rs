@@ -64,7 +64,8 @@ async fn fifty_volumes_in_csi_order() {
             format!("NodeUnstageVolume {} {}/globalmount", volume.handle, path(staging(volume))),
         ];
         assert_eq!(calls.iter().filter(of_it).collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>());
-        assert!(!world.path(&target(volume)).exists() && !world.path(&staging(volume)).exists());
+        only_the_record_is_left(&world.path(&target(volume)));
+        only_the_record_is_left(&world.path(&staging(volume)));
     }
     let history = world.history.lock().unwrap().clone();
     let passes: Vec<_> = history.iter().filter_map(|status| Some(status.cleanup.as_ref()?.clean_passes)).collect();
@@ -122,7 +123,14 @@ async fn folders_without_mounts() {
     world.fence(1, &[volume(1)]);
     world.start();
     world.until_clean().await;
-    assert!(!world.path(&target(&zombie)).exists() && !world.path(&staging(&zombie)).exists());
+    assert!(!world.path(&target(&zombie)).join("mount").exists());
+    only_the_record_is_left(&world.path(&staging(&zombie)));
+}
+
+/// A kubelet that was not started since needs it to let the volume go, and deletes it then.
+fn only_the_record_is_left(folder: &std::path::Path) {
+    let left: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["vol_data.json"], "{}", folder.display());
 }
 
 async fn sub_paths_and_the_old_layout() {
@@ -143,7 +151,8 @@ async fn sub_paths_and_the_old_layout() {
     world.fence(1, &[zombie]);
     world.start();
     world.until_clean().await;
-    assert!(!sub.exists() && !staged.parent().unwrap().exists());
+    assert!(!sub.exists());
+    only_the_record_is_left(staged.parent().unwrap());
 }
 
 async fn a_raw_block_volume() {
@@ -182,7 +191,8 @@ async fn a_raw_block_volume() {
     for device in [device, kubelets] {
         assert!(!listed.contains(&format!("{device}:")), "{device} is attached: {listed}");
     }
-    assert!(!block.join("pvc-1").exists() && !published.exists() && !link.join("pvc-1").exists());
+    only_the_record_is_left(&block.join("pvc-1/data"));
+    assert!(!staged.exists() && !global.exists() && !published.exists() && !link.join("pvc-1").exists());
 }
 
 fn attach(file: &std::path::Path) -> String {

@@ -203,7 +203,7 @@ async fn released(story: &Story<'_>) -> Result<PodPlace, Failed> {
     let fence = story.fence("Recovered", |fence| phase(fence) == Some(Phase::Recovered)).await?;
     assert_eq!(condition(&fence, "NodeClean"), Some(("True", BY_AGENT)));
     story.cluster.usable(&story.old.node, SOON).await?;
-    assert_eq!(story.left().await?, "", "left of the volume on the node");
+    story.kubelet_lets_go().await?;
     one(story.cluster.running(&story.workload, std::slice::from_ref(&story.old), SOON).await?)
 }
 

@@ -66,7 +66,9 @@ pub struct Layout {
     pub path: String,
     /// Where something may be mounted.
     pub mounts: Vec<String>,
-    /// What is deleted at the end, in this order. Files are unlinked, folders removed when empty.
+    /// What is deleted at the end, in this order. Files are unlinked, folders removed when empty. Never the kubelet's record, nor the
+    /// folder that it lies in: a kubelet that was not started since reads it to unmount, finds nothing to do and deletes both. Without the
+    /// record it tries for ever, keeps the volume in the Node's `volumesInUse`, and never lets the pod go.
     pub leftovers: Vec<String>,
     /// Folders that others may use too: removed when empty, and no remnant by themselves.
     pub shared: Vec<String>,
@@ -74,10 +76,12 @@ pub struct Layout {
 
 /// A volume's mount in a pod; `folder` is the name of its folder there.
 pub fn target(pod: &str, folder: &str) -> Layout {
-    let base = format!("pods/{pod}/{POD_MOUNTS}/{folder}");
-    let path = format!("{base}/mount");
-    let leftovers = vec![path.clone(), format!("{base}/{RECORD}"), base];
-    Layout { mounts: vec![path.clone()], path, leftovers, shared: Vec::new() }
+    mounted_at(format!("pods/{pod}/{POD_MOUNTS}/{folder}/mount"))
+}
+
+/// A path where a volume is mounted, and nothing more.
+fn mounted_at(path: String) -> Layout {
+    Layout { mounts: vec![path.clone()], leftovers: vec![path.clone()], shared: Vec::new(), path }
 }
 
 /// A raw block volume's device in a pod.
@@ -97,21 +101,8 @@ pub fn staging(volume: &Wanted) -> [Layout; 3] {
     let digest = Sha256::digest(&volume.handle);
     let now = format!("{CSI}/{}/{}", volume.driver, names::hex(&digest, digest.len()));
     let before = format!("{CSI}/pv/{}", volume.name);
-    let filesystem = |folder: String| {
-        let path = format!("{folder}/globalmount");
-        let leftovers = vec![path.clone(), format!("{folder}/{RECORD}"), folder];
-        Layout { mounts: vec![path.clone()], path, leftovers, shared: Vec::new() }
-    };
-    let path = format!("{BLOCK}/staging/{}", volume.name);
-    let own = format!("{BLOCK}/{}", volume.name);
-    let data = format!("{own}/data");
-    let block = Layout {
-        mounts: vec![path.clone()],
-        leftovers: vec![path.clone(), format!("{data}/{RECORD}"), data, format!("{own}/dev"), own],
-        shared: Vec::new(),
-        path,
-    };
-    [filesystem(now), filesystem(before), block]
+    let block = format!("{BLOCK}/staging/{}", volume.name);
+    [format!("{now}/globalmount"), format!("{before}/globalmount"), block].map(mounted_at)
 }
 
 /// Whose a path below the kubelet's root is.
@@ -249,10 +240,11 @@ mod tests {
     }
 
     #[test]
-    fn where_the_record_of_a_staged_volume_is() {
-        for path in staging(&wanted()) {
-            let record = staging_record(&path.path).unwrap();
-            assert!(path.leftovers.contains(&record), "{record}");
+    fn where_the_record_of_a_staged_volume_is_and_that_it_stays() {
+        for place in staging(&wanted()) {
+            let record = staging_record(&place.path).unwrap();
+            assert!(record.ends_with("/vol_data.json"), "{record}");
+            assert!(!place.leftovers.iter().any(|path| is_within(&record, path)), "{record}");
         }
         assert_eq!(staging_record("plugins/csi.example.com/private/globalmount"), None);
     }
