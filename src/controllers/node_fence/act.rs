@@ -19,6 +19,7 @@ use crate::runtime::patch::{self, NodeIdentity};
 use crate::runtime::store::ObjectKey;
 
 use super::decide::{Effect, Seen};
+use super::detach;
 use super::memory::{Incident, Noted, is_too_late};
 use super::metrics::Metrics;
 use super::tell;
@@ -151,13 +152,16 @@ impl Actor<'_> {
     }
 
     async fn delete(&self, effects: Vec<Effect>) -> Result<()> {
-        let deletions = stream::iter(effects).map(|effect| self.delete_one(effect)).buffered(CONCURRENCY);
+        let detaches = effects.iter().any(|effect| matches!(effect, Effect::DeleteAttachment(_)));
+        let why = detaches.then(|| detach::why_one_by_one(self.seen, self.cx.clock.now())).flatten();
+        let delete = |effect| self.delete_one(effect, why.as_deref());
+        let deletions = stream::iter(effects).map(delete).buffered(CONCURRENCY);
         // All are tried before the first failure is reported: one refused pod must not hold up the others.
         let outcomes: Vec<Result<()>> = deletions.collect().await;
         stream::iter(outcomes).try_collect().await
     }
 
-    async fn delete_one(&self, effect: Effect) -> Result<()> {
+    async fn delete_one(&self, effect: Effect, why_one_by_one: Option<&str>) -> Result<()> {
         let (cx, seen) = (self.cx, self.seen);
         match effect {
             effect if is_too_late(&effect, cx.clock.now()) => Ok(()),
@@ -173,7 +177,12 @@ impl Actor<'_> {
             Effect::DeleteAttachment(attachment) => {
                 let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
                 cx.writer.delete::<VolumeAttachment>(&ObjectKey::from(attachment.as_ref()), uid, None, None).await?;
-                let note = format!("attachment of {} removed", attachment.volume());
+                let later = why_one_by_one.map(|why| {
+                    format!(
+                        "; Kubernetes may need a minute to notice, since it is told by no out-of-service taint: {why}"
+                    )
+                });
+                let note = format!("attachment of {} removed{}", attachment.volume(), later.unwrap_or_default());
                 cx.events.publish(
                     reference(seen.fence.as_ref()),
                     EventType::Normal,

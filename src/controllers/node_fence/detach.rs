@@ -69,6 +69,16 @@ fn detach(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     delete_attachments(left)
 }
 
+/// Why attachments are deleted one by one though the policies leave the out-of-service taint open, for people: attach/detach finds out
+/// about them only when it looks again.
+pub fn why_one_by_one(seen: &Seen, now: Now) -> Option<String> {
+    let rows = Rows::advance(seen, now);
+    if seen.our_out_of_service().is_some() || !may_use_out_of_service(seen, &rows) {
+        return None;
+    }
+    guard::may_add_out_of_service(seen, &rows).err()
+}
+
 fn delete_attachments(attachments: Vec<Arc<VolumeAttachment>>) -> Option<Step> {
     Step::live("Detaching", attachments.into_iter().map(Effect::DeleteAttachment).collect())
 }

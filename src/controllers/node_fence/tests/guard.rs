@@ -285,3 +285,12 @@ fn given_up(world: &mut World) {
     world.node_fails();
     world.ready_turns();
 }
+
+#[test]
+fn people_are_told_what_kept_the_taint_away() {
+    let mut world = ready();
+    assert_eq!(why_one_by_one(&world.seen, world.now), None, "nothing did");
+    changed(&mut world, |node| node.status.volumes_in_use.push("kubernetes.io/csi/x^y".into()));
+    let why = why_one_by_one(&world.seen, world.now);
+    assert_eq!(why.as_deref(), Some("volume kubernetes.io/csi/x^y of the node's status is not proved"));
+}
