@@ -12,6 +12,7 @@ use crate::api::time;
 use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
+use super::super::detach::why_one_by_one;
 use super::super::guard::{may_add_out_of_service, take_out_of_service_back};
 use super::super::rows::Rows;
 use super::build::planned;
