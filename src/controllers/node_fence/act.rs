@@ -266,24 +266,8 @@ fn identity(node: &Node) -> NodeIdentity<'_> {
 /// The taint that starts the detach is for the node as it was read, just now: a late write of a leader that was stopped does
 /// not reach one whose kubelet has told since that it is well. A silent node is hardly ever written: what is refused for
 /// another reason is decided anew.
-fn identity_for<'a>(taint: &Taint, node: &'a Node) -> NodeIdentity<'a> {
+pub(super) fn identity_for<'a>(taint: &Taint, node: &'a Node) -> NodeIdentity<'a> {
     let is_of_this_version = taint.key == names::OUT_OF_SERVICE_TAINT;
     let version = node.metadata.resource_version.as_deref().filter(|_| is_of_this_version);
     NodeIdentity { version, ..identity(node) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::controllers::testing;
-
-    #[test]
-    fn the_key_is_for_the_node_as_it_was_read() {
-        let mut node = testing::node("n1");
-        node.metadata.resource_version = Some("7".into());
-        for (key, version) in [(names::OUT_OF_SERVICE_TAINT, Some("7")), (names::FENCED_TAINT, None)] {
-            let taint = Taint { key: key.into(), ..Taint::default() };
-            assert_eq!(identity_for(&taint, &node).version, version, "{key}");
-        }
-    }
 }

@@ -64,6 +64,8 @@ async fn tell_of_a_death_in_seconds() -> Result<(), Failed> {
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(fences(&cluster).await?.len(), 0);
     array.set_link(&id, Link::Up);
+    // What leaves the first node would bring its policy, which does not wait, to the second.
+    Api::<Node>::all(cluster.client.clone()).cordon("node-2").await?;
     let took = dies(&cluster, "node-1", agents.remove(0)).await?;
     assert!(took < SECONDS, "{took:?}");
     is_detached_by_the_key(&cluster, "node-1").await?;

@@ -1,5 +1,6 @@
 //! The incident, step by step, in a cluster that lives in one value. Expectations come from the design's order.
 
+mod act;
 mod ahead;
 mod boots;
 mod build;
