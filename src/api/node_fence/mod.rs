@@ -141,6 +141,12 @@ impl NodeFence {
             || boot_id != UNKNOWN_BOOT && again.any(|failed| failed == boot_id)
     }
 
+    /// Whether the record says that the node was back, in whatever boot, since the episode began.
+    pub fn was_back(&self) -> bool {
+        let timeline = self.status.as_ref().and_then(|status| status.timeline.as_ref());
+        timeline.is_some_and(|timeline| timeline.returned_at.is_some())
+    }
+
     /// Whether the node failed last in a boot that nobody has seen ([`UNKNOWN_BOOT`]).
     pub fn is_last_boot_unknown(&self) -> bool {
         let newest = self.status.as_ref().and_then(|status| status.failed_boot_ids.first());

@@ -17,7 +17,7 @@ pub const MACHINE_MAY_RUN: &str = "MachineMayRun";
 pub const ANOTHER_MACHINE: &str = "AnotherMachine";
 /// Reason of a row that is taken for clean since the Node was deleted. Of its machine that says nothing.
 pub const NODE_DELETED: &str = "NodeDeleted";
-/// Stands in `failedBootIDs` for the boot in which a Node was deleted, where the controller has not seen it there. The next one that
+/// Stands in `failedBootIDs` for the boot in which a Node was deleted, where the node had been back and the controller has not seen it there. The next one that
 /// a Node of that name tells may be that boot, and is put before it.
 pub const UNKNOWN_BOOT: &str = "unknown";
 

@@ -22,8 +22,9 @@ use super::volumes;
 /// - when the kubelet talks, for its Lease was seen to move, and the incident lasts for something else (a taint, a lost path), with the
 ///   first pod that may go: by force all the same, or, where it is asked to end for the sake of its volumes, without them;
 /// - when its Node is deleted: its pods go by force, and nobody sees any more whether a kubelet ends them. It is the boot that the
-///   Node told last. A process that has not seen it there cannot tell which that was ([`UNKNOWN_BOOT`]); then it is the boot in which
-///   the node is seen next, or one before that, of which nothing runs any more.
+///   Node told last. A process that has not seen it there cannot tell which that was; where the record says that the node was back
+///   before ([`UNKNOWN_BOOT`]), it is the boot in which it is seen next, or one before that, of which nothing runs any more. Where it
+///   was not, nobody knows of another boot than the planned one, in which it failed in any case.
 ///
 /// A boot that is merely seen has not failed ([`has_just_begun`]), nor has one in which the node is back.
 pub fn failed_again<'a>(seen: &'a Seen, rows: &Rows, now: Now) -> Option<&'a str> {
@@ -45,7 +46,7 @@ pub fn failed_again<'a>(seen: &'a Seen, rows: &Rows, now: Now) -> Option<&'a str
 /// The boot in which the Node was deleted. Where the plan has no boot id none proves anything, and nobody asks for it.
 fn deleted_in(seen: &Seen) -> Option<&str> {
     seen.fence.spec.node.boot_id.as_ref()?;
-    let boot_id = seen.last_boot.as_deref().unwrap_or(UNKNOWN_BOOT);
+    let boot_id = seen.last_boot.as_deref().or_else(|| seen.fence.was_back().then_some(UNKNOWN_BOOT))?;
     let is_news = !seen.fence.is_failed_boot(boot_id) && left(seen).next().is_some();
     (is_news && !mutants::is_on(Mutant::DeletedBootForgotten)).then_some(boot_id)
 }

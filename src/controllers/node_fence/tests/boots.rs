@@ -74,7 +74,11 @@ fn one_that_is_created_again_in_another_boot_has_rebooted() {
     deleted_in_another_boot(&mut rebooted_before);
     let mut away_all_the_time = fenced_in_vain();
     away_all_the_time.seen.node = None;
-    for mut world in [rebooted_before, away_all_the_time] {
+    // Another one leads, which has never seen the Node: nobody knows of another boot than the planned one.
+    let mut unseen = fenced_in_vain();
+    unseen.seen.node = None;
+    unseen.restart();
+    for mut world in [rebooted_before, away_all_the_time, unseen] {
         released_without_a_node(&mut world, Proof::Verified);
         created_again(&mut world, "boot-3");
         assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);

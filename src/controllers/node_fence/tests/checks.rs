@@ -51,8 +51,9 @@ fn is_boot_on_record(seen: &Seen) -> bool {
     match &seen.node {
         Some(node) => !fence.is_another_boot(node) || fence.has_failed_in(node),
         None => {
-            let boot_id = seen.last_boot.as_deref().unwrap_or(UNKNOWN_BOOT);
-            fence.spec.node.boot_id.is_none() || fence.is_failed_boot(boot_id)
+            let unseen = fence.was_back().then_some(UNKNOWN_BOOT);
+            let boot_id = seen.last_boot.as_deref().or(unseen);
+            fence.spec.node.boot_id.is_none() || boot_id.is_none_or(|boot_id| fence.is_failed_boot(boot_id))
         }
     }
 }
