@@ -143,8 +143,7 @@ impl NodeFence {
 
     /// Whether the record says that the node was back, in whatever boot, since the episode began.
     pub fn was_back(&self) -> bool {
-        let timeline = self.status.as_ref().and_then(|status| status.timeline.as_ref());
-        timeline.is_some_and(|timeline| timeline.returned_at.is_some())
+        self.status.as_ref().is_some_and(NodeFenceStatus::was_back)
     }
 
     /// Whether the node failed last in a boot that nobody has seen ([`UNKNOWN_BOOT`]).

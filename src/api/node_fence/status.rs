@@ -17,8 +17,8 @@ pub const MACHINE_MAY_RUN: &str = "MachineMayRun";
 pub const ANOTHER_MACHINE: &str = "AnotherMachine";
 /// Reason of a row that is taken for clean since the Node was deleted. Of its machine that says nothing.
 pub const NODE_DELETED: &str = "NodeDeleted";
-/// Stands in `failedBootIDs` for the boot in which a Node was deleted, where the node had been back and the controller has not seen it there. The next one that
-/// a Node of that name tells may be that boot, and is put before it.
+/// Stands in `failedBootIDs` for the boot in which a Node was deleted, where the node had been back and the controller has not
+/// seen it there. The next one that a Node of that name tells may be that boot, and is put before it.
 pub const UNKNOWN_BOOT: &str = "unknown";
 
 /// What happened. Written by the controller only.
@@ -69,6 +69,13 @@ pub struct NodeFenceStatus {
     #[schemars(length(max = 5))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub history: Vec<PastEpisode>,
+}
+
+impl NodeFenceStatus {
+    /// Whether the node was back, in whatever boot, since the episode began.
+    pub fn was_back(&self) -> bool {
+        self.timeline.as_ref().is_some_and(|timeline| timeline.returned_at.is_some())
+    }
 }
 
 /// How far the slowest row got, for people; derived from the rows.

@@ -261,9 +261,7 @@ impl Incident {
         if let Some(boot_id) = node.boot_id() {
             self.last_boot = Some(boot_id.to_owned());
         }
-        let timeline = fence.status.as_ref().and_then(|status| status.timeline.as_ref());
-        let returned = timeline.is_some_and(|timeline| timeline.returned_at.is_some());
-        let sight = (node.metadata.uid.clone(), node.status.node_info.boot_id.clone(), returned);
+        let sight = (node.metadata.uid.clone(), node.status.node_info.boot_id.clone(), fence.was_back());
         if self.sight.replace(sight.clone()).is_some_and(|before| before != sight) {
             self.node_changed_at = Some(now.mono);
         }

@@ -56,13 +56,11 @@ pub fn is_wanted(seen: &Seen, volume: &str) -> bool {
 /// counted, the attachment of what was released would stay, and the attacher would give the node its access back.
 fn may_run(seen: &Seen, pod: &PodView) -> bool {
     let planned = seen.fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid());
-    let timeline = seen.fence.status.as_ref().and_then(|status| status.timeline.as_ref());
-    let returned = timeline.is_some_and(|timeline| timeline.returned_at.is_some());
     // The kubelet of a node that failed by a taint was never away, and that of one whose storage was in trouble first was there
     // when the incident began.
     let plan = &seen.fence.spec.plan;
     let by_taint = plan.evidence.iter().any(|it| it.channel == Channel::Taint);
-    let kubelet_may_start_it = returned || by_taint || plan.began_on_a_well_node() || !seen.lease_is_still;
+    let kubelet_may_start_it = seen.fence.was_back() || by_taint || plan.began_on_a_well_node() || !seen.lease_is_still;
     // The kubelet's first word about a pod; False while its init containers run.
     let told = pod.pod.condition("Initialized").is_some();
     !pod.pod.is_finished() && (planned || kubelet_may_start_it || told)

@@ -81,9 +81,7 @@ pub fn transitions(cx: &Context, before: &NodeFence, after: &NodeFence) {
     if old.phase != Some(Phase::Recovered) && new.phase == Some(Phase::Recovered) {
         publish(EventType::Normal, "NodeRecovered", "Recover", "access, taint and label are given back".into());
     }
-    let returned =
-        |status: &NodeFenceStatus| status.timeline.as_ref().is_some_and(|timeline| timeline.returned_at.is_some());
-    if returned(new) && !returned(&old) {
+    if new.was_back() && !old.was_back() {
         let note = match &after.spec.plan {
             plan if plan.is_by_volume() => "its pods have gone, or their volumes are well again",
             plan if plan.is_by_path() => "it reaches its storage again",
