@@ -60,6 +60,11 @@ pub struct DriverReportStatus {
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub network_fence_classes: Vec<String>,
+    /// Clusters that these classes name (parameter clusterID). Of a class that is not here none is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub network_fence_clusters: Vec<NetworkFenceCluster>,
     /// By what the storage behind a class knows its nodes, as the driver told csi-addons while they were well. Method NetworkFence
     /// goes by it, and fails for a node of which it was told and is not here. Of a node that fails the row stays as it is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -104,6 +109,19 @@ pub struct DriverReportStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub unreachable_pairs: Option<u32>,
+}
+
+/// Which cluster of the storage a class shuts addresses out of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkFenceCluster {
+    /// NetworkFenceClass.
+    #[schemars(length(min = 1, max = 253))]
+    pub class_name: String,
+    /// Its parameter clusterID.
+    #[serde(rename = "clusterID")]
+    #[schemars(length(min = 1, max = 253))]
+    pub cluster_id: String,
 }
 
 /// By what the storage behind a class knows a node.
@@ -338,6 +356,13 @@ impl DriverReport {
     pub fn network_fence_proof(&self, class: &str) -> Proof {
         let mut classes = self.status.iter().flat_map(|status| &status.network_fence_classes);
         if classes.any(|known| known == class) { Proof::Acknowledged } else { Proof::None }
+    }
+
+    /// Whether a class shuts addresses out of that cluster of the storage, as far as it is known. A volume that names none is of the
+    /// only one.
+    pub fn is_class_of_cluster(&self, class: &str, cluster_id: Option<&str>) -> bool {
+        let mut clusters = self.status.iter().flat_map(|status| &status.network_fence_clusters);
+        cluster_id.is_none_or(|id| clusters.any(|known| known.class_name == class && known.cluster_id == id))
     }
 
     /// The strongest proof that method Unpublish can give with this driver now.

@@ -118,10 +118,10 @@ pub struct RequestedVolume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 36))]
     pub uid: Option<String>,
-    /// CSI volume handle.
+    /// CSI volume handle; the name of the volume where there is no driver.
     #[schemars(length(min = 1, max = 1024))]
     pub volume_handle: String,
-    /// CSI node id to cut off.
+    /// CSI node id to cut off; the name of the node where nothing is published under one.
     #[schemars(length(min = 1, max = 256))]
     #[serde(rename = "nodeID")]
     pub node_id: String,
@@ -130,6 +130,11 @@ pub struct RequestedVolume {
     #[schemars(length(min = 1, max = 36))]
     #[serde(rename = "attachmentUID")]
     pub attachment_uid: Option<String>,
+    /// Cluster of the storage, of a volume that is mounted without being attached. Method NetworkFence: the class must name the
+    /// same.
+    #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub cluster_id: Option<String>,
     /// Proof that is needed.
     pub minimum_proof: Proof,
     /// Methods of this fencer in order of preference.

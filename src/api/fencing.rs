@@ -40,6 +40,11 @@ impl FenceMethodType {
         }
     }
 
+    /// Whether it takes back what an attach gave: of a volume that nothing is attached for it proves nothing.
+    pub fn needs_attachment(self) -> bool {
+        matches!(self, Self::Unpublish | Self::Detach)
+    }
+
     /// Whether it cuts the node off as a whole, and not from single volumes: it is never used on a node that is well.
     pub fn is_of_node(self) -> bool {
         matches!(self, Self::NetworkFence | Self::External)

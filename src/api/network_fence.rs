@@ -7,6 +7,8 @@ use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::usage::CLUSTER_ID;
+
 /// What csi-addons writes of a fence that holds.
 const FENCED_MESSAGE: &str = "fencing operation successful";
 /// And of one that was lifted. `result` alone does not tell which of the two it is of: it carries no generation.
@@ -103,6 +105,16 @@ impl NetworkFence {
 pub struct NetworkFenceClassSpec {
     /// The CSI driver.
     pub provisioner: String,
+    /// What the driver wants to know.
+    #[serde(default)]
+    pub parameters: Option<BTreeMap<String, String>>,
+}
+
+impl NetworkFenceClass {
+    /// The cluster of the storage that it shuts addresses out of, where it says so.
+    pub fn cluster_id(&self) -> Option<&str> {
+        self.spec.parameters.as_ref()?.get(CLUSTER_ID).map(String::as_str)
+    }
 }
 
 /// A driver's node plugin, as csi-addons knows it.

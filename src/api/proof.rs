@@ -8,6 +8,17 @@ use super::fencing::{FenceMethodType, PlannedMethod, Proof};
 /// csi-addons has no NetworkFenceClass for a driver, or is not installed.
 pub const CLASS_NOT_FOUND: &str = "ClassNotFound";
 
+/// The NetworkFenceClass shuts addresses out of another cluster of the storage than the one that a volume is of, or does not say which.
+pub const CLASS_OF_ANOTHER_CLUSTER: &str = "ClassOfAnotherCluster";
+
+/// The same as a sentence that says what to do.
+pub fn class_of_another_cluster(class: &str, cluster_id: &str) -> String {
+    format!(
+        "NetworkFenceClass {class} does not name cluster {cluster_id} (parameter clusterID), which the volume is of: name a class \
+         that does"
+    )
+}
+
 /// What can be proved, and why not more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BestProof {

@@ -2,7 +2,13 @@
 
 use std::sync::Arc;
 
+use super::fencing::FenceMethodType;
 use super::slim::{CsiDriver, PersistentVolume, PersistentVolumeClaim, Pod, VolumeSource};
+
+/// Reason of a pod with a volume that no method covers.
+pub const UNKNOWN_VOLUME_KIND: &str = "UnknownVolumeKind";
+/// By which attribute a volume, and by which parameter a NetworkFenceClass, names the cluster of its storage, as drivers of Ceph do.
+pub const CLUSTER_ID: &str = "clusterID";
 
 /// Where claims, volumes and drivers are looked up.
 pub trait Lookup {
@@ -28,6 +34,8 @@ pub struct VolumeUse {
 pub enum VolumeKind {
     /// A CSI volume that is attached before it is used: it can be fenced.
     Csi(CsiVolume),
+    /// Mounted without being attached: only what cuts off the node as a whole covers it (docs/adr/0029).
+    Unattached(UnattachedVolume),
     /// Bound to its node: its pod cannot move.
     Local,
     /// A kind that no method covers; the text says which.
@@ -43,6 +51,51 @@ pub struct CsiVolume {
     pub driver: String,
     /// Volume handle.
     pub handle: String,
+}
+
+/// A volume that is mounted without being attached: of a driver with `attachRequired: false`, or an in-tree NFS export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnattachedVolume {
+    /// What its driver knows it by; `None` for NFS in-tree, which has no driver.
+    pub csi: Option<CsiVolume>,
+    /// Cluster of the storage that it is of, where it says so.
+    pub cluster_id: Option<String>,
+}
+
+impl UnattachedVolume {
+    /// The longest name of a cluster that our objects take.
+    const CLUSTER_ID_MAX: usize = 253;
+
+    /// Its driver; empty where it has none.
+    pub fn driver(&self) -> &str {
+        self.csi.as_ref().map(|csi| csi.driver.as_str()).unwrap_or_default()
+    }
+
+    /// Whether a method can cut it off. No publish is there to be taken back: its driver's storage shuts the node out, or the
+    /// node has no power.
+    pub fn is_covered_by(&self, method: FenceMethodType) -> bool {
+        let has_usable_cluster =
+            self.cluster_id.as_ref().is_none_or(|id| (1..=Self::CLUSTER_ID_MAX).contains(&id.len()));
+        match method {
+            FenceMethodType::NetworkFence => self.csi.is_some() && has_usable_cluster,
+            FenceMethodType::External => true,
+            FenceMethodType::Unpublish | FenceMethodType::Detach => false,
+        }
+    }
+
+    /// Why no method covers it, and which would.
+    pub fn why_uncovered(&self) -> String {
+        match &self.csi {
+            Some(csi) => format!(
+                "driver {} attaches nothing (attachRequired: false): no fence method of its policies covers it; NetworkFence of that \
+                 driver would, at minimumProof Acknowledged, or External, which proves PowerOff",
+                csi.driver
+            ),
+            None => {
+                "nfs volume: no fence method of its policies covers it; External would, which proves PowerOff".into()
+            }
+        }
+    }
 }
 
 /// A pod and what it uses.
@@ -84,21 +137,41 @@ impl PodView {
     /// CSI drivers of its volumes.
     pub fn drivers(&self) -> impl Iterator<Item = &str> {
         self.volumes.iter().filter_map(|volume| match &volume.kind {
-            VolumeKind::Csi(csi) => Some(csi.driver.as_str()),
+            VolumeKind::Csi(csi) | VolumeKind::Unattached(UnattachedVolume { csi: Some(csi), .. }) => {
+                Some(csi.driver.as_str())
+            }
             _ => None,
         })
     }
 
-    /// Why no fence lets the pod go elsewhere, in CamelCase and in words: its first volume that lives on its node, or that no
-    /// method covers.
+    /// Its volumes that are mounted without being attached.
+    pub fn unattached(&self) -> impl Iterator<Item = (&VolumeUse, &UnattachedVolume)> {
+        self.volumes.iter().filter_map(|volume| match &volume.kind {
+            VolumeKind::Unattached(unattached) => Some((volume, unattached)),
+            _ => None,
+        })
+    }
+
+    /// Why no fence lets the pod go elsewhere where its policies cover only these of its unattached volumes, in CamelCase and in words:
+    /// the first that they do not.
+    pub fn uncovered(
+        &self,
+        is_covered: impl Fn(&VolumeUse, &UnattachedVolume) -> bool,
+    ) -> Option<(&'static str, String)> {
+        let (volume, unattached) = self.unattached().find(|(volume, unattached)| !is_covered(volume, unattached))?;
+        Some((UNKNOWN_VOLUME_KIND, format!("volume {}: {}", volume.name, unattached.why_uncovered())))
+    }
+
+    /// Why no fence lets the pod go elsewhere, whatever its policies say, in CamelCase and in words: its first volume that lives on
+    /// its node, or that no method covers.
     pub fn unmovable(&self) -> Option<(&'static str, String)> {
         self.volumes.iter().find_map(|volume| match &volume.kind {
-            VolumeKind::Csi(_) => None,
+            VolumeKind::Csi(_) | VolumeKind::Unattached(_) => None,
             VolumeKind::Local => {
                 Some(("LocalVolume", format!("volume {} lives on the node and cannot move", volume.name)))
             }
             VolumeKind::Unknown(what) => {
-                Some(("UnknownVolumeKind", format!("volume {}: {what}: no fence method covers it", volume.name)))
+                Some((UNKNOWN_VOLUME_KIND, format!("volume {}: {what}: no fence method covers it", volume.name)))
             }
         })
     }
@@ -112,6 +185,7 @@ fn resolve(pod: &Pod, volume: &super::slim::Volume, lookup: &dyn Lookup) -> Opti
         VolumeSource::PodLocal => return None,
         VolumeSource::HostPath(_) => return Some(VolumeUse { name: own_name(), kind: VolumeKind::Local }),
         VolumeSource::InlineCsi(driver) => return Some(unknown(format!("inline volume of driver {driver}"))),
+        VolumeSource::Other(kind) if kind == "nfs" => return Some(VolumeUse { name: own_name(), kind: in_tree_nfs() }),
         VolumeSource::Other(kind) => return Some(unknown(format!("{kind} volume"))),
         VolumeSource::Claim(claim) => claim.clone(),
         VolumeSource::Ephemeral => format!("{pod_name}-{}", volume.name),
@@ -132,16 +206,25 @@ fn kind(volume: &PersistentVolume, lookup: &dyn Lookup) -> VolumeKind {
     if spec.local.is_some() || spec.host_path.is_some() {
         return VolumeKind::Local;
     }
-    let Some(csi) = &spec.csi else { return VolumeKind::Unknown("in-tree volume".into()) };
+    let Some(csi) = &spec.csi else {
+        let is_nfs = spec.nfs.is_some();
+        return if is_nfs { in_tree_nfs() } else { VolumeKind::Unknown("in-tree volume".into()) };
+    };
     let attached = lookup.driver(&csi.driver).is_none_or(|driver| driver.spec.attach_required != Some(false));
-    if !attached {
-        return VolumeKind::Unknown(format!("driver {} attaches nothing (attachRequired: false)", csi.driver));
-    }
-    VolumeKind::Csi(CsiVolume {
+    let volume = CsiVolume {
         uid: volume.metadata.uid.clone().unwrap_or_default(),
         driver: csi.driver.clone(),
         handle: csi.volume_handle.clone(),
-    })
+    };
+    if attached {
+        return VolumeKind::Csi(volume);
+    }
+    let cluster_id = csi.volume_attributes.get(CLUSTER_ID).cloned();
+    VolumeKind::Unattached(UnattachedVolume { csi: Some(volume), cluster_id })
+}
+
+fn in_tree_nfs() -> VolumeKind {
+    VolumeKind::Unattached(UnattachedVolume { csi: None, cluster_id: None })
 }
 
 /// `namespace/name` of the claims that a pod uses.
@@ -161,3 +244,7 @@ pub fn claim_of_volume(volume: &PersistentVolume) -> Option<String> {
     let claim = volume.spec.claim_ref.as_ref()?;
     Some(format!("{}/{}", claim.namespace.as_deref()?, claim.name.as_deref()?))
 }
+
+#[cfg(test)]
+#[path = "usage_tests.rs"]
+mod tests;

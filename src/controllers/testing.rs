@@ -13,7 +13,7 @@ use crate::api::names;
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{Node, Pod, VolumeAttachment};
 use crate::api::time::Now;
-use crate::api::usage::{CsiVolume, PodView, VolumeKind, VolumeUse};
+use crate::api::usage::{CsiVolume, PodView, UnattachedVolume, VolumeKind, VolumeUse};
 use crate::api::volume::Source;
 use crate::api::volume_health::{
     TaintValue, VolumeHealth, VolumeHealthSpec, VolumeHealthStatus, VolumeTaint, WatchedVolume,
@@ -72,6 +72,27 @@ pub fn csi(name: &str) -> VolumeUse {
 pub fn csi_of(driver: &str, name: &str) -> VolumeUse {
     let kind = CsiVolume { uid: format!("uid-{name}"), driver: driver.into(), handle: format!("handle-{name}") };
     VolumeUse { name: name.into(), kind: VolumeKind::Csi(kind) }
+}
+
+/// A CSI volume that is mounted without being attached.
+pub fn unattached(driver: &str, name: &str) -> VolumeUse {
+    let csi = CsiVolume { uid: format!("uid-{name}"), driver: driver.into(), handle: format!("handle-{name}") };
+    let kind = VolumeKind::Unattached(UnattachedVolume { csi: Some(csi), cluster_id: None });
+    VolumeUse { name: name.into(), kind }
+}
+
+/// The same in this cluster of the storage.
+pub fn in_cluster(mut volume: VolumeUse, cluster_id: &str) -> VolumeUse {
+    if let VolumeKind::Unattached(unattached) = &mut volume.kind {
+        unattached.cluster_id = Some(cluster_id.into());
+    }
+    volume
+}
+
+/// An NFS export, in-tree.
+pub fn nfs(name: &str) -> VolumeUse {
+    let kind = VolumeKind::Unattached(UnattachedVolume { csi: None, cluster_id: None });
+    VolumeUse { name: name.into(), kind }
 }
 
 /// A volume that is bound to its node.

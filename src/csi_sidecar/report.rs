@@ -20,7 +20,7 @@ use super::Context;
 use super::connectivity::status::{PathReport, news};
 use super::decide::Failure;
 use super::health::status::VolumeReport;
-use super::network_fence::{self, clients};
+use super::network_fence::{self, Classes, clients};
 
 /// How often the driver is asked what it can do.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ struct Asked {
     /// The driver.
     answer: Answer,
     /// By which classes csi-addons can shut addresses out for it; `None` where that cannot be told now.
-    classes: Option<Vec<String>>,
+    classes: Option<Classes>,
     /// By what the storage knows the nodes; `None` as above.
     clients: Option<Vec<NetworkFenceClients>>,
 }
@@ -119,7 +119,7 @@ pub async fn refresh(cx: &Context) -> Result<bool> {
 async fn ask(cx: &Context, memory: &mut clients::Memory) -> Asked {
     let classes = network_fence::classes(cx).await.inspect_err(|error| stays(cx, "NetworkFenceClasses", error)).ok();
     let clients = match &classes {
-        Some(classes) => network_fence::known_clients(cx, classes, memory)
+        Some(classes) => network_fence::known_clients(cx, &classes.names, memory)
             .await
             .inspect_err(|error| stays(cx, "clients of NetworkFences", error))
             .ok(),
@@ -130,7 +130,7 @@ async fn ask(cx: &Context, memory: &mut clients::Memory) -> Asked {
 
 /// Here, since the classes are at hand: whom late fences shut out is let in.
 async fn lift_left_behind(cx: &Context, asked: &Asked) {
-    let classes = asked.classes.as_deref().unwrap_or_default();
+    let classes = asked.classes.as_ref().map(|classes| classes.names.as_slice()).unwrap_or_default();
     if let Err(error) = network_fence::lift_left_behind(cx, classes).await {
         tracing::warn!(%error, driver = cx.name, "NetworkFences that are left behind not looked for; it is tried again");
     }
@@ -153,7 +153,7 @@ async fn write(cx: &Context, asked: &Asked, known: &Known) -> Result<()> {
         None => create(cx).await?,
     };
     let mut wanted = compute(report.status.clone().unwrap_or_default(), asked.answer.clone(), cx.clock.now());
-    tell_network_fence(&mut wanted, asked.classes.as_deref());
+    tell_network_fence(&mut wanted, asked.classes.as_ref());
     if let Some(clients) = &asked.clients {
         wanted.network_fence_clients.clone_from(clients);
     }
@@ -209,14 +209,15 @@ pub fn compute(mut status: DriverReportStatus, answer: Answer, now: Now) -> Driv
 }
 
 /// It is csi-addons that shuts out: whether the driver answers us is nothing to it.
-fn tell_network_fence(status: &mut DriverReportStatus, classes: Option<&[String]>) {
+fn tell_network_fence(status: &mut DriverReportStatus, classes: Option<&Classes>) {
     let Some(classes) = classes else { return };
     status.capabilities.retain(|it| *it != Capability::NetworkFence);
-    if !classes.is_empty() {
+    if !classes.names.is_empty() {
         status.capabilities.push(Capability::NetworkFence);
     }
     status.capabilities.sort();
-    status.network_fence_classes = classes.to_vec();
+    status.network_fence_classes.clone_from(&classes.names);
+    status.network_fence_clusters.clone_from(&classes.clusters);
 }
 
 async fn create(cx: &Context) -> Result<DriverReport> {

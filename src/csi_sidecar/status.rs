@@ -5,6 +5,7 @@ use crate::api::fence_request::{
     Desired, FenceOutcome, FenceRequest, FenceRequestStatus, FenceResult, GOOD_REASONS, SHUT_OUT,
 };
 use crate::api::fencing::Proof;
+use crate::api::proof::CLASS_OF_ANOTHER_CLUSTER;
 use crate::api::time::Now;
 
 use super::unfence::CSI_ADDONS_MISSING;
@@ -83,7 +84,9 @@ fn reason_of(row: &FenceResult) -> &'static str {
         Some("Unimplemented") => "Unimplemented",
         Some("PermissionDenied" | "Unauthenticated") => "NotPermitted",
         Some("DeadlineExceeded" | "NetworkFencing") => "Timeout",
-        Some("ClassNotFound" | "ClassOfAnotherDriver" | CSI_ADDONS_MISSING) => "ClassNotFound",
+        Some("ClassNotFound" | "ClassOfAnotherDriver" | CLASS_OF_ANOTHER_CLUSTER | CSI_ADDONS_MISSING) => {
+            "ClassNotFound"
+        }
         Some("AddressClaimed") => "AddressClaimed",
         Some(
             "AddressesUnknown" | "AddressesChanged" | "AddressUnusable" | "ClientsUnknown" | "ClientsElsewhere"

@@ -201,16 +201,29 @@ fn volume_of(
     seen: &Seen,
     shared_with: Vec<String>,
 ) -> VolumeOfPod {
+    let methods = match kind {
+        VolumeKind::Csi(csi) => policies.map(|it| it.methods(&csi.driver)),
+        VolumeKind::Unattached(unattached) => policies.map(|it| it.unattached_methods(unattached)),
+        VolumeKind::Local | VolumeKind::Unknown(_) => None,
+    };
+    let methods = methods.unwrap_or_default();
     let (driver, unfenceable) = match kind {
         VolumeKind::Csi(csi) => (Some(csi.driver.clone()), None),
+        VolumeKind::Unattached(unattached) => {
+            let driver = unattached.csi.as_ref().map(|csi| csi.driver.clone());
+            (driver, methods.is_empty().then(|| unattached.why_uncovered()))
+        }
         VolumeKind::Local => (None, Some("it lives on the node and cannot move".to_owned())),
         VolumeKind::Unknown(what) => (None, Some(format!("{what}: no fence method covers it"))),
     };
-    let methods = policies.zip(driver.as_ref()).map(|(it, driver)| it.methods(driver)).unwrap_or_default();
+    let minimum_proof = policies.map(|policies| match kind {
+        VolumeKind::Unattached(unattached) => policies.unattached_minimum(unattached),
+        _ => policies.minimum_proof(driver.as_deref().unwrap_or_default()),
+    });
     let fencers = seen.fencers(driver.as_deref().unwrap_or_default());
     VolumeOfPod {
         name: name.to_owned(),
-        minimum_proof: policies.map(|it| it.minimum_proof(driver.as_deref().unwrap_or_default())),
+        minimum_proof,
         best_proof: fencers.best_proof(methods.iter().cloned()).proof,
         methods: methods.iter().map(|method| method.type_).collect(),
         driver,

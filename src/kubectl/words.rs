@@ -47,7 +47,8 @@ pub fn of_incident(reason: &str) -> Option<Words> {
         ),
         "UnknownVolumeKind" => (
             "a volume is of a kind that no method covers",
-            "release the pod by hand once you know that the node is off (docs/operations.md)",
+            "see whether its message names a method that would, for the next time; release the pod by hand once you know that the node is \
+             off (docs/operations.md)",
         ),
         "LocalVolume" => (
             "the pod's data is on the dead node",

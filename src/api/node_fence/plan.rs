@@ -219,6 +219,14 @@ pub struct PlannedVolume {
     #[schemars(length(min = 1, max = 36))]
     #[serde(rename = "attachmentUID")]
     pub attachment_uid: Option<String>,
+    /// False: it is mounted without being attached, and only what cuts off the node as a whole covers it. Absent: it is attached,
+    /// or no method covers it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attach_required: Option<bool>,
+    /// Cluster of the storage that an unattached volume is of. A NetworkFenceClass must name the same.
+    #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub cluster_id: Option<String>,
     /// Strictest proof any of its pods requires.
     pub minimum_proof: Proof,
     /// Methods in order of preference, copied from the policy.
@@ -226,4 +234,16 @@ pub struct PlannedVolume {
     #[schemars(length(max = 4))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub methods: Vec<PlannedMethod>,
+}
+
+impl PlannedVolume {
+    /// Whether it is mounted without being attached.
+    pub fn is_unattached(&self) -> bool {
+        self.attach_required == Some(false)
+    }
+
+    /// Whether it is, and a method covers it.
+    pub fn is_unattached_and_covered(&self) -> bool {
+        self.is_unattached() && !self.methods.is_empty()
+    }
 }

@@ -101,17 +101,21 @@ fn is_still_off(seen: &Seen, asked: Instant) -> bool {
 }
 
 /// Whether it says enough at all. A fencer that did not write Started first passed no point of no return: that is no answer.
-/// Nor is one by a method that was not asked for, or stronger than that can give.
+/// Nor is one by a method that was not asked for, or stronger than that can give; nor, of a volume that is not attached, an external
+/// fencer's that the node has power.
 pub fn is_proof(row: &VolumeRow, answer: &Answer) -> bool {
     let result = answer.result;
     let by = result.method.map(FenceMethodType::from);
     let asked_for = fencers::methods_of(row, answer.fencer).any(|method| Some(method.type_) == by);
     let can_give = by.is_some_and(|by| result.proof <= by.best_proof());
+    let is_external = by == Some(FenceMethodType::External);
+    let is_enough = !row.plan.is_unattached() || !is_external || result.proof == Proof::PowerOff;
     result.result == FenceOutcome::Fenced
         && result.proof >= row.minimum
         && result.started_at.is_some()
         && asked_for
         && can_give
+        && is_enough
 }
 
 /// Whether all that is attached was so before it was asked.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, RequestedVolume};
 use crate::api::fencing::{FenceMethodType, PlannedMethod, Proof};
 use crate::api::node_fence::VolumeStatusState;
-use crate::api::proof::CLASS_NOT_FOUND;
+use crate::api::proof::{CLASS_NOT_FOUND, CLASS_OF_ANOTHER_CLUSTER, class_of_another_cluster};
 use crate::api::time::{self, Now};
 use crate::mutants::{self, Mutant};
 
@@ -73,7 +73,8 @@ pub fn tried<'a>(seen: &Seen, row: &'a VolumeRow, now: Now) -> Vec<&'a PlannedMe
             detach = detach.or(Some(method));
             continue;
         };
-        if gave_way || is_open(seen, row, fencer) {
+        let waits = row.power_waits && method.type_ == FenceMethodType::External;
+        if gave_way && !waits || is_open(seen, row, fencer) {
             tried.push(method);
         }
         gave_way &= has_given_way(seen, row, fencer, now);
@@ -113,7 +114,15 @@ pub fn has_begun_detach(row: &VolumeRow) -> bool {
     row.status.method == Some(FenceMethodType::Detach) && FenceMethodType::Detach.best_proof() >= row.minimum
 }
 
-fn is_usable(seen: &Seen, row: &VolumeRow, method: &PlannedMethod, now: Now) -> bool {
+/// The proof that a fencer is asked for. No publish stands between a node and a volume that is not attached: of an external fencer
+/// only the word that the node has no power counts for it (docs/adr/0029).
+pub fn minimum(row: &VolumeRow, fencer: &str) -> Proof {
+    let is_external = methods_of(row, fencer).all(|method| method.type_ == FenceMethodType::External);
+    if is_external && row.plan.is_unattached() { Proof::PowerOff } else { row.minimum }
+}
+
+/// Whether a method of a row may be tried at all.
+pub(super) fn is_usable(seen: &Seen, row: &VolumeRow, method: &PlannedMethod, now: Now) -> bool {
     let fencer = method.fencer(row.plan.driver.as_deref().unwrap_or_default());
     let is_refused = fencer.is_some_and(|fencer| is_refused(seen, row, fencer, method.type_));
     // A driver that is restarted has not given way: what was asked of it may be answered yet, or was not begun for its I/O.
@@ -149,6 +158,7 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> bool {
 /// The proof that csi-addons can give for the driver of a row now.
 fn network_proof(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> Proof {
     let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
+    let report = report.filter(|it| it.is_class_of_cluster(method.class(), row.plan.cluster_id.as_deref()));
     report.map_or(Proof::None, |report| report.network_fence_proof(method.class()))
 }
 
@@ -176,7 +186,7 @@ fn is_open(seen: &Seen, row: &VolumeRow, fencer: &str) -> bool {
 
 /// Whether a fencer leaves the row to others: it says that it cannot give the proof now, or has said nothing for longer than
 /// one call may take. It is asked again all the same.
-fn has_given_way(seen: &Seen, row: &VolumeRow, fencer: &str, now: Now) -> bool {
+pub(super) fn has_given_way(seen: &Seen, row: &VolumeRow, fencer: &str, now: Now) -> bool {
     let Some(request) = seen.request(fencer) else { return false };
     let answer = result(seen, row, fencer).filter(|result| round(request, row) == Some(result.round));
     // One that was not begun for the I/O is not left to another who does not ask about that.
@@ -189,7 +199,7 @@ fn has_given_way(seen: &Seen, row: &VolumeRow, fencer: &str, now: Now) -> bool {
     }
     match answer.map(|result| (result.result, result.proof)) {
         Some((FenceOutcome::Failed, _)) => true,
-        Some((FenceOutcome::Fenced, proof)) => proof < row.minimum,
+        Some((FenceOutcome::Fenced, proof)) => proof < minimum(row, fencer),
         Some((FenceOutcome::Started | FenceOutcome::Unfenced, _)) | None => {
             // What another process asked for has waited for at least as long as this one looks.
             let asked = asked(seen, row, fencer).filter(|asked| Some(asked.round) == round(request, row));
@@ -286,7 +296,7 @@ pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
         return ("Unimplemented", format!("{who} refused for good"));
     }
     if !listed.iter().any(|method| method.type_ == FenceMethodType::Unpublish) {
-        return unavailable_but_unpublish(seen, driver, &listed, row.minimum);
+        return unavailable_but_unpublish(seen, row, &listed);
     }
     match seen.reports.get(driver) {
         None => ("FencerMissing", format!("run bulkhead-csi-sidecar beside the controller of driver {driver}")),
@@ -301,12 +311,8 @@ pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
     }
 }
 
-fn unavailable_but_unpublish(
-    seen: &Seen,
-    driver: &str,
-    listed: &[&PlannedMethod],
-    minimum: Proof,
-) -> (&'static str, String) {
+fn unavailable_but_unpublish(seen: &Seen, row: &VolumeRow, listed: &[&PlannedMethod]) -> (&'static str, String) {
+    let (driver, minimum) = (row.plan.driver.as_deref().unwrap_or_default(), row.minimum);
     if !is_of_node(seen) && !listed.is_empty() {
         let message = "a network fence or an external fencer cuts off the whole node, which is well: none is asked for the \
                        sake of volumes";
@@ -315,8 +321,12 @@ fn unavailable_but_unpublish(
     let Some(network) = listed.iter().find(|method| method.type_ == FenceMethodType::NetworkFence) else {
         return ("ProofTooWeak", format!("no method of the policy can give driver {driver} proof {minimum:?}"));
     };
-    if seen.reports.contains_key(driver) {
+    if let Some(report) = seen.reports.get(driver) {
         let class = network.class();
+        let cluster_id = row.plan.cluster_id.as_deref().filter(|_| report.network_fence_proof(class) > Proof::None);
+        if let Some(cluster_id) = cluster_id.filter(|id| !report.is_class_of_cluster(class, Some(*id))) {
+            return (CLASS_OF_ANOTHER_CLUSTER, class_of_another_cluster(class, cluster_id));
+        }
         let message = format!("csi-addons has no NetworkFenceClass {class} of driver {driver}, or is not installed");
         return (CLASS_NOT_FOUND, message);
     }

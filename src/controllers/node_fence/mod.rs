@@ -26,6 +26,7 @@ pub mod storage;
 mod tell;
 #[cfg(test)]
 mod tests;
+mod unattached;
 mod units;
 pub mod volumes;
 

@@ -10,15 +10,15 @@ use crate::api::node_fence::{
 };
 use crate::api::pod_affinity;
 use crate::api::time::{self, Now};
-use crate::api::usage::PodView;
+use crate::api::usage::{PodView, UNKNOWN_VOLUME_KIND};
 use crate::mutants::{self, Mutant};
 
 use super::decide::{Effect, NodeState, Seen, Step, is_closed, is_settled};
 use super::rows::{Rows, VolumeRow};
-use super::{fencers, units, volumes};
+use super::{fencers, unattached, units, volumes};
 
 /// Reasons of a pod that no proof of its own volumes can release.
-const BLOCKED: [&str; 3] = ["LocalVolume", "UnknownVolumeKind", "SharerHeld"];
+const BLOCKED: [&str; 3] = ["LocalVolume", UNKNOWN_VOLUME_KIND, "SharerHeld"];
 
 /// The recorded row of a planned pod, or a new one.
 pub fn recorded(plan: &PlannedPod, recorded: &NodeFenceStatus) -> PodStatus {
@@ -142,7 +142,8 @@ fn next_held(seen: &Seen, rows: &Rows) -> Option<(usize, String)> {
 }
 
 fn unmovable(seen: &Seen, planned: &PlannedPod) -> Option<(&'static str, String)> {
-    seen.pods.iter().find(|pod| pod.uid() == planned.uid)?.unmovable()
+    let pod = seen.pods.iter().find(|pod| pod.uid() == planned.uid)?;
+    pod.unmovable().or_else(|| pod.uncovered(|volume, _| unattached::is_covered(seen, &volume.name)))
 }
 
 fn wait(row: &mut PodStatus, reason: &str, message: String) {

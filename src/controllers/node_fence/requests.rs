@@ -209,15 +209,18 @@ fn further_methods(seen: &Seen, row: &VolumeRow, fencer: &str, asked: &Requested
 }
 
 fn requested(seen: &Seen, row: &VolumeRow, fencer: &str, round: i32) -> Option<RequestedVolume> {
+    // NFS in-tree has no handle.
+    let name_for_handle = || row.plan.is_unattached().then(|| row.plan.name.clone());
     Some(RequestedVolume {
         episode: row.plan.episode,
         name: row.plan.name.clone(),
         round,
         uid: row.plan.uid.clone(),
-        volume_handle: row.plan.volume_handle.clone()?,
+        volume_handle: row.plan.volume_handle.clone().or_else(name_for_handle)?,
         node_id: row.plan.node_id.clone()?,
         attachment_uid: row.plan.attachment_uid.clone(),
-        minimum_proof: row.minimum,
+        cluster_id: row.plan.cluster_id.clone(),
+        minimum_proof: fencers::minimum(row, fencer),
         methods: methods(seen, row, fencer),
     })
 }

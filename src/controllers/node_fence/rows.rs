@@ -15,7 +15,7 @@ use crate::api::time::{self, Now};
 use super::clean::{self, CleanBy};
 use super::decide::{NodeState, PROOF_LIFETIME, RowKey, Seen, is_closed, is_settled};
 use super::held::{self, Held};
-use super::{answers, boots, fencers, pods, requests, storage, volumes};
+use super::{answers, boots, fencers, pods, requests, storage, unattached, volumes};
 
 /// All rows as they stand now.
 #[derive(Clone, Debug)]
@@ -51,6 +51,8 @@ pub struct VolumeRow {
     pub fresh: bool,
     /// Until when it does; `None` for one that does not age.
     pub counts_until: Option<Instant>,
+    /// Its node is not switched off for it yet: others may still free the incident's pods.
+    pub power_waits: bool,
 }
 
 impl VolumeRow {
@@ -88,6 +90,7 @@ impl Rows {
         pods::observe_departures(seen, &mut rows, now);
         pods::find_blocked(seen, &mut rows);
         rows.mark_needed(seen);
+        unattached::hold_power(seen, &mut rows.volumes, now);
         rows.ambiguous = rows.volumes.iter().find(|row| is_ambiguous(row)).map(|row| row.plan.name.clone());
         let held = rows.is_held() || rows.outage.is_some();
         let is_back = node == NodeState::Back || boots::has_just_begun(seen, node);
@@ -244,6 +247,7 @@ fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus
         needed: false,
         fresh: false,
         counts_until: None,
+        power_waits: false,
     }
 }
 
@@ -260,7 +264,8 @@ fn minimum(seen: &Seen, plan: &PlannedVolume) -> Proof {
 }
 
 fn is_ambiguous(row: &VolumeRow) -> bool {
-    row.needed && !row.is_committed() && row.plan.driver.is_some() && row.plan.node_id.is_none()
+    let is_planned = row.plan.driver.is_some() || row.plan.is_unattached();
+    row.needed && !row.is_committed() && is_planned && row.plan.node_id.is_none()
 }
 
 /// Whether the node is back. What declared it failed must be over: for channel Taint that is the taint, since the
@@ -307,7 +312,8 @@ fn advance_volume(seen: &Seen, row: &mut VolumeRow, held: bool, back: bool, now:
     } else {
         answers::take(seen, row, now);
     }
-    if row.needed && !row.fresh && !row.is_cut_off() && fencers::tried(seen, row, now).is_empty() {
+    let is_open = row.needed && !row.fresh && !row.is_cut_off() && !row.power_waits;
+    if is_open && fencers::tried(seen, row, now).is_empty() {
         let (reason, message) = fencers::unavailable(seen, row);
         row.status.state = VolumeStatusState::Failed;
         row.status.reason = Some(reason.into());

@@ -22,16 +22,17 @@ pub(super) fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &
     }
     let (mut lacking, mut remedies, mut reasons) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for (driver, pods) in &facts.drivers {
-        let minimum = policy.spec.fencing.minimum_proof_for(driver);
+        let minimum = minimum(policy, driver, facts);
         let best = driver_proof(policy, driver, facts);
-        if best.best_proof >= minimum {
+        let is_uncovered = facts.unattached.contains(driver) && methods(policy, driver, facts).next().is_none();
+        if best.best_proof >= minimum || is_uncovered {
+            // Of those that nothing covers the pods are told, one by one.
             continue;
         }
         let why = best.reason.unwrap_or_default();
         let which = if *pods == 1 { "its pod would be held".into() } else { format!("its {pods} pods would be held") };
         lacking.push(format!("{driver}: {why}, best proof {:?}, {minimum:?} is required; {which}", best.best_proof));
-        for (reason, remedy) in policy.spec.fencing.methods_for(driver).iter().filter_map(|it| lacks(it, driver, facts))
-        {
+        for (reason, remedy) in methods(policy, driver, facts).filter_map(|it| lacks(it, driver, facts)) {
             reasons.insert(reason);
             remedies.insert(remedy);
         }
@@ -55,8 +56,8 @@ pub(super) fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &
 
 /// The strongest proof that the policy's methods can give for a driver today.
 pub fn driver_proof(policy: &ResiliencyPolicy, driver: &str, facts: &Facts) -> DriverProof {
-    let minimum = policy.spec.fencing.minimum_proof_for(driver);
-    let best = fencers(driver, facts).best_proof(policy.spec.fencing.methods_for(driver).iter().cloned());
+    let minimum = minimum(policy, driver, facts);
+    let best = fencers(driver, facts).best_proof(methods(policy, driver, facts).cloned());
     let report = facts.reports.get(driver).map(AsRef::as_ref);
     DriverProof {
         name: driver.into(),
@@ -65,6 +66,19 @@ pub fn driver_proof(policy: &ResiliencyPolicy, driver: &str, facts: &Facts) -> D
         reason: (best.proof < minimum).then(|| best.lacking.to_owned()),
         storage_evidence: Some(storage::support(report, facts.silent_fencers.contains(driver))),
     }
+}
+
+/// The methods of the policy that cover volumes of a driver.
+fn methods<'a>(policy: &'a ResiliencyPolicy, driver: &str, facts: &Facts) -> impl Iterator<Item = &'a FenceMethod> {
+    let attaches = !facts.unattached.contains(driver);
+    let methods = policy.spec.fencing.methods_for(driver).iter();
+    methods.filter(move |method| attaches || !method.type_.needs_attachment())
+}
+
+/// The proof that the policy demands. For a driver that attaches nothing time alone is none (docs/adr/0029).
+fn minimum(policy: &ResiliencyPolicy, driver: &str, facts: &Facts) -> Proof {
+    let least = if facts.unattached.contains(driver) { Proof::Acknowledged } else { Proof::None };
+    policy.spec.fencing.minimum_proof_for(driver).max(least)
 }
 
 fn fencers<'a>(driver: &'a str, facts: &'a Facts) -> Fencers<'a> {

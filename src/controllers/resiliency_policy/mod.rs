@@ -35,6 +35,7 @@ mod tell;
 #[cfg(test)]
 mod tests;
 pub mod topology;
+mod unattached;
 mod unhealthy;
 mod unmovable;
 mod volumeless;

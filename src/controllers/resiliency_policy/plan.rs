@@ -25,6 +25,7 @@ pub use super::identity::identity;
 use super::select::Effective;
 use super::sharers::{self, Decided};
 use super::storage::{Paths, Reports};
+use super::unattached;
 
 /// A node as it was read from the API for this decision.
 #[derive(Clone, Debug)]
@@ -236,18 +237,27 @@ impl<'a> Drafting<'a> {
     }
 
     fn add_volume(&mut self, volume: &VolumeUse, pod: &PodView, effective: &Effective) {
-        let VolumeKind::Csi(csi) = &volume.kind else {
-            let row = unfenceable(self.episode, &volume.name, effective.minimum_proof(""));
-            self.volumes.entry(volume.name.clone()).or_insert(row);
-            return;
-        };
-        let minimum = effective.minimum_proof(&csi.driver);
-        let methods: Vec<_> = effective.methods(&csi.driver).into_iter().map(PlannedMethod::from).collect();
         let trusted = is_younger(&pod.pod.metadata, &self.live.node.metadata);
+        let row = match &volume.kind {
+            VolumeKind::Csi(csi) => {
+                let methods = effective.methods(&csi.driver).into_iter().map(PlannedMethod::from).collect();
+                let minimum_proof = effective.minimum_proof(&csi.driver);
+                let row = csi_row(self.live, self.episode, &volume.name, csi, trusted);
+                PlannedVolume { minimum_proof, methods, ..row }
+            }
+            VolumeKind::Unattached(kind) => {
+                unattached::row(self.live, self.episode, &volume.name, kind, effective, trusted)
+            }
+            VolumeKind::Local | VolumeKind::Unknown(_) => {
+                let row = unfenceable(self.episode, &volume.name, effective.minimum_proof(""));
+                self.volumes.entry(volume.name.clone()).or_insert(row);
+                return;
+            }
+        };
+        let (minimum, methods) = (row.minimum_proof, row.methods.clone());
         match self.volumes.entry(volume.name.clone()) {
             Entry::Vacant(vacant) => {
-                let row = csi_row(self.live, self.episode, &volume.name, csi, trusted);
-                vacant.insert(PlannedVolume { minimum_proof: minimum, methods, ..row });
+                vacant.insert(row);
             }
             Entry::Occupied(mut occupied) => {
                 let row = occupied.get_mut();
@@ -294,7 +304,8 @@ impl<'a> Drafting<'a> {
     }
 }
 
-fn unfenceable(episode: i64, name: &str, minimum_proof: Proof) -> PlannedVolume {
+/// A row of a kind that no method of the policies covers.
+pub(super) fn unfenceable(episode: i64, name: &str, minimum_proof: Proof) -> PlannedVolume {
     PlannedVolume {
         episode,
         name: name.into(),
@@ -303,6 +314,8 @@ fn unfenceable(episode: i64, name: &str, minimum_proof: Proof) -> PlannedVolume 
         volume_handle: None,
         node_id: None,
         attachment_uid: None,
+        attach_required: None,
+        cluster_id: None,
         minimum_proof,
         methods: Vec::new(),
     }
@@ -314,9 +327,7 @@ fn csi_row(live: &LiveNode, episode: i64, name: &str, csi: &CsiVolume, trusted: 
     let attachment = live.attachments.iter().find(|attachment| attachment.volume() == name);
     let published =
         attachment.filter(|a| trusted && is_younger(&a.metadata, &live.node.metadata)).and_then(|a| a.node_id());
-    let registered = live.csi_node.as_ref().and_then(|csi_node| {
-        csi_node.spec.drivers.iter().find(|driver| driver.name == csi.driver).map(|driver| driver.node_id.as_str())
-    });
+    let registered = registered(live, &csi.driver);
     let node_id = match (published, registered) {
         (_, Some(registered)) if mutants::is_on(Mutant::WrongNodeId) => Some(registered),
         (Some(published), Some(registered)) if published != registered => None,
@@ -334,9 +345,17 @@ fn csi_row(live: &LiveNode, episode: i64, name: &str, csi: &CsiVolume, trusted: 
         volume_handle: Some(csi.handle.clone()),
         node_id: node_id.map(str::to_owned),
         attachment_uid: attachment.and_then(|attachment| attachment.metadata.uid.clone()),
+        attach_required: None,
+        cluster_id: None,
         minimum_proof: Proof::Verified,
         methods: Vec::new(),
     }
+}
+
+/// By what the driver is registered on the node.
+pub(super) fn registered<'a>(live: &'a LiveNode, driver: &str) -> Option<&'a str> {
+    let drivers = &live.csi_node.as_ref()?.spec.drivers;
+    drivers.iter().find(|it| it.name == driver).map(|it| it.node_id.as_str())
 }
 
 /// Whether an object was created with or after the node, and so cannot belong to a predecessor of its name.

@@ -47,6 +47,7 @@ pub(super) fn record_all(seen: &Seen, brakes: &BTreeMap<&str, PolicyBrakes>, dec
             silent_fencers: &seen.silent_fencers,
             missing_fencers: &seen.missing_fencers,
             drivers: counted.drivers,
+            unattached: counted.unattached,
             unmovable: counted.unmovable,
             unmoved: &decision.unmoved,
             crash_loop_deletes: crash_loop_deletes(seen, policy, decision, now),

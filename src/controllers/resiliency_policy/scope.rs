@@ -33,6 +33,8 @@ pub struct Counted {
     pub protected: usize,
     /// Those of each driver.
     pub drivers: BTreeMap<String, usize>,
+    /// Those of these drivers that attach nothing.
+    pub unattached: BTreeSet<String>,
     /// Those that would wait whatever is proved.
     pub unmovable: Unmovable,
 }
@@ -107,6 +109,8 @@ pub(super) fn counted(seen: &Seen, policy: &ResiliencyPolicy) -> Counted {
         let labels = seen.namespaces.get(pod.namespace()).unwrap_or(&none);
         if select::is_releasable(policy, pod) && select::selects(policy, pod, labels) {
             counted.protected += 1;
+            let unattached = pod.unattached().filter_map(|(_, volume)| volume.csi.as_ref());
+            counted.unattached.extend(unattached.map(|csi| csi.driver.clone()));
             for driver in pod.drivers().collect::<BTreeSet<_>>() {
                 *counted.drivers.entry(driver.to_owned()).or_default() += 1;
             }

@@ -8,7 +8,7 @@ use crate::api::resiliency_policy::{
     BarePods, CheckSwitch, CrashLoopAction, CrashLoopWhen, DecisiveChannel, DetachMode, DriverPluginDown,
     NodeFailureAction, PodsWithoutVolumes, ResiliencyPolicy, ResiliencyPolicySpec, Sharers, StoragePathLossAction,
 };
-use crate::api::usage::PodView;
+use crate::api::usage::{PodView, UnattachedVolume};
 
 /// All policies that select a pod, in the order of their names.
 #[derive(Clone, Debug)]
@@ -123,6 +123,20 @@ impl<'a> Effective<'a> {
         let rest: Vec<_> = lists.collect();
         let common = first.iter().filter(|method| rest.iter().all(|list| list.contains(method)));
         common.filter(|method| method.type_.best_proof() >= minimum).cloned().collect()
+    }
+
+    /// The same for a volume that is mounted without being attached: those that cover it.
+    pub fn unattached_methods(&self, volume: &UnattachedVolume) -> Vec<FenceMethod> {
+        let mut methods = self.methods(volume.driver());
+        methods.retain(|method| volume.is_covered_by(method.type_));
+        methods
+    }
+
+    /// The weakest proof for such a volume. Time alone is none; and where nobody shuts the node out of its storage it is the node
+    /// that must have no power.
+    pub fn unattached_minimum(&self, volume: &UnattachedVolume) -> Proof {
+        let least = if volume.csi.is_some() { Proof::Acknowledged } else { Proof::PowerOff };
+        self.minimum_proof(volume.driver()).max(least)
     }
 
     /// Whether the out-of-service taint may be used.

@@ -37,6 +37,8 @@ pub struct Facts<'a> {
     pub missing_fencers: &'a BTreeSet<String>,
     /// Drivers of the selected pods, with the number of pods.
     pub drivers: BTreeMap<String, usize>,
+    /// Those of these drivers that attach nothing.
+    pub unattached: BTreeSet<String>,
     /// Selected pods that would wait whatever is proved.
     pub unmovable: Unmovable,
     /// Pods that stay though their volumes are tainted.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use crate::api::usage::PodView;
 
 use super::decide::{Seen, effective};
+use super::unattached;
 
 /// Protected pods that would wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +45,7 @@ fn waits(seen: &Seen, pod: &PodView) -> Option<(&'static str, String)> {
     if !pod.pod.is("Initialized") {
         return None;
     }
-    pod.unmovable().or_else(|| disputed(seen, pod))
+    pod.unmovable().or_else(|| unattached::waits(seen, pod)).or_else(|| disputed(seen, pod))
 }
 
 /// What each policy could prove by itself is told of each: here is what they leave together.

@@ -189,7 +189,7 @@ impl<'a> Troubles<'a> {
                 format!("it was moved off {before} within limits.cooldown, and {node} is no better"),
             ))
         };
-        pod.unmovable().or_else(|| unprovable(self.seen, pod, policies)).or_else(again)
+        uncovered(pod).or_else(|| unprovable(self.seen, pod, policies)).or_else(again)
     }
 
     /// The node that an incident moved a pod with one of these volumes off within the cool-down. NodeFences are kept for
@@ -218,7 +218,7 @@ impl<'a> Troubles<'a> {
 
 /// Why a pod stays though its storage is in trouble, whatever that is.
 pub(super) fn obstacle(seen: &Seen, pod: &PodView, policies: &Effective) -> Option<Stays> {
-    unmovable(seen, pod, policies).or_else(|| pod.unmovable()).or_else(|| unprovable(seen, pod, policies))
+    unmovable(seen, pod, policies).or_else(|| uncovered(pod)).or_else(|| unprovable(seen, pod, policies))
 }
 
 /// A pod that is never moved, whatever happens to its volumes.
@@ -233,6 +233,11 @@ fn unmovable(seen: &Seen, pod: &PodView, policies: &Effective) -> Option<Stays> 
         }
         _ => None,
     }
+}
+
+/// A pod with a volume that no method covers on a node that is well: what covers an unattached one cuts off the whole node.
+fn uncovered(pod: &PodView) -> Option<Stays> {
+    pod.unmovable().or_else(|| pod.uncovered(|_, _| false))
 }
 
 fn unprovable(seen: &Seen, pod: &PodView, policies: &Effective) -> Option<Stays> {

@@ -8,9 +8,11 @@ use kube::ResourceExt as _;
 use super::super::decide::Failure;
 use crate::api::cidr::{Cidr, readable};
 use crate::api::driver_report::{KnownBy, NetworkFenceClients};
+use crate::api::fence_request::RequestedVolume;
 use crate::api::names::FENCED_ADDRESSES_ANNOTATION;
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
 use crate::api::node_volume_report::unreported;
+use crate::api::proof::{CLASS_OF_ANOTHER_CLUSTER, class_of_another_cluster};
 use crate::api::slim::NodeAddress;
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 use crate::mutants::{self, Mutant};
@@ -69,6 +71,15 @@ fn check_class(seen: &Seen, around: &Around) -> Result<(), Failure> {
             format!("NetworkFenceClass {} is of driver {}, not of {}", seen.class, class.spec.provisioner, seen.driver),
         )),
         Some(_) => Ok(()),
+    }
+}
+
+/// Whether the class names the cluster that each of the volumes is of.
+pub(super) fn check_cluster(class: &str, cluster_id: Option<&str>, volumes: &[RequestedVolume]) -> Result<(), Failure> {
+    let mut wanted = volumes.iter().filter_map(|volume| volume.cluster_id.as_deref());
+    match wanted.find(|wanted| Some(*wanted) != cluster_id) {
+        Some(other) => Err(stop(CLASS_OF_ANOTHER_CLUSTER, class_of_another_cluster(class, other))),
+        None => Ok(()),
     }
 }
 

@@ -18,7 +18,7 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use crate::api::driver_report::{DriverReport, NetworkFenceClients};
+use crate::api::driver_report::{DriverReport, NetworkFenceClients, NetworkFenceCluster};
 use crate::api::fence_request::{Desired, FenceRequest, RequestedVolume};
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
 use crate::api::slim::network::ReportedAddresses;
@@ -39,6 +39,8 @@ const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::
 const MARKS: usize = 8;
 /// Classes of the driver that are reported at most.
 const MOST_CLASSES: usize = 64;
+/// The longest name of a cluster that is reported.
+const MOST_CLUSTER_ID: usize = 253;
 /// How long one pass waits for the end of a fence.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -50,8 +52,21 @@ pub async fn fence(
     volumes: &[RequestedVolume],
     timeout: Duration,
 ) -> Result<(), Failure> {
+    check_cluster(cx, class, volumes).await?;
     let round = volumes.iter().map(|volume| volume.round).max().unwrap_or(1);
     advance(cx, request, class, round, decide::fence, timeout).await
+}
+
+/// A class that shuts addresses out of another cluster of the storage leaves these volumes to whoever writes them. Looked at in each
+/// round: somebody may have made the class anew.
+async fn check_cluster(cx: &Context, class: &str, volumes: &[RequestedVolume]) -> Result<(), Failure> {
+    if volumes.iter().all(|volume| volume.cluster_id.is_none()) {
+        return Ok(());
+    }
+    let classes: Api<NetworkFenceClass> = Api::all(cx.clients.reads.clone());
+    let found = classes.get_opt(class).await.map_err(|error| unavailable(error.into()))?;
+    let cluster_id = found.as_ref().and_then(NetworkFenceClass::cluster_id);
+    addresses::check_cluster(class, cluster_id, volumes)
 }
 
 /// Lets it in again. An error says what is waited for.
@@ -122,16 +137,31 @@ async fn look_at(cx: &Context, request: &Arc<FenceRequest>, before: &BTreeSet<St
     Ok(None)
 }
 
-/// The classes that csi-addons has for this driver, by name.
-pub async fn classes(cx: &Context) -> ApiResult<Vec<String>> {
+/// The classes that csi-addons has for this driver.
+#[derive(Default)]
+pub struct Classes {
+    /// By name.
+    pub names: Vec<String>,
+    /// The clusters of the storage that they name.
+    pub clusters: Vec<NetworkFenceCluster>,
+}
+
+/// Asks for them.
+pub async fn classes(cx: &Context) -> ApiResult<Classes> {
     let classes = match list::<NetworkFenceClass>(cx).await {
         // Not installed; or installed and we may not ask, which comes to the same.
         Err(error) if error.is_not_found() || error.class() == ErrorClass::Forbidden => Vec::new(),
         found => found?,
     };
-    let ours = classes.iter().filter(|class| class.spec.provisioner == cx.name);
-    let names: BTreeSet<_> = ours.map(|class| class.name_any()).collect();
-    Ok(names.into_iter().take(MOST_CLASSES).collect())
+    let mut ours: Vec<_> = classes.iter().filter(|class| class.spec.provisioner == cx.name).collect();
+    ours.sort_by_key(|class| class.name_any());
+    ours.truncate(MOST_CLASSES);
+    let cluster = |class: &&NetworkFenceClass| {
+        let cluster_id = class.cluster_id().filter(|id| (1..=MOST_CLUSTER_ID).contains(&id.len()))?;
+        Some(NetworkFenceCluster { class_name: class.name_any(), cluster_id: cluster_id.to_owned() })
+    };
+    let clusters = ours.iter().filter_map(cluster).collect();
+    Ok(Classes { names: ours.iter().map(|class| class.name_any()).collect(), clusters })
 }
 
 /// By what the storage knows the nodes, as it is to be on record. At rest one list is read, and Nodes hardly ever.

@@ -156,8 +156,8 @@ fn remedy(reason: &str) -> &'static str {
             "take the volume out of the pod, a hostPath for its convenience above all; or the pod out of the policy's selector"
         }
         "UnknownVolumeKind" => {
-            "no fence covers inline, in-tree and attachRequired: false volumes, nor a claim that is not bound: take the volume out \
-             of the pod, or the pod out of the policy's selector"
+            "give the policy a method that covers it, where its message names one; no fence covers inline CSI volumes, in-tree ones but \
+             NFS, nor a claim that is not bound: take the volume out of the pod, or the pod out of the policy's selector"
         }
         "SharerHeld" => {
             "see why the pod that the message names would stay: select it too, or let sharers: CleanAll take it along"

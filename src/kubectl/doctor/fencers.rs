@@ -5,27 +5,34 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 
-use crate::api::fencing::FenceMethodType;
+use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
 use crate::api::proof::Fencers;
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::kubectl::gather::Gathered;
 use crate::runtime::store::ObjectKey;
 
-use super::{Finding, drivers, install, protected_drivers};
+use super::{Finding, drivers, install, protected_drivers, unattached_drivers};
 
 /// Looks at every policy and driver.
 pub fn check(gathered: &Gathered) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (policy, driver, pods) in protected_drivers(gathered) {
-        findings.extend(proof(gathered, &policy, &driver, pods));
+        findings.extend(proof(gathered, &policy, &driver, pods, true));
+    }
+    let unattached = unattached_drivers(gathered);
+    for (policy, driver, pods) in &unattached {
+        findings.extend(proof(gathered, policy, driver, *pods, false));
     }
     for driver in drivers(gathered) {
-        findings.extend(sidecar(gathered, &driver));
+        findings.extend(sidecar(gathered, &driver, true));
+    }
+    for driver in unattached.iter().map(|(_, driver, _)| driver).collect::<BTreeSet<_>>() {
+        findings.extend(sidecar(gathered, driver, false));
     }
     let policies = gathered.stores.policies.list();
     let known = |driver: &str| gathered.stores.csi_drivers.get(&ObjectKey::cluster(driver));
-    findings.extend(unattached(&policies, |driver| {
+    findings.extend(uncovered(&policies, |driver| {
         known(driver).is_none_or(|driver| driver.spec.attach_required != Some(false))
     }));
     let named = policies.iter().flat_map(|policy| policy.spec.fencing.external_fencers());
@@ -33,11 +40,17 @@ pub fn check(gathered: &Gathered) -> Vec<Finding> {
     findings
 }
 
-fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize) -> Option<Finding> {
+/// `attaches`: of a driver that does not, pods that no method covers are told one by one.
+fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize, attaches: bool) -> Option<Finding> {
     const CHECK: &str = "Proof";
     let stores = &gathered.stores;
     let fencing = &stores.policies.get(&ObjectKey::cluster(policy))?.spec.fencing;
-    let minimum = fencing.minimum_proof_for(driver);
+    let minimum = fencing.minimum_proof_for(driver).max(if attaches { Proof::None } else { Proof::Acknowledged });
+    let methods = fencing.methods_for(driver).iter().filter(|method| attaches || !method.type_.needs_attachment());
+    let methods: Vec<_> = methods.cloned().collect();
+    if !attaches && methods.is_empty() {
+        return None;
+    }
     let report = stores.reports.get(&ObjectKey::cluster(driver));
     let is_silent = |fencer: &str| {
         gathered.operator_lease_age(&names::fencer_lease(fencer)).is_some_and(|it| install::is_old(it.num_seconds()))
@@ -52,7 +65,7 @@ fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize) -> Option
             .map(str::to_owned)
             .collect(),
     };
-    let found = known.best_proof(fencing.methods_for(driver).iter().cloned());
+    let found = known.best_proof(methods);
     let (best, method) = (found.proof, found.method);
     let about = format!("policy {policy}, driver {driver}");
     if best >= minimum {
@@ -77,23 +90,26 @@ fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize) -> Option
     Some(Finding::warning(CHECK, about, message, remedy))
 }
 
-/// Drivers in selectors that attach nothing. Their volumes are of no kind that a fence covers, so they are none of that driver to
-/// a selector: it selects nobody by them, in silence.
-fn unattached(policies: &[Arc<ResiliencyPolicy>], attaches: impl Fn(&str) -> bool) -> Vec<Finding> {
+/// Drivers in selectors that attach nothing, where the policy has no method that covers their volumes: its pods would be held.
+fn uncovered(policies: &[Arc<ResiliencyPolicy>], attaches: impl Fn(&str) -> bool) -> Vec<Finding> {
     let finding = |policy: &ResiliencyPolicy, driver: &str| {
         let about = format!("policy {}, driver {driver}", policy.name_any());
-        let message =
-            "attachRequired: false: no fence method covers its volumes, and selector.drivers selects no pod by it";
+        let message = "attachRequired: false: no method of the policy covers its volumes: pods that it selects by them would \
+                       be held";
         let remedy =
-            "take it out of selector.drivers, and move those pods by hand once you know that their node is off";
+            "give it NetworkFence (with minimumProof Acknowledged) or External for this driver: spec.fencing.drivers";
         Finding::warning("CSIDriver", about, message, remedy)
     };
     let named = policies.iter().flat_map(|policy| policy.spec.selector.drivers.iter().map(move |it| (policy, it)));
-    named.filter(|(_, driver)| !attaches(driver)).map(|(policy, driver)| finding(policy, driver)).collect()
+    let is_covered = |policy: &ResiliencyPolicy, driver: &str| {
+        policy.spec.fencing.methods_for(driver).iter().any(|method| !method.type_.needs_attachment())
+    };
+    let lacking = named.filter(|(policy, driver)| !attaches(driver) && !is_covered(policy, driver));
+    lacking.map(|(policy, driver)| finding(policy, driver)).collect()
 }
 
 /// The sidecar holds a Lease of its own, where a method needs it.
-fn sidecar(gathered: &Gathered, driver: &str) -> Option<Finding> {
+fn sidecar(gathered: &Gathered, driver: &str, attaches: bool) -> Option<Finding> {
     const CHECK: &str = "Sidecar";
     let policies = gathered.stores.policies.list();
     let asks = |method: FenceMethodType| {
@@ -103,7 +119,7 @@ fn sidecar(gathered: &Gathered, driver: &str) -> Option<Finding> {
     let age = gathered.operator_lease_age(&lease).map(|age| age.num_seconds());
     let remedy = "look at the pod and the log of bulkhead-csi-sidecar beside the driver's controller";
     match age {
-        _ if !asks(FenceMethodType::Unpublish) && !asks(FenceMethodType::NetworkFence) => None,
+        _ if !(attaches && asks(FenceMethodType::Unpublish)) && !asks(FenceMethodType::NetworkFence) => None,
         None => Some(Finding::warning(CHECK, driver, format!("its sidecar has no Lease {lease}"), remedy)),
         Some(age) if install::is_old(age) => {
             let message =

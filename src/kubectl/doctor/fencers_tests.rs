@@ -13,7 +13,7 @@ fn a_selector_that_names_a_driver_without_attachments_is_told() {
         Arc::new(policy(name, &json!({ "selector": { "podSelector": {}, "drivers": drivers } })))
     };
     let policies = [by("files", json!(["file.example.com", "block.example.com"])), by("all", json!([]))];
-    let found = unattached(&policies, |driver| driver != "file.example.com");
+    let found = uncovered(&policies, |driver| driver != "file.example.com");
     let [finding] = found.as_slice() else { panic!("{found:?}") };
     assert_eq!(
         (finding.severity, finding.about.as_str()),

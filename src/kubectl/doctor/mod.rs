@@ -25,6 +25,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::slim::AdmissionBinding;
 use crate::api::time;
+use crate::api::usage::{VolumeKind, VolumeUse};
 use crate::error::Error as ApiError;
 
 use super::error::{REMEDY_VIEWER, Result};
@@ -193,16 +194,31 @@ fn known<K>(listed: Result<Vec<K>, Finding>, findings: &mut Vec<Finding>) -> Opt
     listed.map_err(|finding| findings.push(finding)).ok()
 }
 
-/// The drivers of the pods that each policy selects, with the number of pods, by policy and driver.
+/// The drivers that attach volumes of the pods that each policy selects, with the number of pods, by policy and driver.
 fn protected_drivers(gathered: &Gathered) -> Vec<(String, String, usize)> {
+    by_policy(gathered, |volume| match &volume.kind {
+        VolumeKind::Csi(csi) => Some(csi.driver.clone()),
+        _ => None,
+    })
+}
+
+/// Those that attach nothing.
+fn unattached_drivers(gathered: &Gathered) -> Vec<(String, String, usize)> {
+    by_policy(gathered, |volume| match &volume.kind {
+        VolumeKind::Unattached(unattached) => unattached.csi.as_ref().map(|csi| csi.driver.clone()),
+        _ => None,
+    })
+}
+
+fn by_policy(gathered: &Gathered, driver: impl Fn(&VolumeUse) -> Option<String>) -> Vec<(String, String, usize)> {
     let mut counts = std::collections::BTreeMap::new();
     let seen = gathered.seen();
     for pod in seen.pods.values().flatten() {
         let Some(policies) = crate::controllers::resiliency_policy::decide::effective(&seen, pod) else { continue };
         for policy in policies.policies() {
             let name = policy.metadata.name.clone().unwrap_or_default();
-            for driver in pod.drivers().collect::<std::collections::BTreeSet<_>>() {
-                *counts.entry((name.clone(), driver.to_owned())).or_default() += 1;
+            for driver in pod.volumes.iter().filter_map(&driver).collect::<std::collections::BTreeSet<_>>() {
+                *counts.entry((name.clone(), driver)).or_default() += 1;
             }
         }
     }

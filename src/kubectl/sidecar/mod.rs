@@ -224,7 +224,8 @@ fn notes(controller: &Controller, attaches: bool, image: &str) -> Vec<String> {
     }
     if !attaches {
         notes.push(
-            "attachRequired: false: no method of its own driver covers its volumes (docs/csi-drivers.md)".to_owned(),
+            "attachRequired: false: of the methods that it carries out only NetworkFence covers its volumes (docs/csi-drivers.md)"
+                .to_owned(),
         );
     }
     if let Some(keeper) = &controller.kept_by {

@@ -300,7 +300,7 @@ impl World {
         let is_behind_nat = self.shape.network.is_some_and(|network| network.is_behind_nat);
         let told = self.api.nodes.values().filter(|_| is_behind_nat);
         Around {
-            class: Some(NetworkFenceClass::new(&class, NetworkFenceClassSpec { provisioner })),
+            class: Some(NetworkFenceClass::new(&class, NetworkFenceClassSpec { provisioner, parameters: None })),
             nodes: self.api.nodes.values().map(|node| addresses_of(node)).collect(),
             reports: self.api.nodes.values().map(|node| reported_of(node)).collect(),
             record: told

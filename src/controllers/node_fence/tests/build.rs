@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 
-use crate::api::fencing::{NodeIdentity, PlannedMethod};
+use crate::api::fencing::{NodeIdentity, PlannedMethod, Proof};
 use crate::api::names;
 use crate::api::node_fence::{
     Channel, Evidence, EvidenceState, NodeFence, NodeFenceSpec, Plan, PlannedPod, PlannedPolicy, PlannedVolume,
@@ -23,26 +23,36 @@ pub fn fence(pods: &[PodView], policy: &ResiliencyPolicy) -> NodeFence {
     let fencing = &policy.spec.fencing;
     let mut volumes: BTreeMap<String, PlannedVolume> = BTreeMap::new();
     for volume in pods.iter().flat_map(|pod| &pod.volumes) {
-        let (driver, handle) = match &volume.kind {
-            VolumeKind::Csi(csi) => (Some(csi.driver.clone()), Some(csi.handle.clone())),
-            _ => (None, None),
+        let unattached = match &volume.kind {
+            VolumeKind::Unattached(unattached) => Some(unattached),
+            _ => None,
         };
+        let csi = match &volume.kind {
+            VolumeKind::Csi(csi) => Some(csi),
+            VolumeKind::Unattached(unattached) => unattached.csi.as_ref(),
+            VolumeKind::Local | VolumeKind::Unknown(_) => None,
+        };
+        let (driver, handle) = (csi.map(|csi| csi.driver.clone()), csi.map(|csi| csi.handle.clone()));
         let minimum_proof = fencing.minimum_proof_for(driver.as_deref().unwrap_or_default());
+        let least = if unattached.is_some_and(|it| it.csi.is_none()) { Proof::PowerOff } else { minimum_proof };
         let methods = fencing.methods_for(driver.as_deref().unwrap_or_default()).iter();
         let row = PlannedVolume {
             episode: 1,
             name: volume.name.clone(),
             uid: None,
-            node_id: driver.as_ref().map(|_| "id-n1".into()),
-            attachment_uid: driver.as_ref().map(|_| format!("va-{}", volume.name)),
+            node_id: driver.as_ref().map(|_| "id-n1".into()).or(unattached.map(|_| "n1".into())),
+            attachment_uid: driver.as_ref().filter(|_| unattached.is_none()).map(|_| format!("va-{}", volume.name)),
+            attach_required: unattached.map(|_| false),
+            cluster_id: unattached.and_then(|it| it.cluster_id.clone()),
             methods: methods
-                .filter(|m| driver.is_some() && m.type_.best_proof() >= minimum_proof)
+                .filter(|m| unattached.map_or(driver.is_some(), |it| it.is_covered_by(m.type_)))
+                .filter(|m| m.type_.best_proof() >= minimum_proof)
                 .cloned()
                 .map(PlannedMethod::from)
                 .collect(),
             driver,
             volume_handle: handle,
-            minimum_proof,
+            minimum_proof: least,
         };
         volumes.insert(volume.name.clone(), row);
     }
@@ -95,7 +105,8 @@ pub fn planned(pod: &PodView) -> PlannedPod {
 
 /// The node with the volumes of the plan attached and in use.
 pub fn node_using(mut node: Node, fence: &NodeFence) -> Node {
-    let used = fence.spec.plan.volumes.iter().filter(|row| row.driver.is_some()).map(|row| unique_name(&row.name));
+    let used = fence.spec.plan.volumes.iter().filter(|row| row.attachment_uid.is_some());
+    let used = used.map(|row| unique_name(&row.name));
     node.status.volumes_in_use = used.collect();
     node.status.volumes_attached =
         node.status.volumes_in_use.iter().map(|name| AttachedVolume { name: name.clone() }).collect();

@@ -77,7 +77,10 @@ fn minimum(seen: &Seen, row: &PlannedVolume) -> Proof {
 fn is_proved(seen: &Seen, row: &PlannedVolume) -> bool {
     let minimum = minimum(seen, row);
     let cut_off = |status: &VolumeStatus| {
-        matches!(status.state, VolumeStatusState::Fenced | VolumeStatusState::Detached) && status.proof >= minimum
+        let is_external = status.method == Some(FenceMethodType::External);
+        let is_weak = row.is_unattached() && is_external && status.proof < Proof::PowerOff;
+        let is_cut_off = matches!(status.state, VolumeStatusState::Fenced | VolumeStatusState::Detached);
+        is_cut_off && status.proof >= minimum && !is_weak
     };
     minimum == Proof::None || recorded(seen, row).is_some_and(cut_off)
 }

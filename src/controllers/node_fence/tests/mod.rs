@@ -21,6 +21,7 @@ mod proof;
 mod property;
 mod returns;
 mod storage;
+mod unattached;
 mod units;
 mod volumes;
 mod waits;

@@ -40,7 +40,7 @@ impl World {
         let policy = policy("db", spec);
         let fence = fence(&pods, &policy);
         let volumes: Vec<String> = fence.spec.plan.volumes.iter().map(|row| row.name.clone()).collect();
-        let attachable = fence.spec.plan.volumes.iter().filter(|row| row.driver.is_some());
+        let attachable = fence.spec.plan.volumes.iter().filter(|row| row.attachment_uid.is_some());
         let attachments = attachable.map(|row| Arc::new(attachment(&row.name, "n1"))).collect::<Vec<_>>();
         let drivers = fence.spec.plan.volumes.iter().filter_map(|row| row.driver.clone());
         let now = now();

@@ -21,6 +21,7 @@ mod select;
 mod sharers;
 mod silence;
 mod storage;
+mod unattached;
 mod unmovable;
 mod volumes;
 mod windows;

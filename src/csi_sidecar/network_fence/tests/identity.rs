@@ -2,6 +2,7 @@
 
 use crate::api::slim::NodeAddress;
 
+use super::super::addresses::check_cluster;
 use super::*;
 
 #[test]
@@ -234,5 +235,25 @@ fn what_is_said_in_another_namespace_is_not_believed() {
     for node in ["n1", "n2"] {
         world.around().clients = vec![elsewhere(node, "192.0.2.9/32")];
         assert_eq!(world.code(fence), "ClientsElsewhere", "{node}");
+    }
+}
+
+#[test]
+fn a_class_of_another_cluster_shuts_nobody_out() {
+    let volume = |cluster_id: Option<&str>| {
+        let mut volume = request("r1", "n1", "Fenced", &[]).spec.volumes.remove(0);
+        volume.cluster_id = cluster_id.map(str::to_owned);
+        volume
+    };
+    for (class, volumes, is_right) in [
+        (None, vec![volume(None)], true),
+        (Some("a"), vec![volume(None)], true),
+        (Some("a"), vec![volume(Some("a")), volume(None)], true),
+        (None, vec![volume(Some("a"))], false),
+        (Some("b"), vec![volume(Some("a"))], false),
+        (Some("a"), vec![volume(Some("a")), volume(Some("b"))], false),
+    ] {
+        let code = check_cluster(CLASS, class, &volumes).err().map(|failure| failure.code);
+        assert_eq!(code, (!is_right).then_some("ClassOfAnotherCluster"), "{class:?} {volumes:?}");
     }
 }

@@ -1,0 +1,223 @@
+//! Volumes that are mounted without being attached: which methods cover them, which proofs count, and when a node is switched off for
+//! their sake.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::api::driver_report::{DriverReport, NetworkFenceCluster};
+use crate::api::fence_request::{FencerMethodType, IO_IN_PROGRESS};
+use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::node_fence::{PodStatusState, VolumeStatusState};
+use crate::api::usage::PodView;
+use crate::controllers::testing::*;
+
+use super::network::{ADDRESS, with_address};
+use super::world::{Fencer, World};
+
+const FILES: &str = "file.example.com";
+const POWER: &str = "power.example.com";
+
+fn unpublish() -> Value {
+    json!({ "type": "Unpublish" })
+}
+
+fn network() -> Value {
+    json!({ "type": "NetworkFence", "networkFence": { "className": "file-fence" } })
+}
+
+fn external() -> Value {
+    json!({ "type": "External", "external": { "fencerName": POWER } })
+}
+
+fn storage(clusters: &[(&str, &str)]) -> DriverReport {
+    let mut report = report(FILES, &["NetworkFence"]);
+    let status = report.status.as_mut().unwrap();
+    status.network_fence_classes = vec!["file-fence".into()];
+    let cluster = |(class, id): &(&str, &str)| NetworkFenceCluster {
+        class_name: (*class).to_owned(),
+        cluster_id: (*id).to_owned(),
+    };
+    status.network_fence_clusters = clusters.iter().map(cluster).collect();
+    report
+}
+
+/// A failed node with these pods, under a policy with these methods.
+fn failed(pods: Vec<PodView>, minimum: &str, methods: &[Value]) -> World {
+    let fencing = json!({ "minimumProof": minimum, "methods": methods, "callTimeout": "5s", "giveUpAfter": "20s" });
+    let spec = json!({ "fencing": fencing, "detection": { "storage": { "whenIOInProgress": "Veto" } } });
+    let mut world = World::new(pods, &spec);
+    let block = report(DRIVER, &["Unpublish", "ListPublishedNodes", "Connectivity", "IOInProgress"]);
+    world.seen.reports = reports([block, storage(&[])]);
+    world.fencers.insert(FILES.into(), Fencer::Proves(Proof::Acknowledged));
+    world.fencers.insert(POWER.into(), Fencer::Proves(Proof::PowerOff));
+    Arc::make_mut(&mut world.seen.fence).spec.node.addresses = vec![ADDRESS.into()];
+    world.node_becomes(|node| with_address(node, ADDRESS));
+    world
+}
+
+fn files() -> PodView {
+    pod("files", "n1", &[unattached(FILES, "share")])
+}
+
+fn waits() -> (PodStatusState, String) {
+    (PodStatusState::Waiting, "UnknownVolumeKind".into())
+}
+
+#[test]
+fn a_network_fence_of_its_own_driver_frees_the_pod() {
+    let mut world = failed(vec![files()], "Acknowledged", &[unpublish(), network()]);
+    world.run();
+    world.assert_order(&["taint fenced", "ask Fenced share round 1", "Started share", "Fenced share"]);
+    assert!(world.did("delete files grace 0") && !world.did("taint out-of-service"), "{:#?}", world.log);
+    let row = world.volume("share");
+    assert_eq!((row.method, row.proof), (Some(FenceMethodType::NetworkFence), Proof::Acknowledged));
+    let asked = &world.seen.request(FILES).unwrap().spec.volumes[0];
+    let types: Vec<_> = asked.methods.iter().map(|method| method.type_).collect();
+    assert_eq!(types, [FencerMethodType::NetworkFence], "there is no publish to be taken back");
+}
+
+#[test]
+fn a_class_that_does_not_name_the_cluster_of_the_volume_is_not_used() {
+    for (clusters, goes) in [
+        (&[][..], false),
+        (&[("file-fence", "b")][..], false),
+        (&[("other", "a")][..], false),
+        (&[("file-fence", "a")][..], true),
+    ] {
+        let share = in_cluster(unattached(FILES, "share"), "a");
+        let mut world = failed(vec![pod("files", "n1", &[share])], "Acknowledged", &[network()]);
+        world.seen.reports.insert(FILES.into(), Arc::new(storage(clusters)));
+        world.run();
+        assert_eq!(world.did("delete files"), goes, "{clusters:?}: {:#?}", world.log);
+        assert_eq!(world.did("ask"), goes, "{clusters:?}: {:#?}", world.log);
+        let row = world.volume("share");
+        if goes {
+            let asked = &world.seen.request(FILES).unwrap().spec.volumes[0];
+            assert_eq!(asked.cluster_id.as_deref(), Some("a"), "the sidecar looks at the class itself");
+        } else {
+            assert_eq!(row.reason.as_deref(), Some("ClassOfAnotherCluster"));
+            assert!(row.message.unwrap_or_default().contains("cluster a"), "{clusters:?}");
+        }
+    }
+}
+
+#[test]
+fn a_node_without_power_frees_the_pods_of_every_unattached_volume() {
+    let pods = vec![files(), pod("web", "n1", &[nfs("export")])];
+    let mut world = failed(pods, "Verified", &[unpublish(), external()]);
+    world.run();
+    assert!(world.did("delete files grace 0") && world.did("delete web grace 0"), "{:#?}", world.log);
+    for name in ["share", "export"] {
+        let row = world.volume(name);
+        assert_eq!((row.method, row.proof), (Some(FenceMethodType::External), Proof::PowerOff), "{name}");
+    }
+    let asked = &world.seen.request(POWER).unwrap().spec.volumes;
+    assert!(asked.iter().all(|row| row.minimum_proof == Proof::PowerOff), "nothing less is asked for: {asked:?}");
+    let export = asked.iter().find(|row| row.name == "export").unwrap();
+    assert_eq!((export.volume_handle.as_str(), export.node_id.as_str()), ("export", "n1"), "labels of what has none");
+}
+
+#[test]
+fn less_than_the_end_of_power_frees_nobody_whatever_the_policy_demands() {
+    for minimum in ["Acknowledged", "Verified"] {
+        for proof in [Proof::Acknowledged, Proof::Verified] {
+            let mut world = failed(vec![files()], minimum, &[external()]);
+            world.fencers.insert(POWER.into(), Fencer::Proves(proof));
+            for _ in 0..4 {
+                world.run();
+                world.wait(7.0);
+            }
+            assert!(world.did("Fenced share") && !world.did("delete"), "{minimum} {proof:?}: {:#?}", world.log);
+            assert_eq!(world.volume("share").state, VolumeStatusState::Failed, "{minimum} {proof:?}");
+        }
+    }
+}
+
+#[test]
+fn pods_without_a_method_that_covers_them_wait_by_name() {
+    let mut world = failed(vec![files(), pod("web", "n1", &[nfs("export")])], "Acknowledged", &[network()]);
+    world.run();
+    assert!(world.did("delete files"), "{:#?}", world.log);
+    assert_eq!(world.pod("web"), waits(), "NFS in-tree has no driver that could shut the node out");
+    for method in [unpublish(), json!({ "type": "Detach" })] {
+        let mut world = failed(vec![files()], "Acknowledged", &[method]);
+        world.run();
+        assert_eq!(world.pod("files"), waits());
+        assert!(!world.did("ask") && !world.did("delete"), "{:#?}", world.log);
+    }
+}
+
+#[test]
+fn who_shares_it_with_a_pod_that_stays_stays() {
+    let shares = || unattached(FILES, "share");
+    let pods = vec![pod("goes", "n1", &[shares()]), pod("stays", "n1", &[shares(), local("disk")])];
+    let mut world = failed(pods, "Acknowledged", &[network()]);
+    world.run();
+    assert_eq!(world.pod("goes"), (PodStatusState::Waiting, "SharerHeld".into()));
+    assert!(!world.did("ask") && !world.did("delete"), "{:#?}", world.log);
+}
+
+/// By a controller that covered none, or when the driver attached.
+#[test]
+fn a_row_that_was_planned_otherwise_proves_nothing() {
+    type Change = fn(&mut World);
+    let cases: [(&str, Change); 2] = [
+        ("of another kind", |world| world.plan().volumes[0].attach_required = None),
+        ("without methods", |world| world.plan().volumes[0].methods.clear()),
+    ];
+    for (name, change) in cases {
+        let mut world = failed(vec![files()], "Acknowledged", &[network()]);
+        change(&mut world);
+        world.run();
+        assert_eq!(world.pod("files"), waits(), "{name}");
+        assert!(!world.did("ask") && !world.did("delete"), "{name}: {:#?}", world.log);
+    }
+}
+
+#[test]
+fn whose_machine_it_was_must_be_certain() {
+    let mut world = failed(vec![pod("web", "n1", &[nfs("export")])], "Verified", &[external()]);
+    world.plan().volumes[0].node_id = None;
+    world.run();
+    assert_eq!(world.condition("Held"), Some(("True".into(), "IdentityAmbiguous".into())));
+    assert!(!world.did("ask") && !world.did("delete"), "{:#?}", world.log);
+}
+
+#[test]
+fn the_node_is_switched_off_only_when_the_others_have_spoken() {
+    let both = || vec![pod("db", "n1", &[csi("v1")]), files()];
+    let asks = |world: &World| world.seen.request(POWER).is_some();
+    let mut world = failed(both(), "Verified", &[unpublish(), external()]);
+    world.run();
+    world.assert_order(&["Fenced v1", "ask Fenced share round 1", "Fenced share", "delete files grace 0"]);
+    assert!(world.did("delete db grace 0"), "{:#?}", world.log);
+
+    let mut world = failed(both(), "Verified", &[unpublish(), external()]);
+    world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+    world.run();
+    assert!(!asks(&world), "{:#?}", world.log);
+    world.wait(7.1);
+    world.run();
+    assert!(asks(&world) && world.did("delete files grace 0"), "{:#?}", world.log);
+
+    let mut world = failed(both(), "Verified", &[unpublish(), external()]);
+    world.fencers.insert(DRIVER.into(), Fencer::Refuses(IO_IN_PROGRESS));
+    for _ in 0..6 {
+        world.run();
+        world.wait(10.0);
+    }
+    assert!(!asks(&world) && !world.did("delete"), "the node is at work: {:#?}", world.log);
+}
+
+#[test]
+fn the_node_is_not_switched_off_while_its_storage_may_shut_it_out() {
+    let asks = |world: &World| world.seen.request(POWER).is_some();
+    let mut world = failed(vec![files()], "Acknowledged", &[network(), external()]);
+    world.run();
+    assert!(world.did("delete files grace 0") && !asks(&world), "{:#?}", world.log);
+    let mut world = failed(vec![files()], "Acknowledged", &[network(), external()]);
+    world.fencers.insert(FILES.into(), Fencer::Fails("NetworkFenceFailed"));
+    world.run();
+    assert!(asks(&world) && world.did("delete files grace 0"), "{:#?}", world.log);
+}
