@@ -17,13 +17,13 @@ use super::fleet::{Lane, LaneOptions, options};
 use super::look::{condition, volume_row};
 
 /// A fencer that may answer for its own name.
-struct Played {
-    name: String,
+pub(super) struct Played {
+    pub(super) name: String,
     api: Api<FenceRequest>,
 }
 
 impl Played {
-    async fn new(cluster: &Cluster, name: &str) -> Result<Self, Failed> {
+    pub(super) async fn new(cluster: &Cluster, name: &str) -> Result<Self, Failed> {
         let role: ClusterRole = serde_json::from_value(json!({
             "metadata": { "name": format!("fencer-{name}") },
             "rules": [
@@ -45,7 +45,12 @@ impl Played {
     }
 
     /// Answers every row of a request in the round that it asks for.
-    async fn answer(&self, request: &FenceRequest, outcome: FenceOutcome, proof: Proof) -> Result<FenceRequest, Error> {
+    pub(super) async fn answer(
+        &self,
+        request: &FenceRequest,
+        outcome: FenceOutcome,
+        proof: Proof,
+    ) -> Result<FenceRequest, Error> {
         let mut next = request.clone();
         let now = Utc::now().trunc_subsecs(6);
         let status = next.status.get_or_insert_default();
@@ -73,11 +78,11 @@ fn by(fencer: &str, minimum: &str, more: &[Value]) -> Value {
     json!({ "fencing": { "minimumProof": minimum, "methods": methods, "callTimeout": "2s", "giveUpAfter": "10s" } })
 }
 
-fn is_asked(request: &FenceRequest) -> bool {
+pub(super) fn is_asked(request: &FenceRequest) -> bool {
     request.spec.desired == Desired::Fenced && !request.spec.volumes.is_empty()
 }
 
-fn row_of(fence: &NodeFence, volume: &str) -> Result<(Option<FenceMethodType>, Proof), Failed> {
+pub(super) fn row_of(fence: &NodeFence, volume: &str) -> Result<(Option<FenceMethodType>, Proof), Failed> {
     let row = volume_row(fence, volume).ok_or("no row")?;
     Ok((row.method, row.proof))
 }

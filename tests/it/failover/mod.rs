@@ -36,6 +36,7 @@ mod released;
 mod replacements;
 mod restarts;
 mod returns;
+mod unattached;
 mod units;
 pub mod volume_taints;
 mod volumes;
@@ -187,6 +188,8 @@ pub fn trials() -> Vec<Trial> {
         network_fences::two_drivers_of_a_node_let_it_in_again,
         network_edits::a_fence_that_somebody_edits_is_made_again,
         network_edits::a_fence_that_somebody_lifts_while_the_machine_may_run_is_made_again,
+        unattached::a_network_fence_of_its_own_cluster_frees_its_pods,
+        unattached::only_the_end_of_power_frees_its_pods_without_one,
         moves::a_pod_moves_from_a_dead_node,
     ]);
     if is_wide() {

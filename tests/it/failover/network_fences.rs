@@ -42,8 +42,12 @@ impl<'a> Scene<'a> {
     }
 
     async fn with(cluster: &'a Cluster, name: &str, net: u8, policy: Value) -> Result<Self, Failed> {
-        let options = LaneOptions { sidecar: false, policy, ..LaneOptions::default() };
-        let mut lane = Lane::new(cluster, name, options).await?;
+        Self::on(cluster, name, net, LaneOptions { policy, ..LaneOptions::default() }).await
+    }
+
+    /// The same in a lane that is made so.
+    pub(super) async fn on(cluster: &'a Cluster, name: &str, net: u8, options: LaneOptions) -> Result<Self, Failed> {
+        let mut lane = Lane::new(cluster, name, LaneOptions { sidecar: false, ..options }).await?;
         let csi_addons =
             CsiAddons::start(&cluster.testbed, cluster.client.clone(), lane.storage.array.clone(), name).await?;
         lane.sidecar = Some(Kept::new(cluster.sidecar(lane.array())?));
@@ -69,7 +73,7 @@ impl<'a> Scene<'a> {
     }
 
     /// The pods are where they were, and nobody is shut out.
-    async fn assert_held(&self) -> Result<(), Failed> {
+    pub(super) async fn assert_held(&self) -> Result<(), Failed> {
         assert!(self.lane.array().shut_out().is_empty(), "somebody is shut out");
         self.lane.assert_untouched(&self.set, &self.before).await
     }

@@ -64,6 +64,8 @@ pub struct ArrayOptions {
     /// Volumes are attached by the controller. Without it there is no publish and no unpublish, and staging gives the
     /// node its access (`attachRequired: false`).
     pub attaches: bool,
+    /// The cluster of the storage that its volumes name (`volumeAttributes.clusterID`), as those of Ceph do.
+    pub cluster_id: Option<String>,
     /// The most entries a page of `ListVolumes` has, whatever the caller asks for; 0 for no limit.
     pub page_size: usize,
     /// `ListVolumes` is there.
@@ -92,6 +94,7 @@ impl Default for ArrayOptions {
             driver_name: "array.testbed.bulkhead.dev".to_owned(),
             multi_attach: MultiAttach::Accept,
             attaches: true,
+            cluster_id: None,
             page_size: 0,
             lists_volumes: true,
             lists_published_nodes: true,

@@ -112,6 +112,7 @@ impl Array {
 
     fn volume_object(&self, claim: &Claim, handle: &str) -> Value {
         let secret = claim.secret.as_ref().map(|secret| json!({ "namespace": secret.namespace, "name": secret.name }));
+        let attributes = self.driver.options.cluster_id.as_ref().map(|cluster_id| json!({ "clusterID": cluster_id }));
         json!({
             "metadata": { "name": claim.volume_name() },
             "spec": {
@@ -129,6 +130,7 @@ impl Array {
                     "driver": self.driver_name(),
                     "volumeHandle": handle,
                     "controllerPublishSecretRef": secret,
+                    "volumeAttributes": attributes,
                 },
             },
         })
