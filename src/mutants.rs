@@ -58,11 +58,13 @@ pub enum Mutant {
     SecondBootForgotten,
     /// The boot in which a Node was deleted, with pods left, is not on record.
     DeletedBootForgotten,
+    /// A network fence in any cluster of a storage counts for volumes that are not attached.
+    ClusterIgnored,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -89,6 +91,7 @@ impl Mutant {
         Self::ClaimIgnored,
         Self::SecondBootForgotten,
         Self::DeletedBootForgotten,
+        Self::ClusterIgnored,
     ];
 }
 

@@ -95,7 +95,7 @@ pub(crate) fn csi_node(world: &World, name: &str, node_id: &str) -> CsiNode {
 fn attach(world: &mut World, pod: &Pod) {
     let shape = world.shape.clone();
     let Some(node) = pod.spec.node_name.clone() else { return };
-    for volume in volumes_of(pod) {
+    for volume in volumes_of(pod).filter(|volume| shape.attaches(volume)) {
         let driver = shape.driver_of(volume).unwrap_or_default().to_owned();
         let node_id = world.machines[&node].node_id.clone();
         let mut attachment = VolumeAttachment::default();

@@ -58,6 +58,7 @@ impl Story {
             Mutant::ClaimIgnored => ("I3", 1, network::its_address_is_another_nodes_before_it_is_shut_out),
             Mutant::SecondBootForgotten => ("I5", 1, network::it_fails_again_after_a_reboot),
             Mutant::DeletedBootForgotten => ("I5", 1, network::its_node_is_deleted_after_a_reboot),
+            Mutant::ClusterIgnored => ("I2", 1, network::its_class_is_of_another_cluster),
         };
         Self { mutant, invariant, schedules, tell }
     }

@@ -10,7 +10,7 @@ use crate::array::{Array, Mood};
 use crate::chance::{Chance, Choice, Prompt};
 use crate::faults::Fault;
 use crate::people::Person;
-use crate::shape::{Driver, Shape, VolumeShape, Workload, fence_class, policy};
+use crate::shape::{Clusters, Driver, Shape, VolumeShape, Workload, fence_class, policy};
 use crate::stories::network::by_network;
 use crate::time::SECOND;
 use crate::world::{CrashPoint, Task, World};
@@ -62,6 +62,27 @@ fn a_machine_that_writes_on_is_shut_out_and_let_in_when_it_has_booted() {
         assert_eq!(shut_out(&world.arrays[DRIVER]), [address], "{}", trace(&world));
         assert_eq!(world.counts.released, 1, "{}", trace(&world));
         assert!(!world.machines["n0"].running.is_empty(), "nothing writes on: this shows nothing");
+        runs_until(&mut world, 360);
+        assert_over(&world);
+    }
+}
+
+/// It writes on in both, and only one of them is left.
+#[test]
+fn what_is_not_attached_is_left_in_its_own_cluster_only() {
+    let some = |cluster: &str| Some(cluster.to_owned());
+    for (of_volumes, of_class, released) in
+        [(None, None, 1), (some("east"), some("east"), 1), (some("east"), some("west"), 0), (some("east"), None, 0)]
+    {
+        let case = format!("{of_volumes:?} {of_class:?}");
+        let shape = by_network(false).attaching_nothing(DRIVER, Clusters { of_volumes, of_class });
+        let faults = [(40, Fault::Disconnect("n0".into())), (200, Fault::Reboot("n0".into()))];
+        let mut world = world(shape, &faults);
+        assert_eq!(world.api.attachments.values().count(), 0, "nothing is attached");
+        runs_until(&mut world, 199);
+        assert!(!world.machines["n0"].running.is_empty(), "nothing writes on: this shows nothing");
+        assert_eq!(world.counts.released, released, "{case}\n{}", trace(&world));
+        assert_eq!(shut_out(&world.arrays[DRIVER]).len() as u64, released, "{case}\n{}", trace(&world));
         runs_until(&mut world, 360);
         assert_over(&world);
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::chance::Prompt;
 use crate::faults::Fault;
 use crate::others::{FencerMood, Lie};
+use crate::shape::Clusters;
 use crate::stories::{five_that_beat, with_power_reported};
 use crate::time::SECOND;
 use crate::world::{Task, World};
@@ -43,6 +44,22 @@ fn a_node_that_lost_its_power_is_declared_before_kubernetes_gives_it_up() {
     assert_eq!((world.counts.released, world.counts.contradicted), (2, 0), "{}", trace(&world));
     runs_until(&mut world, 400);
     assert_eq!(world.unrecovered(), [] as [String; 0], "{}", trace(&world));
+}
+
+/// Nothing is attached, so nothing but the end of its power frees its pods: also of one that writes on.
+#[test]
+fn a_node_is_switched_off_for_volumes_that_are_not_attached() {
+    for fault in [Fault::PowerOff("n0".into()), Fault::Disconnect("n0".into())] {
+        let shape = with_power_reported().attaching_nothing("block.example.com", Clusters::default());
+        let mut world = World::new(Arc::new(shape));
+        world.trace = Some(Vec::new());
+        world.schedule(FAILS * SECOND, Task::Fault(Box::new(fault)));
+        world.schedule(240 * SECOND, Task::Fault(Box::new(Fault::Reboot("n0".into()))));
+        runs_until(&mut world, 239);
+        assert_eq!(world.counts.released, 2, "{}", trace(&world));
+        runs_until(&mut world, 440);
+        assert_eq!(world.unrecovered(), [] as [String; 0], "{}", trace(&world));
+    }
 }
 
 /// With agents that beat it takes seconds, where the pass that is shown the last renewal comes before the silence.

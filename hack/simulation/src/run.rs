@@ -276,7 +276,7 @@ impl World {
         without
             || began_weaker
             || row.methods.is_empty()
-            || matches!(reason.as_str(), "NeverPublished" | "ProofTooWeak" | "Unimplemented")
+            || matches!(reason.as_str(), "NeverPublished" | "ProofTooWeak" | "Unimplemented" | "ClassOfAnotherCluster")
             || self.shape.network.is_some() && is_address_in_doubt(&reason) && self.is_another_by_now(fence)
             || self.have_addresses_moved(fence, &reason)
     }

@@ -157,3 +157,8 @@ fn mutant_second_boot_forgotten_is_caught() {
 fn mutant_deleted_boot_forgotten_is_caught() {
     is_caught(Mutant::DeletedBootForgotten);
 }
+
+#[test]
+fn mutant_cluster_ignored_is_caught() {
+    is_caught(Mutant::ClusterIgnored);
+}

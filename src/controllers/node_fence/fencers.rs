@@ -158,7 +158,8 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> bool {
 /// The proof that csi-addons can give for the driver of a row now.
 fn network_proof(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> Proof {
     let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
-    let report = report.filter(|it| it.is_class_of_cluster(method.class(), row.plan.cluster_id.as_deref()));
+    let cluster_id = row.plan.cluster_id.as_deref().filter(|_| !mutants::is_on(Mutant::ClusterIgnored));
+    let report = report.filter(|it| it.is_class_of_cluster(method.class(), cluster_id));
     report.map_or(Proof::None, |report| report.network_fence_proof(method.class()))
 }
 

@@ -75,9 +75,10 @@ fn check_class(seen: &Seen, around: &Around) -> Result<(), Failure> {
 }
 
 /// Whether the class names the cluster that each of the volumes is of.
-pub(super) fn check_cluster(class: &str, cluster_id: Option<&str>, volumes: &[RequestedVolume]) -> Result<(), Failure> {
+pub fn check_cluster(class: &str, cluster_id: Option<&str>, volumes: &[RequestedVolume]) -> Result<(), Failure> {
     let mut wanted = volumes.iter().filter_map(|volume| volume.cluster_id.as_deref());
-    match wanted.find(|wanted| Some(*wanted) != cluster_id) {
+    let other = wanted.find(|wanted| Some(*wanted) != cluster_id);
+    match other.filter(|_| !mutants::is_on(Mutant::ClusterIgnored)) {
         Some(other) => Err(stop(CLASS_OF_ANOTHER_CLUSTER, class_of_another_cluster(class, other))),
         None => Ok(()),
     }

@@ -62,7 +62,8 @@ impl World {
     fn wanted(&self) -> BTreeSet<(String, String)> {
         let pods = self.api.pods.values().filter(|pod| !pod.is_finished());
         let bound = pods.filter_map(|pod| Some((pod, pod.spec.node_name.clone()?)));
-        bound.flat_map(|(pod, node)| volumes_of(pod).map(move |volume| (volume.to_owned(), node.clone()))).collect()
+        let wanted = bound.flat_map(|(pod, node)| volumes_of(pod).map(move |volume| (volume.to_owned(), node.clone())));
+        wanted.filter(|(volume, _)| self.shape.attaches(volume)).collect()
     }
 
     /// What it deleted itself, it sees go.

@@ -217,7 +217,7 @@ impl World {
         self.startable(name).next().is_some()
     }
 
-    /// A mount needs the attachment, the word of attach/detach, and the array itself.
+    /// A mount needs the attachment, the word of attach/detach, and the array itself; of what is not attached the array alone.
     fn can_mount(&self, name: &str, pod: &Pod) -> bool {
         let Some(node) = self.api.nodes.get(name) else { return false };
         volumes_of(pod).all(|volume| {
@@ -229,7 +229,7 @@ impl World {
             });
             let unique = self.shape.unique_name(volume);
             let told = node.status.volumes_attached.iter().any(|it| it.name == unique);
-            attached && told && self.accepts(name, volume)
+            (attached && told || !self.shape.attaches(volume)) && self.accepts(name, volume)
         })
     }
 
@@ -238,14 +238,15 @@ impl World {
         let array = self.shape.driver_of(volume).and_then(|driver| self.arrays.get(driver));
         let machine = self.machines.get(node);
         machine.zip(array).is_some_and(|(machine, array)| {
-            array.accepts(&handle(volume), &machine.node_id) && !self.is_shut_out(node, array)
+            let has_access = !self.shape.attaches(volume) || array.accepts(&handle(volume), &machine.node_id);
+            has_access && !(self.shape.is_of_class(volume) && self.is_shut_out(node, array))
         })
     }
 
     fn tell_status(&mut self, name: &str) {
         let machine = &self.machines[name];
-        let mut in_use: Vec<_> =
-            machine.running.iter().flat_map(|it| &it.volumes).map(|volume| self.shape.unique_name(volume)).collect();
+        let mounted = machine.running.iter().flat_map(|it| &it.volumes).filter(|volume| self.shape.attaches(volume));
+        let mut in_use: Vec<_> = mounted.map(|volume| self.shape.unique_name(volume)).collect();
         in_use.sort();
         in_use.dedup();
         let (boot_id, now) = (machine.boot_id(), self.now);

@@ -1,6 +1,6 @@
 //! How a process lives: election, watches, crashes; and the sidecar's report.
 
-use bulkhead::api::driver_report::{Capability, DriverReport, DriverReportSpec};
+use bulkhead::api::driver_report::{Capability, DriverReport, DriverReportSpec, NetworkFenceCluster};
 use bulkhead::csi_sidecar::report;
 use bulkhead::runtime::election::{Record, Step};
 
@@ -224,6 +224,10 @@ impl World {
         able.extend(shape.filter(|it| it.tells_io).map(|_| Capability::IoInProgress));
         let answer = if down { Err(crate::array::failure("Unavailable")) } else { Ok(able) };
         let classes: Vec<_> = self.shape.network.map(|_| fence_class(&driver)).into_iter().collect();
+        let cluster_id = self.shape.cluster_of_class(&driver).map(str::to_owned);
+        let clusters = classes.iter().cloned().zip(cluster_id);
+        let clusters = clusters.map(|(class_name, cluster_id)| NetworkFenceCluster { class_name, cluster_id });
+        let clusters: Vec<_> = clusters.collect();
         let now = self.processes[pid].now(self.now);
         if !self.api.down {
             self.lift_left_behind(pid);
@@ -233,6 +237,7 @@ impl World {
             self.api.update::<DriverReport>(&driver, |report| {
                 let mut wanted = report::compute(report.status.clone().unwrap_or_default(), answer, now);
                 wanted.network_fence_classes = classes;
+                wanted.network_fence_clusters = clusters;
                 report.status = Some(wanted);
             });
         }

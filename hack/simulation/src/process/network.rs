@@ -9,7 +9,7 @@ use bulkhead::api::node_volume_report::{NodeVolumeReport, NodeVolumeReportSpec, 
 use bulkhead::api::slim::Node;
 use bulkhead::api::slim::network::{NodeAddresses, NodeAddressesStatus, ReportedAddresses, ReportedAddressesStatus};
 use bulkhead::csi_sidecar::decide::Failure;
-use bulkhead::csi_sidecar::network_fence::addresses::Around;
+use bulkhead::csi_sidecar::network_fence::addresses::{Around, check_cluster};
 use bulkhead::csi_sidecar::network_fence::decide::{self, Seen, Step};
 use bulkhead::csi_sidecar::network_fence::{left, lift};
 use bulkhead::csi_sidecar::status;
@@ -169,6 +169,13 @@ impl World {
     fn next_of(&mut self, id: u64, call: &NetworkCall, chance: &mut dyn Chance) -> Next {
         if self.api.down {
             return Next::Over(Err(failure("Unavailable")));
+        }
+        if let Work::Fence(class, rows) = &call.work {
+            let volumes: Vec<_> = rows.iter().map(|(row, _)| row.clone()).collect();
+            let cluster_id = self.shape.cluster_of_class(&call.request.spec.fencer_name);
+            if let Err(failure) = check_cluster(class, cluster_id, &volumes) {
+                return Next::Over(Err(failure));
+            }
         }
         let (class, round, next): (_, _, fn(&Seen) -> Step) = match &call.work {
             Work::Fence(class, rows) => {

@@ -6,7 +6,7 @@ use crate::array::Mood;
 use crate::chance::Prompt;
 use crate::faults::Fault;
 use crate::run::settle;
-use crate::shape::{NetworkShape, Shape, Workload, fence_class, policy};
+use crate::shape::{Clusters, NetworkShape, Shape, Workload, fence_class, policy};
 use crate::time::SECOND;
 use crate::world::World;
 
@@ -64,6 +64,14 @@ pub(crate) fn its_address_is_another_nodes_before_it_is_shut_out(_: u64) -> Worl
     let mut world = world(by_network(false));
     at(&mut world, FAILS, Fault::PowerOff("n0".into()));
     at(&mut world, FAILS + 15 * SECOND, Fault::TakeAddress("n1".into(), "n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// Nothing is attached: it writes on, in a cluster that nobody shuts it out of.
+pub(crate) fn its_class_is_of_another_cluster(_: u64) -> World {
+    let clusters = Clusters { of_volumes: Some("east".into()), of_class: Some("west".into()) };
+    let mut world = world(by_network(false).attaching_nothing(DRIVER, clusters));
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
     to_its_end(world, &mut Prompt)
 }
 
