@@ -194,7 +194,8 @@ mod tests {
         let mounting = |path: &str| {
             let volume = json!({ "name": "driver-path", "hostPath": { "path": path } });
             let spec = json!({ "containers": [{ "name": "driver", "image": "i" }], "volumes": [volume] });
-            let set = json!({ "metadata": { "name": "node" }, "spec": { "selector": {}, "template": { "spec": spec } } });
+            let set =
+                json!({ "metadata": { "name": "node" }, "spec": { "selector": {}, "template": { "spec": spec } } });
             [Workload::of_daemon_set(&serde_json::from_value(set).unwrap())]
         };
         let found = |driver: &str, path: &str| {
