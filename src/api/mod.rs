@@ -17,6 +17,7 @@ pub mod names;
 pub mod network_fence;
 pub mod node_fence;
 pub mod node_volume_report;
+pub mod plugin_folder;
 pub mod pod_affinity;
 pub mod proof;
 pub mod provider_volume;

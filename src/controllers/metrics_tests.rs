@@ -231,3 +231,18 @@ fn a_step_is_observed_once_per_episode() {
     let text = telemetry.encode().unwrap();
     assert!(text.contains("bulkhead_incident_step_seconds_count{step=\"Tainted\"} 1"), "{text}");
 }
+
+#[test]
+fn a_taint_is_timed_when_it_goes_once_per_episode() {
+    let telemetry = Telemetry::new();
+    let metrics = node_fence::metrics::Metrics::register(&telemetry);
+    let (status, mut over) = (tainted(), tainted());
+    over.timeline.get_or_insert_default().recovered_at = DateTime::from_timestamp(161, 0);
+    metrics.reached(None, &status);
+    assert!(telemetry.encode().unwrap().contains("bulkhead_taint_seconds_count 0"), "it is there yet");
+    metrics.reached(Some(&status), &over);
+    metrics.reached(Some(&over), &over);
+    let text = telemetry.encode().unwrap();
+    assert!(text.contains("bulkhead_taint_seconds_sum 60.0"), "{text}");
+    assert!(text.contains("bulkhead_taint_seconds_count 1"), "{text}");
+}

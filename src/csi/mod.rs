@@ -111,7 +111,10 @@ impl fmt::Debug for Redacted {
 
 #[cfg(test)]
 mod tests {
-    use super::v1;
+    use prost::Message as _;
+
+    use super::podmon::{ValidateVolumeHostConnectivityRequest, ValidateVolumeHostConnectivityResponse};
+    use super::{podmon, v1};
 
     #[test]
     fn debug_output_never_shows_a_secret() {
@@ -128,5 +131,27 @@ mod tests {
             assert!(text.contains("<1 redacted>"), "{text}");
             assert!(!text.contains("hunter2") && !text.contains("password"), "{text}");
         }
+    }
+
+    /// Reference 5.1. Our array and our client share what was generated, so a wrong number would pass between those two.
+    #[test]
+    fn podmon_is_on_the_wire_what_dells_drivers_speak() {
+        let request = ValidateVolumeHostConnectivityRequest {
+            volume_ids: vec!["v".to_owned(), "w".to_owned()],
+            node_id: "n".to_owned(),
+            io_sample_time_seconds: 5,
+            array_id: "a".to_owned(),
+        };
+        assert_eq!(request.encode_to_vec(), b"\x0a\x01v\x0a\x01w\x12\x01n\x18\x05\x22\x01a");
+        let answer: &[u8] = b"\x08\x01\x10\x01\x1a\x01m";
+        let expected = ValidateVolumeHostConnectivityResponse {
+            connected: true,
+            ios_in_progress: true,
+            messages: vec!["m".to_owned()],
+        };
+        assert_eq!(ValidateVolumeHostConnectivityResponse::decode(answer).unwrap(), expected);
+        assert_eq!(podmon::podmon_server::SERVICE_NAME, "podmon.v1.Podmon");
+        let path = "\"/podmon.v1.Podmon/ValidateVolumeHostConnectivity\"";
+        assert_eq!(include_str!("generated/podmon.v1.rs").matches(path).count(), 2, "of the client and of the server");
     }
 }

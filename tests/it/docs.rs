@@ -1,5 +1,5 @@
-//! The pages for people: every link leads somewhere, and the site's table of contents names every page. No control plane, no
-//! network: links to other servers are not followed.
+//! The pages for people: every link leads somewhere, the site's table of contents names every page, and a policy that is shipped
+//! is printed as it is. No control plane, no network: links to other servers are not followed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use bulkhead_testbed::pages::beside;
 use libtest_mimic::{Failed, Trial};
+use serde_json::{Value, json};
 
+use crate::api::objects::one;
 use crate::api::world::root;
 
 /// The table of contents of the site.
@@ -20,6 +22,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("docs::every_link_leads_somewhere", every_link_leads_somewhere),
         Trial::test("docs::the_site_has_every_page_once", the_site_has_every_page_once),
+        Trial::test("docs::who_comes_from_podmon_gets_the_sample", who_comes_from_podmon_gets_the_sample),
     ]
 }
 
@@ -56,6 +59,20 @@ fn the_site_has_every_page_once() -> Result<(), Failed> {
         return Ok(());
     }
     Err(format!("docs/SUMMARY.md lists twice {twice:?} and not at all {missing:?}").into())
+}
+
+/// The page's policy is the sample, but that it does nothing as long as podmon acts.
+fn who_comes_from_podmon_gets_the_sample() -> Result<(), Failed> {
+    let page = fs::read_to_string(root().join("docs/coming-from-podmon.md"))?;
+    let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
+    let mut read: Value = serde_saphyr::from_str(yaml.ok_or("the page has no policy")?)?;
+    let mut sample = one(&root().join("config/samples/resiliencypolicy-podmon.yaml"))?;
+    let triggers = |policy: &mut Value| policy.pointer_mut("/spec")?.as_object_mut()?.remove("triggers");
+    let nothing = json!({ "nodeFailure": "Ignore", "storagePathLoss": "Ignore", "crashLoop": { "action": "Ignore" } });
+    assert_eq!(triggers(&mut read), Some(nothing), "podmon acts meanwhile");
+    assert!(triggers(&mut sample).is_some_and(|it| it.get("nodeFailure").is_none()), "the sample acts");
+    assert_eq!(read, sample, "the page and the sample are not the same policy");
+    Ok(())
 }
 
 /// All pages, by their path in the tree.

@@ -8,6 +8,7 @@ mod crash;
 mod dashboards;
 mod deaths;
 mod docs;
+mod events;
 mod failover;
 mod gitops;
 mod kubectl;
@@ -42,6 +43,7 @@ fn main() {
         dashboards::trials(),
         docs::trials(),
         metrics::trials(),
+        events::trials(),
         chart::trials(),
         configuration::trials(),
         api::trials(),

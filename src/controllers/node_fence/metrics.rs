@@ -1,4 +1,4 @@
-//! Metrics of incidents: how long each step took, counted from the decision.
+//! Metrics of incidents: how long each step took, counted from the decision, and how long the taint stayed.
 
 use chrono::{DateTime, Utc};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
@@ -28,6 +28,7 @@ struct StepLabel {
 #[derive(Clone)]
 pub struct Metrics {
     steps: Family<StepLabel, Histogram>,
+    taints: Histogram,
     pods: Counter,
     reports_failed: Counter,
 }
@@ -45,6 +46,7 @@ impl Metrics {
                 "Time from the decision to each step of an incident",
                 steps,
             ),
+            taints: telemetry.register("taint_seconds", "Time that our taint stayed on a node", buckets()),
             reports_failed: telemetry.register(
                 "node_reports_not_created",
                 "NodeVolumeReports that could not be created: their agents cannot report",
@@ -69,23 +71,32 @@ impl Metrics {
         let timeline = |status: &NodeFenceStatus| status.timeline.clone().unwrap_or_default();
         let (old, new) = (before.map(timeline).unwrap_or_default(), timeline(after));
         let Some(decided) = new.decided_at else { return };
+        let same_episode = old.decided_at == new.decided_at;
+        let reached = |at: At| at(&new).filter(|_| !same_episode || at(&old).is_none());
         for (step, at) in STEPS {
-            let same_episode = old.decided_at == new.decided_at;
-            if let Some(reached) = at(&new).filter(|_| !same_episode || at(&old).is_none()) {
-                let took = reached.signed_duration_since(decided).to_std().unwrap_or_default();
-                self.steps.get_or_create(&StepLabel { step }).observe(took.as_secs_f64());
+            if let Some(when) = reached(at) {
+                self.steps.get_or_create(&StepLabel { step }).observe(seconds(decided, when));
             }
+        }
+        // The taint goes with the last of an incident.
+        if let (Some(tainted), Some(recovered)) = (new.tainted_at, reached(RECOVERED)) {
+            self.taints.observe(seconds(tainted, recovered));
         }
     }
 }
 
+fn seconds(from: DateTime<Utc>, to: DateTime<Utc>) -> f64 {
+    to.signed_duration_since(from).to_std().unwrap_or_default().as_secs_f64()
+}
+
 type At = fn(&Timeline) -> Option<DateTime<Utc>>;
 
+const RECOVERED: At = |timeline| timeline.recovered_at;
 const STEPS: [(Step, At); 6] = [
     (Step::Tainted, |timeline| timeline.tainted_at),
     (Step::Fenced, |timeline| timeline.fenced_at),
     (Step::FirstReleased, |timeline| timeline.first_released_at),
     (Step::Released, |timeline| timeline.released_at),
     (Step::Detached, |timeline| timeline.detached_at),
-    (Step::Recovered, |timeline| timeline.recovered_at),
+    (Step::Recovered, RECOVERED),
 ];

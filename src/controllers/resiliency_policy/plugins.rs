@@ -3,7 +3,8 @@
 //! or is not to run there any more.
 //!
 //! The plugin of a driver is known by what every one must have: it is a pod of a DaemonSet, and mounts the folder where
-//! plugins register with the kubelet, and one that is named after the driver, as CSI demands of its socket's place.
+//! plugins register with the kubelet, and one that is named after the driver, as CSI demands of its socket's place, or that
+//! is known to be its.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Taint;
 
 use crate::api::names;
+use crate::api::plugin_folder;
 use crate::api::resiliency_policy::{DriverPluginDown, ResiliencyPolicy};
 use crate::api::slim::{Node, Pod, VolumeSource};
 use crate::api::time::{self, Now};
@@ -95,7 +97,8 @@ pub fn is_plugin(pod: &Pod, driver: &str) -> bool {
             _ => false,
         })
     };
-    pod.controller_kind() == Some("DaemonSet") && mounts(REGISTRATION_FOLDER) && mounts(driver)
+    let mounts_its_own = mounts(driver) || plugin_folder::of(driver).is_some_and(mounts);
+    pod.controller_kind() == Some("DaemonSet") && mounts(REGISTRATION_FOLDER) && mounts_its_own
 }
 
 /// A plugin that is down nearly everywhere is a bad release, or the observer: to keep every pod off every node helps nobody.

@@ -108,6 +108,15 @@ impl Finding {
         Self { severity: Severity::Ok, check, about: about.into(), message: message.into(), remedy: String::new() }
     }
 
+    fn unknown(
+        check: &'static str,
+        about: impl Into<String>,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { severity: Severity::Unknown, ..Self::warning(check, about, message, remedy) }
+    }
+
     fn warning(
         check: &'static str,
         about: impl Into<String>,

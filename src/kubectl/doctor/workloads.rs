@@ -6,9 +6,12 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec, Toleration
 use kube::{Resource, ResourceExt};
 
 use crate::api::names;
+use crate::api::plugin_folder;
 use crate::kubectl::gather::Gathered;
 
 use super::{Finding, drivers};
+
+const CHECK: &str = "Tolerations";
 
 /// A Deployment, StatefulSet or DaemonSet.
 pub struct Workload {
@@ -77,6 +80,12 @@ impl Workload {
         self.text.contains(driver)
     }
 
+    /// Whether its pods may be the node plugin of a driver: it mentions the driver, or the folder of its socket.
+    fn may_be_plugin_of(&self, driver: &str) -> bool {
+        let has_folder = |folder: &str| self.text.contains(&format!("plugins/{folder}"));
+        self.is_daemon_set && (self.mentions(driver) || plugin_folder::of(driver).is_some_and(has_folder))
+    }
+
     /// Seconds after which a pod of it is evicted from a node that is unreachable; `None` when it never is.
     pub fn evicted_after(&self) -> Option<i64> {
         /// What Kubernetes adds to a pod that says nothing: `--default-unreachable-toleration-seconds`.
@@ -116,7 +125,6 @@ fn is_spread(spec: &PodSpec) -> bool {
 
 /// Whether node plugins and agents can live on a node that is fenced.
 pub fn check(gathered: &Gathered, workloads: &[Workload]) -> Vec<Finding> {
-    const CHECK: &str = "Tolerations";
     let mut findings = Vec::new();
     let agents: Vec<_> = workloads.iter().filter(|it| it.is_agent && it.is_daemon_set).collect();
     if agents.is_empty() {
@@ -125,19 +133,23 @@ pub fn check(gathered: &Gathered, workloads: &[Workload]) -> Vec<Finding> {
         findings.push(Finding::warning("Agent", names::NODE_AGENT_LABEL, message, remedy));
     }
     for driver in drivers(gathered) {
-        let plugins: Vec<_> = workloads.iter().filter(|it| it.is_daemon_set && it.mentions(&driver)).collect();
-        if plugins.is_empty() {
-            let message = format!("no DaemonSet mentions driver {driver}: its node plugin was not looked at");
-            findings.push(Finding::ok(CHECK, driver, message));
-        }
-        findings.extend(plugins.into_iter().filter(|it| !it.is_agent).map(tolerations));
+        findings.extend(plugins_of(&driver, workloads));
     }
     findings.extend(agents.into_iter().map(tolerations));
     findings
 }
 
+fn plugins_of(driver: &str, workloads: &[Workload]) -> Vec<Finding> {
+    let plugins: Vec<_> = workloads.iter().filter(|it| it.may_be_plugin_of(driver)).collect();
+    if plugins.is_empty() {
+        let message = format!("no DaemonSet mentions driver {driver}: its node plugin was not looked at");
+        let remedy = "look whether the driver's node pods tolerate every taint: {operator: Exists}";
+        return vec![Finding::unknown(CHECK, driver, message, remedy)];
+    }
+    plugins.into_iter().filter(|it| !it.is_agent).map(tolerations).collect()
+}
+
 fn tolerations(workload: &Workload) -> Finding {
-    const CHECK: &str = "Tolerations";
     let taints = [names::FENCED_TAINT, names::OUT_OF_SERVICE_TAINT];
     let lacking: Vec<_> = taints.into_iter().filter(|key| !workload.tolerates(key, "NoSchedule")).collect();
     if lacking.is_empty() {
@@ -174,5 +186,26 @@ mod tests {
         for (tolerations_of, severity) in cases {
             assert_eq!(tolerations(&daemon_set(tolerations_of.clone())).severity, severity, "{tolerations_of}");
         }
+    }
+
+    /// The template of Dell's PowerFlex driver does not have the driver's name, only its folder.
+    #[test]
+    fn a_plugin_is_found_by_its_folder_and_one_that_is_not_found_is_not_called_well() {
+        let mounting = |path: &str| {
+            let volume = json!({ "name": "driver-path", "hostPath": { "path": path } });
+            let spec = json!({ "containers": [{ "name": "driver", "image": "i" }], "volumes": [volume] });
+            let set =
+                json!({ "metadata": { "name": "node" }, "spec": { "selector": {}, "template": { "spec": spec } } });
+            [Workload::of_daemon_set(&serde_json::from_value(set).unwrap())]
+        };
+        let found = |driver: &str, path: &str| {
+            let findings = plugins_of(driver, &mounting(path));
+            findings.into_iter().map(|it| it.severity).collect::<Vec<_>>()
+        };
+        let powerflex = "csi-vxflexos.dellemc.com";
+        assert_eq!(found(powerflex, "/var/lib/kubelet/plugins/vxflexos.emc.dell.com"), [Severity::Warning]);
+        assert_eq!(found(powerflex, "/var/lib/kubelet/plugins/unity.emc.dell.com"), [Severity::Unknown]);
+        assert_eq!(found("a.example.com", "/var/lib/kubelet/plugins/a.example.com/"), [Severity::Warning]);
+        assert_eq!(found("a.example.com", "/var/lib/kubelet/plugins/b.example.com/"), [Severity::Unknown]);
     }
 }

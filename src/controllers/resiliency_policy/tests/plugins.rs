@@ -159,6 +159,20 @@ fn how_a_plugin_is_known() {
     for (name, pod, expected) in cases {
         assert_eq!(is_plugin(&pod.pod, DRIVER), expected, "{name}");
     }
+    // As the charts of dell/helm-charts mount them: four of the five are not named after their driver.
+    let dell = [
+        ("csi-vxflexos.dellemc.com", "vxflexos.emc.dell.com"),
+        ("csi-unity.dellemc.com", "unity.emc.dell.com"),
+        ("csi-powermax.dellemc.com", "powermax.emc.dell.com"),
+        ("csi-isilon.dellemc.com", "csi-isilon"),
+        ("csi-powerstore.dellemc.com", "csi-powerstore.dellemc.com"),
+    ];
+    for (_, folder) in dell {
+        let pod = with(Some("DaemonSet"), &[registry, &format!("/var/lib/kubelet/plugins/{folder}")]);
+        let known: Vec<_> = dell.iter().map(|(driver, _)| *driver).filter(|it| is_plugin(&pod.pod, it)).collect();
+        let expected: Vec<_> = dell.iter().filter(|(_, it)| *it == folder).map(|(driver, _)| *driver).collect();
+        assert_eq!(known, expected, "{folder}");
+    }
 }
 
 #[test]
