@@ -69,7 +69,7 @@ fn what_covers_an_unattached_volume() {
     for (name, volume, by_network) in [
         ("without a cluster", volume(None), true),
         ("with one", volume(Some("a")), true),
-        ("with none that can be written down", volume(Some(&long)), false),
+        ("with none that can be written down", volume(Some(long.as_str())), false),
         ("with an empty one", volume(Some("")), false),
         ("without a driver", nfs, false),
     ] {

@@ -79,8 +79,9 @@ fn a_network_fence_of_its_own_driver_frees_the_pod() {
 
 #[test]
 fn a_class_that_does_not_name_the_cluster_of_the_volume_is_not_used() {
+    let none: &[(&str, &str)] = &[];
     for (clusters, goes) in [
-        (&[][..], false),
+        (none, false),
         (&[("file-fence", "b")][..], false),
         (&[("other", "a")][..], false),
         (&[("file-fence", "a")][..], true),
