@@ -81,7 +81,7 @@ mod tests {
 
     #[tokio::test]
     async fn so_many_are_asked_at_once_and_no_more() {
-        let (running, most) = (Cell::new(0), Cell::new(0));
+        let (running, most) = (Cell::new(0_usize), Cell::new(0_usize));
         let (running, most) = (&running, &most);
         let questions = (0..40).map(|_| async move {
             running.set(running.get() + 1);
