@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use tokio::time::Instant;
 
 use crate::runtime::clock::Clock;
@@ -51,7 +51,7 @@ impl Asker {
             }
         });
         let began = Instant::now();
-        let mut answers = futures::stream::iter(questions).buffer_unordered(AT_ONCE);
+        let mut answers = ask_all(questions);
         while let Ok(Some((node, asked, told))) = tokio::time::timeout_at(began + BUDGET, answers.next()).await {
             if matches!(&told, Err(failure) if failure.code == "Unimplemented") {
                 return false;
@@ -63,5 +63,33 @@ impl Asker {
         self.metrics.cycle(began.elapsed());
         memory.settle(settings, self.clock.now());
         true
+    }
+}
+
+/// The answers as they come: a cycle of a large cluster is no storm for the array.
+fn ask_all<F: Future>(questions: impl Iterator<Item = F>) -> impl Stream<Item = F::Output> {
+    futures::stream::iter(questions).buffer_unordered(AT_ONCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use futures::StreamExt as _;
+
+    use super::{AT_ONCE, ask_all};
+
+    #[tokio::test]
+    async fn so_many_are_asked_at_once_and_no_more() {
+        let (running, most) = (Cell::new(0_usize), Cell::new(0_usize));
+        let (running, most) = (&running, &most);
+        let questions = (0..40).map(|_| async move {
+            running.set(running.get() + 1);
+            most.set(running.get().max(most.get()));
+            tokio::task::yield_now().await;
+            running.set(running.get() - 1);
+        });
+        assert_eq!(ask_all(questions).count().await, 40);
+        assert_eq!(most.get(), AT_ONCE);
     }
 }
