@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 /// Addresses that are reported at most.
-const MOST: usize = 16;
+pub const MOST: usize = 16;
 
 /// Flags of an IPv6 address (`if_addr.h`) that make it none to be known by: temporary, duplicate, deprecated, tentative.
 const PASSING: u32 = 0x01 | 0x08 | 0x20 | 0x40;

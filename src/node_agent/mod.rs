@@ -4,7 +4,7 @@
 //! namespaces. It writes only the status of that NodeVolumeReport; taints, access and proofs are the controller's.
 
 mod act;
-mod addresses;
+pub mod addresses;
 pub mod child;
 pub mod children;
 pub mod decide;

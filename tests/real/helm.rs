@@ -2,6 +2,7 @@
 //! failover runs, and uninstalled as `docs/uninstall.md` says. The cluster is its own: the others find Bulkhead installed.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use bulkhead::api::names::OPERATOR_NAMESPACE;
 use bulkhead::api::node_fence::Phase;
@@ -26,6 +27,9 @@ use super::story::{Story, condition, of_now, one, phase};
 use super::table::BY_AGENT;
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/bulkhead");
+/// A definition, and a field of its status that the chart which is installed first lacks. The upgrade brings it.
+const DEFINITION: &str = "nodefences.bulkhead.dev";
+const NEW_FIELD: &str = "failedBootIDs";
 /// The driver that is there before us.
 const DRIVER_NAMESPACE: &str = "csi-array";
 /// Of the volume that is a bucket, and of the pod that uses it.
@@ -60,7 +64,9 @@ pub async fn upgraded_in_the_middle() -> Outcome {
             Ok(if count > asked { Ok(()) } else { Err("it does not ask".to_owned()) })
         })
         .await?;
+    assert!(!has_new_field(cluster).await?, "the chart that was installed has it already");
     upgrade(cluster, &node).await?;
+    assert!(has_new_field(cluster).await?, "helm leaves definitions as they were");
     is_not_released(&story).await?;
 
     cluster.array.faults().remove(held);
@@ -100,7 +106,8 @@ async fn install(cluster: &RealCluster) -> Outcome {
         },
     });
     let values = file(cluster, "installed", &values)?;
-    helm(cluster, "install", &[CHART, "--create-namespace", "--wait", "--timeout=4m", "-f", &values]).await?;
+    let chart = earlier(cluster)?;
+    helm(cluster, "install", &[&chart, "--create-namespace", "--wait", "--timeout=4m", "-f", &values]).await?;
     let restricted = ["app.kubernetes.io/name=bulkhead", "pod-security.kubernetes.io/enforce=restricted"];
     kubectl(cluster, &[&["label", "namespace", OPERATOR_NAMESPACE][..], &restricted].concat()).await?;
     helm(cluster, "test", &["--timeout=3m"]).await?;
@@ -116,6 +123,34 @@ async fn install(cluster: &RealCluster) -> Outcome {
     Ok(())
 }
 
+/// The chart of an earlier release: one definition lacks a field.
+fn earlier(cluster: &RealCluster) -> Result<String, Failed> {
+    let chart = cluster.testbed.folder().join("earlier");
+    let copied = Command::new("cp").arg("-r").arg(CHART).arg(&chart).status()?;
+    assert!(copied.success(), "the chart is copied");
+    let path = chart.join(format!("files/crds/{DEFINITION}.yaml"));
+    let definition = std::fs::read_to_string(&path)?;
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut dropped: Option<usize> = None;
+    let kept = definition.lines().filter(|line| {
+        dropped = dropped.filter(|field| indent(line) > *field);
+        if line.trim() == format!("{NEW_FIELD}:") {
+            dropped = Some(indent(line));
+        }
+        dropped.is_none()
+    });
+    let kept: Vec<_> = kept.collect();
+    assert!(kept.len() < definition.lines().count(), "{DEFINITION} has no {NEW_FIELD}");
+    std::fs::write(path, kept.join("\n"))?;
+    Ok(chart.to_string_lossy().into_owned())
+}
+
+/// Whether the API server knows the field that the upgrade brings.
+async fn has_new_field(cluster: &RealCluster) -> Result<bool, Failed> {
+    let definition = cluster.testbed.kubectl(&["get", "crd", DEFINITION, "-o", "json"]).await?;
+    Ok(definition.contains(&format!("\"{NEW_FIELD}\":")))
+}
+
 /// Has pods with a label of the user's own protected, and says which label.
 async fn protect(cluster: &RealCluster) -> Result<BTreeMap<String, String>, Failed> {
     let labels = BTreeMap::from([("tier".to_owned(), "database".to_owned())]);
@@ -129,7 +164,7 @@ async fn protect(cluster: &RealCluster) -> Result<BTreeMap<String, String>, Fail
     Ok(labels)
 }
 
-/// Another log level restarts every program, and there is one replica less; the driver's own pods follow, our sidecar in them.
+/// The shipped chart brings its definitions, another log level restarts every program, and there is one replica less; the driver's own pods follow, our sidecar in them.
 /// Without `--wait`, which would wait for the agent of the node that is away.
 async fn upgrade(cluster: &RealCluster, away: &str) -> Outcome {
     let before = programs(cluster, Some(away)).await?;

@@ -2,6 +2,7 @@
 //! all tests but one, one test after the other. Needs Linux and root. A few run always, all with `BULKHEAD_WIDE=1`.
 
 mod bed;
+mod bundle;
 mod certify;
 mod cleaning;
 mod failures;
@@ -48,6 +49,8 @@ fn main() {
     });
     let mut trials: Vec<_> = alone.into_iter().chain(cells).chain(scenes).collect();
     trials.push(trial(&bed, "metrics_are_named_well", async |cluster| metrics::are_named_well(cluster).await));
+    let bundled = "a_bundle_has_logs_and_metrics";
+    trials.push(trial(&bed, bundled, async |cluster| bundle::has_logs_and_metrics(cluster).await));
     if let Some(lacking) = here::lacking(arguments.list, || match real_nodes::check() {
         Ok(()) => Ganesha::find().map(drop).map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),

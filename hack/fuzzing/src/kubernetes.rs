@@ -1,10 +1,12 @@
 //! What comes out of Kubernetes' API and through the kubelet: written by whoever may write such objects.
 
+use bulkhead::api::cidr::Cidr;
 use bulkhead::api::endpoint::Endpoint;
 use bulkhead::api::quantity;
 use bulkhead::api::time::Duration;
 use bulkhead::controllers::resiliency_policy::cron::Schedule;
 use bulkhead::controllers::shared_volume_provider::flags::GoDuration;
+use bulkhead::kubectl::WriterLog;
 use bulkhead::s3::mount_options::{Setting, mounting};
 use bulkhead::s3::node_service::{publication, request};
 use chrono::{Datelike, NaiveDate};
@@ -39,7 +41,7 @@ pub fn mount_options(data: &[u8]) {
     }
 }
 
-/// Durations, amounts, endpoints and schedules of our definitions.
+/// Durations, amounts, endpoints, blocks of addresses and schedules of our definitions.
 pub fn spec_strings(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(duration) = text.parse::<Duration>() {
@@ -51,10 +53,31 @@ pub fn spec_strings(data: &[u8]) {
     if let Ok(endpoint) = text.parse::<Endpoint>() {
         assert!(endpoint.to_string().parse::<Endpoint>().is_ok_and(|again| again == endpoint), "{text:?}");
     }
+    if let Ok(block) = text.parse::<Cidr>() {
+        assert_eq!(block.to_string().parse(), Ok(block));
+        assert!(block.overlaps(block), "{text:?}");
+    }
     if let Ok(schedule) = text.parse::<Schedule>() {
         let times: Vec<_> = schedule.times().collect();
         assert!(!times.is_empty() && times.is_sorted() && times.len() <= 24 * 60, "{text:?}");
         let leap_year = NaiveDate::from_ymd_opt(2028, 1, 1).into_iter().flat_map(|day| day.iter_days()).take(366);
         assert!(leap_year.filter(|date| schedule.has_date(*date)).all(|date| date.year() == 2028));
     }
+}
+
+/// The log of the pod that writes while a driver is certified: nothing is told that no line said, and heard again it is no news.
+pub fn writer_log(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let hear = |log: &mut WriterLog, begin: u64| {
+        for (milliseconds, line) in (begin..).zip(text.lines()) {
+            log.hear(line, std::time::Duration::from_millis(milliseconds));
+        }
+    };
+    let mut log = WriterLog::default();
+    hear(&mut log, 0);
+    assert!(log.tried().count() + log.written().count() + log.refused() <= text.lines().count());
+    assert!(!log.hangs(std::time::Duration::ZERO) || log.alive().is_some());
+    let mut again = log.clone();
+    hear(&mut again, 60_000);
+    assert_eq!(again, log);
 }

@@ -23,12 +23,14 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 16] = [
     Target { name: "mountinfo", feed: node::mountinfo },
     Target { name: "vol_data", feed: node::vol_data },
     Target { name: "kubelet_paths", feed: node::kubelet_paths },
     Target { name: "process_files", feed: node::process_files },
     Target { name: "kernel_log", feed: node::kernel_log },
+    Target { name: "superblock", feed: node::superblock },
+    Target { name: "host_addresses", feed: node::host_addresses },
     Target { name: "socket_message", feed: network::socket_message },
     Target { name: "heartbeat", feed: network::heartbeat },
     Target { name: "heartbeat_replicas", feed: network::heartbeat_replicas },
@@ -37,6 +39,7 @@ pub const TARGETS: [Target; 13] = [
     Target { name: "volume_request", feed: kubernetes::volume_request },
     Target { name: "mount_options", feed: kubernetes::mount_options },
     Target { name: "spec_strings", feed: kubernetes::spec_strings },
+    Target { name: "writer_log", feed: kubernetes::writer_log },
 ];
 
 /// The target of a name.

@@ -1,10 +1,13 @@
 //! What the node agent reads: of the kernel, of the kubelet's folder, of other processes. Whoever is root on the node writes
 //! there what they like.
 
+use std::net::IpAddr;
+
+use bulkhead::node_agent::addresses;
 use bulkhead::node_agent::mounts::layout::{self, Owner};
 use bulkhead::node_agent::mounts::vol_data::{self, Record};
 use bulkhead::node_agent::mounts::{mountinfo, process};
-use bulkhead::node_agent::probes::{device, kernel_log};
+use bulkhead::node_agent::probes::{device, kernel_log, superblock as file_system};
 
 /// `/proc/PID/mountinfo`: a mount for each line, or none at all.
 pub fn mountinfo(data: &[u8]) {
@@ -67,4 +70,22 @@ pub fn kernel_log(data: &[u8]) {
     let _ = device::parse_completed(&text);
     let _ = device::parse_in_flight(&text);
     assert!(device::parse_bad_blocks(&text).len() <= text.lines().count());
+}
+
+/// The first bytes of a volume, which its user writes: what identifies a file system is within the length that is read.
+pub fn superblock(data: &[u8]) {
+    let found = file_system::uuid(data);
+    assert!(found.as_ref().is_none_or(|uuid| uuid.len() == 36), "{found:?}");
+    assert_eq!(file_system::uuid(data.get(..file_system::LENGTH).unwrap_or(data)), found);
+}
+
+/// `fib_trie`, `route` and `if_inet6` below `/proc/PID/net`, an empty line between them: addresses, and none of an interface
+/// that stays within the node.
+pub fn host_addresses(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let mut files = text.splitn(3, "\n\n");
+    let [trie, route, if_inet6] = [(); 3].map(|()| files.next().unwrap_or_default());
+    let found = addresses::parse(trie, route, if_inet6, |_| false);
+    assert!(found.len() <= addresses::MOST && found.iter().all(|it| it.parse::<IpAddr>().is_ok()), "{found:?}");
+    assert!(addresses::parse(trie, route, if_inet6, |_| true).is_empty());
 }

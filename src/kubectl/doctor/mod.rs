@@ -32,7 +32,7 @@ use super::error::{REMEDY_VIEWER, Result};
 use super::gather::{Cluster, Gathered};
 use super::print::{Output, Page, Report};
 
-pub use certify::ScratchVolume;
+pub use certify::{ScratchVolume, WriterLog};
 
 use failures::StayingPod;
 use timeline::PolicyTimeline;

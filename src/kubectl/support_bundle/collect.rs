@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DynamicObject, ListParams, LogParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt};
@@ -20,7 +20,7 @@ use crate::kubectl::print::Output;
 use crate::kubectl::{doctor, node};
 
 use super::archive::Archive;
-use super::redact;
+use super::{ours, redact};
 
 /// How long one thing may take.
 const ONE: Duration = Duration::from_secs(30);
@@ -198,7 +198,8 @@ impl Collector<'_> {
         let mut pods = Vec::new();
         loop {
             let Some(page) = self.one("pods of the cluster, for logs", api.list(&params)).await else { break };
-            pods.extend(page.items.into_iter().filter(|pod| !self.containers(pod).is_empty()));
+            let is_ours = |pod: &Pod| ours::containers(pod, &self.cluster.operator).next().is_some();
+            pods.extend(page.items.into_iter().filter(is_ours));
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = all.clone().continue_token(&token),
                 None => break,
@@ -213,23 +214,14 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// The containers of a pod that are ours: all of a pod in the operator's namespace, elsewhere by name or image.
-    fn containers(&self, pod: &Pod) -> Vec<String> {
-        let at_home = pod.namespace().as_deref() == Some(self.cluster.operator.as_str());
-        let is_ours = |it: &&Container| {
-            let image = it.image.as_deref().unwrap_or_default();
-            at_home || it.name.starts_with("bulkhead-") || image.contains("bulkhead-")
-        };
-        let spec = pod.spec.iter();
-        spec.flat_map(|spec| &spec.containers).filter(is_ours).map(|container| container.name.clone()).collect()
-    }
-
     async fn logs(&mut self, pod: &Pod) -> io::Result<()> {
+        let cluster = self.cluster;
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-        let api: Api<Pod> = Api::namespaced(self.cluster.clients.reads.clone(), &namespace);
-        for container in self.containers(pod) {
+        let api: Api<Pod> = Api::namespaced(cluster.clients.reads.clone(), &namespace);
+        for container in ours::containers(pod, &cluster.operator) {
+            let container = &container.name;
             let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-            let restarted = statuses.into_iter().any(|it| it.name == container && it.restart_count > 0);
+            let restarted = statuses.into_iter().any(|it| it.name == *container && it.restart_count > 0);
             for previous in [false, true].into_iter().filter(|previous| !previous || restarted) {
                 let params = LogParams {
                     container: Some(container.clone()),
@@ -249,23 +241,23 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// One scrape, through the API server.
+    /// One scrape of each container, through the API server.
     async fn metrics(&mut self, pod: &Pod) -> io::Result<()> {
-        let ports = pod.spec.iter().flat_map(|spec| &spec.containers).flat_map(|it| it.ports.iter().flatten());
-        let port = ports.into_iter().find(|port| matches!(port.name.as_deref(), Some("http" | "metrics")));
-        let Some(port) = port.map(|port| port.container_port) else { return Ok(()) };
+        let cluster = self.cluster;
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-        let path = format!("metrics/{namespace}/{name}.txt");
-        let client = self.cluster.clients.reads.clone();
-        let scrape = async {
+        for (container, port) in ours::scraped(pod, &cluster.operator) {
+            let path = format!("metrics/{namespace}/{name}/{container}.txt");
+            let client = cluster.clients.reads.clone();
             let uri = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/metrics");
-            let request = http::Request::get(uri).body(Vec::new()).map_err(|error| error.to_string())?;
-            client.request_text(request).await.map_err(|error| ApiError::from(error).to_string())
-        };
-        match self.one(&path, scrape).await {
-            Some(text) => self.archive.add(&path, &text),
-            None => Ok(()),
+            let scrape = async {
+                let request = http::Request::get(uri).body(Vec::new()).map_err(|error| error.to_string())?;
+                client.request_text(request).await.map_err(|error| ApiError::from(error).to_string())
+            };
+            if let Some(text) = self.one(&path, scrape).await {
+                self.archive.add(&path, &text)?;
+            }
         }
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod archive;
 mod collect;
+mod ours;
 mod redact;
 
 use std::path::PathBuf;

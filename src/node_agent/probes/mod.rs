@@ -18,7 +18,7 @@ pub mod local;
 mod logged;
 pub mod nfs;
 pub mod order;
-mod superblock;
+pub mod superblock;
 mod sysfs;
 #[cfg(test)]
 mod testing;

@@ -25,6 +25,7 @@ use crate::kubectl::error::{Error, Result};
 use crate::kubectl::gather::Cluster;
 use crate::runtime::clock::Clock;
 
+pub use self::log::WriterLog;
 pub use counter::ScratchVolume;
 pub use report::Certificate;
 

@@ -1,5 +1,5 @@
-//! What is asked for: the rows of the table, and a world of requests around them that matter when they are granted by
-//! mistake.
+//! What is asked for: the rows of the table; of each kind in it every verb on somebody else's object; and a world of requests
+//! around them that matter when they are granted by mistake.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +10,7 @@ use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use super::identities::Subject;
 
 /// A request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ask {
     pub verb: &'static str,
     pub group: &'static str,
@@ -188,11 +188,20 @@ pub fn granted(subject: &Subject) -> impl Iterator<Item = Ask> {
     })
 }
 
-/// Everything of this world, about somebody else's objects; granted or not.
+/// Of each kind of the table the usual verbs and those that anybody has of it, on somebody else's object.
+fn of_the_table() -> impl Iterator<Item = Ask> {
+    roles().flat_map(|role| role.rules).flat_map(|rule| {
+        let (group, resource) = (rule.group, rule.resource);
+        let verbs = VERBS.into_iter().chain(rule.all_verbs());
+        verbs.map(move |verb| Ask { verb, group, resource, namespace: TENANT, name: TENANT })
+    })
+}
+
+/// Everything of this world, about somebody else's objects, once; granted or not.
 pub fn others(subject: &Subject) -> impl Iterator<Item = Ask> {
     let namespaces: BTreeSet<_> = roles().filter_map(|role| role.namespace).filter(|_| subject.is_program()).collect();
     let ask = |verb, (group, resource), namespace| Ask { verb, group, resource, namespace, name: TENANT };
-    let mut asks = Vec::new();
+    let mut asks: BTreeSet<_> = of_the_table().collect();
     for verb in VERBS {
         asks.extend(CLUSTER_WIDE.map(|kind| ask(verb, kind, "")));
         asks.extend(NAMESPACED.map(|kind| ask(verb, kind, TENANT)));
