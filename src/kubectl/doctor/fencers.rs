@@ -118,8 +118,9 @@ fn sidecar(gathered: &Gathered, driver: &str, attaches: bool) -> Option<Finding>
     let lease = names::fencer_lease(driver);
     let age = gathered.operator_lease_age(&lease).map(|age| age.num_seconds());
     let remedy = "look at the pod and the log of bulkhead-csi-sidecar beside the driver's controller";
+    let is_needed = asks(FenceMethodType::NetworkFence) || attaches && asks(FenceMethodType::Unpublish);
     match age {
-        _ if !(attaches && asks(FenceMethodType::Unpublish)) && !asks(FenceMethodType::NetworkFence) => None,
+        _ if !is_needed => None,
         None => Some(Finding::warning(CHECK, driver, format!("its sidecar has no Lease {lease}"), remedy)),
         Some(age) if install::is_old(age) => {
             let message =
