@@ -114,7 +114,9 @@ fn declared(url: &str) -> Result<Vec<kube::api::DynamicObject>, Failed> {
             "metadata": {"name": name, "namespace": namespace},
             "spec": {
                 "sourceRef": {"kind": "GitRepository", "name": "bulkhead"}, "path": path, "dependsOn": depends,
-                "interval": "10m", "retryInterval": "5s", "timeout": "2m", "prune": true,
+                "interval": "10m", "retryInterval": "5s", "timeout": "2m",
+                // With the definitions all objects of our kinds would go.
+                "prune": path != DEFAULT,
                 // A DaemonSet is in progress while a node is away.
                 "wait": path != DEFAULT,
                 "healthChecks": if path == DEFAULT { json!([controller]) } else { json!([]) },

@@ -38,7 +38,7 @@ pub async fn and_argo_cd_read_our_conditions_as_we_mean_them(world: &World) -> O
     )?;
     // Agents alone write reports, with a token of their node; what is there is all that a definition demands.
     let report = ("an agent reports", "Current", one(&samples().join("nodevolumereport.yaml"))?);
-    let cases = [declared, held, stalled, recovered, vec![report]].concat();
+    let cases = [declared, held, stalled, recovered, attachments(), vec![report]].concat();
     let objects: Vec<_> = cases.iter().map(|(_, _, object)| object.clone()).collect();
     let opinions =
         tokio::task::spawn_blocking(move || Ok::<_, Failed>((compute(&objects)?, argo_cd::health(&objects)?)));
@@ -172,6 +172,25 @@ async fn incident_to_its_end(world: &World) -> Result<Vec<Case>, Failed> {
         ("a driver says what it can", "Current", serde_json::from_str(&report)?),
         ("over", "Current", of_fence(&recovered)?),
     ])
+}
+
+/// Their controller does not run here: as it writes them.
+fn attachments() -> Vec<Case> {
+    let attachment = |state: &str, reason: &str| {
+        let condition = json!({
+            "type": "Ready", "status": state, "reason": reason, "message": "of its Mountpoint Pods",
+            "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        json!({
+            "apiVersion": "s3.csi.scality.com/v2", "kind": "MountpointS3PodAttachment",
+            "metadata": {"name": "kstatus", "generation": 1},
+            "spec": {}, "status": {"observedGeneration": 1, "conditions": [condition]},
+        })
+    };
+    vec![
+        ("its Mountpoint Pods serve", "Current", attachment("True", "Serving")),
+        ("a Mountpoint Pod waits", "InProgress", attachment("False", "MountpointPodPending")),
+    ]
 }
 
 fn object(kind: &str, name: &str, spec: Value) -> Value {
