@@ -218,6 +218,14 @@ impl<K: Resource> Store<K> {
         state.subscribers.push(sender);
         receiver
     }
+
+    /// All changes from now on, in order, and none for what is present: for who has looked at that, or will by another way. A
+    /// store that packs would unpack all of it at once, to wait in the channel: of 50,000 claims some hundred megabytes.
+    pub fn changes_from_now(&self) -> mpsc::UnboundedReceiver<Change<K>> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.write().subscribers.push(sender);
+        receiver
+    }
 }
 
 /// Feeding a store.

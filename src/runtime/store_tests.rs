@@ -77,6 +77,17 @@ fn a_packed_object_is_found_changed_and_forgotten_like_any_other() {
 }
 
 #[test]
+fn who_listens_from_now_on_hears_nothing_of_what_is_there() {
+    let store = store();
+    store.insert(object("a", "1", "n1"));
+    let mut changes = store.changes_from_now();
+    assert!(drain(&mut changes).is_empty());
+    store.insert(object("a", "2", "n1"));
+    store.insert(object("b", "1", "n1"));
+    assert_eq!(drain(&mut changes), ["ns/a 1>2", "ns/b ->1"]);
+}
+
+#[test]
 fn the_count_of_changes_stays_while_nothing_changes() {
     let store = store();
     store.insert(object("a", "1", "n1"));
