@@ -26,6 +26,12 @@ const _: () = assert!(
     "the feature `mutants` is for tests: build the programs with `--package bulkhead`, not with the whole workspace"
 );
 
+/// What a first list or a look at every pod needs for a moment is many times what is kept. glibc's heaps shrink only from their
+/// end, where some small object always lies, so that most of it would stay with the process; this one gives unused pages back
+/// wherever they are.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How long `check` waits: longer than a rollout and the change of a leader take.
 const CHECK_PATIENCE: Duration = Duration::from_secs(60);
 

@@ -218,7 +218,33 @@ impl<K: Resource> Store<K> {
         state.subscribers.push(sender);
         receiver
     }
+
+    /// All changes from now on, in order, and none for what is present: for who has looked at that, or will by another way. A
+    /// store that packs would unpack all of it at once, to wait in the channel: of 50,000 claims some hundred megabytes.
+    pub fn changes_from_now(&self) -> mpsc::UnboundedReceiver<Change<K>> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.write().subscribers.push(sender);
+        receiver
+    }
+
+    /// Hands each object to `look`, in no order: where all of a large kind are gone through, [`list`](Self::list) would unpack
+    /// them all before the first. The store goes on meanwhile: what changes may be handed over as it was or as it is, and what
+    /// comes or goes may be missed.
+    pub fn each(&self, mut look: impl FnMut(Arc<K>)) {
+        let mut from = 0;
+        loop {
+            let (part, is_last) = self.read().part(from);
+            part.into_iter().for_each(&mut look);
+            if is_last {
+                return;
+            }
+            from += PART;
+        }
+    }
 }
+
+/// So many objects are unpacked at once where all are gone through.
+const PART: usize = 256;
 
 /// Feeding a store.
 impl<K: Resource> Store<K> {
@@ -272,6 +298,13 @@ impl<K: Resource> Store<K> {
 impl<K> State<K> {
     fn all(&self) -> impl Iterator<Item = Arc<K>> {
         self.slots.iter().flatten().filter_map(|slot| self.packer.unpack(&slot.object))
+    }
+
+    /// Those in the slots from there on, as far as [`PART`] goes, and whether there are no more.
+    fn part(&self, from: usize) -> (Vec<Arc<K>>, bool) {
+        let slots = self.slots.get(from..).unwrap_or_default();
+        let present = slots.iter().take(PART).flatten();
+        (present.filter_map(|slot| self.packer.unpack(&slot.object)).collect(), slots.len() <= PART)
     }
 
     fn at(&self, slot: u32) -> Option<Arc<K>> {

@@ -77,6 +77,33 @@ fn a_packed_object_is_found_changed_and_forgotten_like_any_other() {
 }
 
 #[test]
+fn all_are_gone_through_part_by_part() {
+    for count in [0, 1, PART - 1, PART, PART + 1, 3 * PART] {
+        let store = store();
+        (0..count).for_each(|number| store.insert(object(&format!("o{number}"), "1", "n1")));
+        store.remove(&key("o0"));
+        let mut names = std::collections::BTreeSet::new();
+        store.each(|object| {
+            // Who looks may ask the store.
+            assert!(store.get(&ObjectKey::from(object.as_ref())).is_some());
+            assert!(names.insert(object.metadata.name.clone()), "each once");
+        });
+        assert_eq!((names.len(), store.len()), (count.saturating_sub(1), count.saturating_sub(1)));
+    }
+}
+
+#[test]
+fn who_listens_from_now_on_hears_nothing_of_what_is_there() {
+    let store = store();
+    store.insert(object("a", "1", "n1"));
+    let mut changes = store.changes_from_now();
+    assert!(drain(&mut changes).is_empty());
+    store.insert(object("a", "2", "n1"));
+    store.insert(object("b", "1", "n1"));
+    assert_eq!(drain(&mut changes), ["ns/a 1>2", "ns/b ->1"]);
+}
+
+#[test]
 fn the_count_of_changes_stays_while_nothing_changes() {
     let store = store();
     store.insert(object("a", "1", "n1"));

@@ -6,9 +6,11 @@ mod node;
 mod pod;
 mod volume;
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::admissionregistration::v1 as admission;
 use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -19,14 +21,50 @@ pub use self::volume::*;
 /// What `kubectl apply` sent last: a second copy of the object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Field ownership is most of an object's metadata and of no use to us.
+/// What is read of an object's metadata. Field ownership is the largest part of it and of no use to us: left out here, it is
+/// skipped in the text. [`ObjectMeta`] itself would make a tree of it, field by field, to be thrown away at once: of a Lease,
+/// which comes every ten seconds from each node, most of the work.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    annotations: Option<BTreeMap<String, String>>,
+    creation_timestamp: Option<Time>,
+    deletion_grace_period_seconds: Option<i64>,
+    deletion_timestamp: Option<Time>,
+    finalizers: Option<Vec<String>>,
+    generate_name: Option<String>,
+    generation: Option<i64>,
+    labels: Option<BTreeMap<String, String>>,
+    name: Option<String>,
+    namespace: Option<String>,
+    owner_references: Option<Vec<OwnerReference>>,
+    resource_version: Option<String>,
+    uid: Option<String>,
+}
+
+/// Metadata without field ownership, and without the second copy of the object.
 pub(in crate::api) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let mut metadata = ObjectMeta::deserialize(deserializer)?;
-    metadata.managed_fields = None;
-    if let Some(annotations) = &mut metadata.annotations {
+    let mut read = Metadata::deserialize(deserializer)?;
+    if let Some(annotations) = &mut read.annotations {
         annotations.remove(LAST_APPLIED);
     }
-    Ok(metadata)
+    Ok(ObjectMeta {
+        annotations: read.annotations,
+        creation_timestamp: read.creation_timestamp,
+        deletion_grace_period_seconds: read.deletion_grace_period_seconds,
+        deletion_timestamp: read.deletion_timestamp,
+        finalizers: read.finalizers,
+        generate_name: read.generate_name,
+        generation: read.generation,
+        labels: read.labels,
+        name: read.name,
+        namespace: read.namespace,
+        owner_references: read.owner_references,
+        resource_version: read.resource_version,
+        uid: read.uid,
+        managed_fields: None,
+        self_link: None,
+    })
 }
 
 /// Kubernetes writes an empty list or map without `omitempty` as null, such as `drivers` of a CSINode without drivers.

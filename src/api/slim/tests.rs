@@ -118,3 +118,23 @@ fn field_ownership_is_not_kept() {
     assert_eq!(pod.metadata.managed_fields, None);
     assert_eq!(pod.spec.node_name.as_deref(), Some("n"));
 }
+
+/// A field of Kubernetes' metadata that is forgotten here would be missing without a word.
+#[test]
+fn all_else_of_metadata_is_kept() {
+    let whole = serde_json::json!({
+        "name": "p", "namespace": "b", "uid": "c", "resourceVersion": "1", "generation": 2, "generateName": "a-",
+        "creationTimestamp": "2026-01-02T03:04:05Z", "deletionTimestamp": "2026-01-02T03:04:06Z",
+        "deletionGracePeriodSeconds": 30, "labels": { "l": "1" }, "annotations": { "a": "1", LAST_APPLIED: "{}" },
+        "finalizers": ["f"],
+        "ownerReferences": [{ "apiVersion": "v1", "kind": "K", "name": "o", "uid": "u", "controller": true }],
+        "managedFields": [{ "manager": "m", "operation": "Update", "fieldsV1": { "f:spec": { "f:a": {} } } }],
+    });
+    let mut expected: ObjectMeta = serde_json::from_value(whole.clone()).unwrap();
+    expected.managed_fields = None;
+    expected.annotations.as_mut().unwrap().remove(LAST_APPLIED);
+    let namespace: Namespace = serde_json::from_value(serde_json::json!({ "metadata": whole })).unwrap();
+    assert_eq!(namespace.metadata, expected);
+    let bare: Namespace = serde_json::from_value(serde_json::json!({ "metadata": { "labels": null } })).unwrap();
+    assert_eq!(bare.metadata, ObjectMeta::default());
+}

@@ -8,6 +8,7 @@ use crate::api::resiliency_policy::{
     NodeFailureAction, PodsWithoutVolumes, ResiliencyPolicy, ResiliencyPolicySpec, Sharers, StoragePathLossAction,
     TaintMatch,
 };
+use crate::api::usage::PodView;
 
 use super::decide::{Seen, effective, may_be_released};
 
@@ -94,19 +95,33 @@ const FIELDS: [(&str, IsStricter); 24] = [
     ("limits.cooldown", |mine, other| other.limits.cooldown.get() > mine.limits.cooldown.get()),
 ];
 
+/// Names of policies that protect a pod together.
+pub(super) type Together<'a> = BTreeSet<(&'a str, &'a str)>;
+
 /// What is said of each policy that asks for less than another one of the same pod: by its name.
 pub(super) fn of(seen: &Seen) -> BTreeMap<String, String> {
-    let mut together = BTreeSet::new();
-    for pod in seen.pods.values().flatten().filter(|pod| may_be_released(pod)) {
-        let Some(policies) = effective(seen, pod) else { continue };
-        for mine in policies.policies() {
-            let others = policies.policies().iter().filter(|other| name(other) != name(mine));
-            together.extend(others.map(|other| (name(mine), name(other))));
-        }
+    let mut together = Together::new();
+    seen.pods.values().flatten().for_each(|pod| note(seen, pod, &mut together));
+    told(seen, &together)
+}
+
+/// Notes which policies protect the pod together.
+pub(super) fn note<'a>(seen: &'a Seen, pod: &PodView, together: &mut Together<'a>) {
+    if seen.policies.len() < 2 || !may_be_released(pod) {
+        return;
     }
+    let Some(policies) = effective(seen, pod) else { return };
+    for mine in policies.policies() {
+        let others = policies.policies().iter().filter(|other| name(other) != name(mine));
+        together.extend(others.map(|other| (name(mine), name(other))));
+    }
+}
+
+/// What is said of policies that protect pods together.
+pub(super) fn told(seen: &Seen, together: &Together) -> BTreeMap<String, String> {
     let spec = |wanted: &str| seen.policies.iter().find(|policy| name(policy) == wanted).map(|policy| &policy.spec);
     let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (mine, other) in together {
+    for &(mine, other) in together {
         let (Some(my), Some(others)) = (spec(mine), spec(other)) else { continue };
         let fields: Vec<_> = FIELDS.iter().filter(|(_, is)| is(my, others)).map(|(field, _)| *field).collect();
         if !fields.is_empty() {

@@ -43,6 +43,8 @@ pub struct Seen {
     pub pods: BTreeMap<String, Vec<PodView>>,
     /// What was counted of the policies when all pods were looked at last.
     pub counts: Counts,
+    /// What overrules which policy, by its name, where all pods were counted for this pass one after the other.
+    pub conflicts: Option<BTreeMap<String, String>>,
     /// Labels of the namespaces.
     pub namespaces: NamespaceLabels,
     /// All NodeFences.

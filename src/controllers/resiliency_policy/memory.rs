@@ -102,6 +102,11 @@ impl Memory {
         if self.is_counting_due(found, now) || scope::is_whole(found, &self.counts) {
             return Scope::All;
         }
+        self.nodes(found, now)
+    }
+
+    /// The nodes of which there may be something to say, as [`Memory::scope`] has just taken them in.
+    pub fn nodes(&self, found: &Found, now: Now) -> Scope {
         let nodes = found.nodes.iter().map(|node| (node.as_ref(), self.silence.of(node, now.mono)));
         Scope::Nodes(scope::nodes(found, nodes))
     }
@@ -151,6 +156,7 @@ impl Memory {
             scope: found.scope,
             pods,
             counts: self.counts.clone(),
+            conflicts: None,
             namespaces: found.namespaces.into_iter().map(labels).collect(),
             shut_out: shutting_out.map(|request| request.spec.node_name.clone()).collect(),
             fences: found.fences,

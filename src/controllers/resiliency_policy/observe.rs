@@ -23,7 +23,7 @@ use super::heartbeat::Heartbeat;
 use super::kubevirt;
 use super::memory::{Found, Memory};
 use super::plan::{self, LiveNode};
-use super::scope::Scope;
+use super::scope::{self, Counts, Scope, Tally};
 use super::silence::is_still;
 use super::storage::Reports;
 
@@ -34,9 +34,26 @@ pub fn cluster(cx: &Context, heartbeats: &Heartbeats, memory: &mut Memory, now: 
     found.heartbeats = found.nodes.iter().map(|node| (node.name_any(), heard(heartbeats, &node.name_any()))).collect();
     let epoch = (stores.leases.relists() + stores.nodes.relists(), cx.writer.leadership().term());
     found.changes = Some(changes(stores));
-    found.scope = memory.scope(&found, epoch, now);
+    let wanted = memory.scope(&found, epoch, now);
+    // Where nobody wants more of all pods than their number, they are counted one after the other, and those that a pass needs
+    // anyhow are looked at: unpacked together, the pods of a large cluster are many times what the process keeps.
+    let is_count = wanted == Scope::All && !scope::is_of_all(&found);
+    found.scope = if is_count { memory.nodes(&found, now) } else { wanted };
     found.pods = pods(stores, &found.scope);
-    memory.look(found, epoch, now)
+    let mut seen = memory.look(found, epoch, now);
+    if is_count {
+        let (counts, conflicts) = tally(&seen, stores);
+        seen.counts = counts;
+        seen.conflicts = Some(conflicts);
+    }
+    seen
+}
+
+/// Counts all pods.
+fn tally(seen: &Seen, stores: &Stores) -> (Counts, BTreeMap<String, String>) {
+    let mut tally = Tally::new(seen);
+    stores.pods.each(|pod| tally.take(&PodView::new(pod, stores)));
+    tally.finish()
 }
 
 /// All of it, as the stores have it, and no heartbeat. `kubectl bulkhead` looks with the same eyes.

@@ -74,7 +74,8 @@ fn conflicts(seen: &Seen) -> Option<BTreeMap<String, String>> {
         observed != policy.metadata.generation || policy.metadata.deletion_timestamp.is_some()
     };
     let due = seen.counts_due || seen.policies.iter().any(|policy| is_new(policy));
-    (due && seen.scope == Scope::All).then(|| conflict::of(seen))
+    let here = || (seen.scope == Scope::All).then(|| conflict::of(seen));
+    if due { seen.conflicts.clone().or_else(here) } else { None }
 }
 
 fn record(policy: &ResiliencyPolicy, status: ResiliencyPolicyStatus) -> Effect {

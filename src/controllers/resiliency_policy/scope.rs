@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use crate::api::resiliency_policy::{DriverPluginDown, ResiliencyPolicy};
 use crate::api::slim::Node;
+use crate::api::usage::PodView;
 
+use super::conflict::{self, Together};
 use super::decide::{self, Seen};
 use super::evidence::{self, Silence};
 use super::heartbeat::{self, Heartbeat};
@@ -46,7 +48,7 @@ impl Found {
     /// Leaves the pods that are in scope.
     pub fn narrow(&mut self) {
         let Scope::Nodes(nodes) = &self.scope else { return };
-        let node_of = |pod: &crate::api::usage::PodView| pod.pod.spec.node_name.clone();
+        let node_of = |pod: &PodView| pod.pod.spec.node_name.clone();
         let looping = self.pods.iter().filter(|pod| pod.pod.crash_looping().is_some()).filter_map(node_of);
         let nodes: BTreeSet<_> = nodes.iter().cloned().chain(looping).collect();
         self.pods.retain(|pod| node_of(pod).is_some_and(|node| nodes.contains(&node)));
@@ -55,16 +57,26 @@ impl Found {
 
 /// Whether something asks for all pods: what is known of a policy is not of now, or what it wants is about the whole cluster.
 pub(super) fn is_whole(found: &Found, counts: &Counts) -> bool {
-    let asked: Vec<_> = found.policies.iter().flat_map(|policy| &policy.spec.triggers.volume_taints).collect();
-    let is_tainted = || found.healths.iter().any(|it| it.taints().iter().any(|taint| asked.contains(&&taint.key)));
+    is_uncounted(found, counts) || is_of_all(found)
+}
+
+/// Whether what is counted of a policy is not of now.
+fn is_uncounted(found: &Found, counts: &Counts) -> bool {
     found.policies.iter().any(|policy| {
         let status = policy.status.as_ref();
         let known = counts.get(policy.metadata.name.as_deref().unwrap_or_default());
         known.is_none_or(|known| known.generation != policy.metadata.generation)
             || status.and_then(|status| status.observed_generation) != policy.metadata.generation
             || policy.metadata.deletion_timestamp.is_some()
-            || policy.spec.triggers.driver_plugin_down != DriverPluginDown::Ignore
-    }) || !asked.is_empty() && is_tainted()
+    })
+}
+
+/// Whether a policy wants something that is about the whole cluster. Where none does, all pods are looked at only to be counted.
+pub(super) fn is_of_all(found: &Found) -> bool {
+    let asked: Vec<_> = found.policies.iter().flat_map(|policy| &policy.spec.triggers.volume_taints).collect();
+    let is_tainted = || found.healths.iter().any(|it| it.taints().iter().any(|taint| asked.contains(&&taint.key)));
+    let asks = |policy: &ResiliencyPolicy| policy.spec.triggers.driver_plugin_down != DriverPluginDown::Ignore;
+    found.policies.iter().any(|policy| asks(policy)) || !asked.is_empty() && is_tainted()
 }
 
 /// The nodes of which there may be something to say.
@@ -103,19 +115,63 @@ pub(super) fn counted(seen: &Seen, policy: &ResiliencyPolicy) -> Counted {
         let name = policy.metadata.name.as_deref().unwrap_or_default();
         return seen.counts.get(name).cloned().unwrap_or_default();
     }
-    let mut counted = Counted { generation: policy.metadata.generation, ..Counted::default() };
-    for pod in seen.pods.values().flatten().filter(|pod| decide::may_be_released(pod)) {
+    let mut counted = Counted::of(policy);
+    seen.pods.values().flatten().for_each(|pod| counted.take(seen, policy, pod));
+    counted
+}
+
+impl Counted {
+    /// Nothing is counted yet.
+    fn of(policy: &ResiliencyPolicy) -> Self {
+        Self { generation: policy.metadata.generation, ..Self::default() }
+    }
+
+    /// Counts the pod, if the policy protects it.
+    fn take(&mut self, seen: &Seen, policy: &ResiliencyPolicy, pod: &PodView) {
         let none = BTreeMap::new();
         let labels = seen.namespaces.get(pod.namespace()).unwrap_or(&none);
-        if select::is_releasable(policy, pod) && select::selects(policy, pod, labels) {
-            counted.protected += 1;
-            let unattached = pod.unattached().filter_map(|(_, volume)| volume.csi.as_ref());
-            counted.unattached.extend(unattached.map(|csi| csi.driver.clone()));
-            for driver in pod.drivers().collect::<BTreeSet<_>>() {
-                *counted.drivers.entry(driver.to_owned()).or_default() += 1;
-            }
-            counted.unmovable.count(seen, pod);
+        let is_protected =
+            decide::may_be_released(pod) && select::is_releasable(policy, pod) && select::selects(policy, pod, labels);
+        if !is_protected {
+            return;
         }
+        self.protected += 1;
+        let unattached = pod.unattached().filter_map(|(_, volume)| volume.csi.as_ref());
+        self.unattached.extend(unattached.map(|csi| csi.driver.clone()));
+        for driver in pod.drivers().collect::<BTreeSet<_>>() {
+            *self.drivers.entry(driver.to_owned()).or_default() += 1;
+        }
+        self.unmovable.count(seen, pod);
     }
-    counted
+}
+
+/// Counts pods that come one after the other: all of a large cluster need not be there together. What comes of it is what comes
+/// of a look at all.
+pub(super) struct Tally<'a> {
+    seen: &'a Seen,
+    counted: Vec<(&'a ResiliencyPolicy, Counted)>,
+    together: Together<'a>,
+}
+
+impl<'a> Tally<'a> {
+    /// Nothing is counted yet. The pods that are seen do not count by themselves.
+    pub(super) fn new(seen: &'a Seen) -> Self {
+        let counted = seen.policies.iter().map(|policy| (policy.as_ref(), Counted::of(policy))).collect();
+        Self { seen, counted, together: Together::new() }
+    }
+
+    /// Counts a pod. One that is bound to no node is on none that could fail.
+    pub(super) fn take(&mut self, pod: &PodView) {
+        if pod.pod.spec.node_name.is_none() {
+            return;
+        }
+        self.counted.iter_mut().for_each(|(policy, counted)| counted.take(self.seen, policy, pod));
+        conflict::note(self.seen, pod, &mut self.together);
+    }
+
+    /// What was counted of each policy, and what overrules which.
+    pub(super) fn finish(self) -> (Counts, BTreeMap<String, String>) {
+        let named = self.counted.into_iter().filter_map(|(policy, it)| Some((policy.metadata.name.clone()?, it)));
+        (named.collect(), conflict::told(self.seen, &self.together))
+    }
 }

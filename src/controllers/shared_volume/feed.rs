@@ -34,8 +34,10 @@ impl Feed {
         let reports = providers.subscribe();
         tokio::spawn(async move {
             self.stores.wait_synced(&self.cx.stores).await;
+            // Claims there are by the ten thousand, and those that are there are looked at with their SharedVolumes: a claim
+            // that changes after this is told, and one that changed before is seen by whoever is queued after it.
+            self.on(self.cx.stores.claims.changes_from_now(), Self::of_claim);
             self.on(self.stores.shared_volumes.subscribe(), Self::of_shared_volume);
-            self.on(self.cx.stores.claims.subscribe(), Self::of_claim);
             self.on(self.stores.services.subscribe(), Self::of_service);
             self.on(self.stores.slices.subscribe(), Self::of_slice);
             self.on(self.stores.endpoints.subscribe(), Self::of_endpoints);

@@ -12,10 +12,11 @@ use crate::api::slim::Node;
 use crate::api::time::Now;
 use crate::controllers::testing::*;
 
+use super::super::conflict;
 use super::super::decide::{Decision, decide};
 use super::super::heartbeat::Heartbeat;
 use super::super::memory::{Found, Memory};
-use super::super::scope::Scope;
+use super::super::scope::{Scope, Tally};
 use super::World;
 
 const EPOCH: (u64, u64) = (1, 1);
@@ -136,6 +137,34 @@ fn every_sign_puts_a_node_in_scope() {
         give(&mut found);
         assert_eq!(scope(&memory, &found, later(now(), 1.0)), names(&["n1"]), "{sign}");
     }
+}
+
+/// The pods of a large cluster are not there together: what is counted of them is the same.
+#[test]
+fn pods_that_are_counted_one_by_one_come_to_what_a_look_at_all_comes_to() {
+    let mut found = found(&json!({ "release": { "barePods": "Delete" } }));
+    let now = now();
+    found.policies.push(Arc::new(policy("strict", &json!({ "release": { "barePods": "Keep" } }))));
+    found.pods.push(pod("local", "n0", &[unknown("share")]));
+    found.pods.push(but(pod("pending", "n0", &[csi("v9")]), |pod| pod.spec.node_name = None));
+    found.pods.push(but(pod("done", "n1", &[csi("v8")]), |pod| pod.status.phase = Some("Succeeded".into())));
+    let (pods, mut memory) = (found.pods.clone(), Memory::default());
+    assert_eq!(memory.scope(&found, EPOCH, now), Scope::All);
+    let whole = memory.clone().look(found.clone(), EPOCH, now);
+    let decided = decide(&whole, now);
+    found.scope = memory.nodes(&found, now);
+    assert_eq!(found.scope, names(&[]));
+    found.narrow();
+    let mut seen = memory.look(found, EPOCH, now);
+    let mut tally = Tally::new(&seen);
+    pods.iter().for_each(|pod| tally.take(pod));
+    let (counts, conflicts) = tally.finish();
+    assert_eq!((&counts, &conflicts), (&decided.counts, &conflict::of(&whole)));
+    assert_eq!((counts["db"].protected, conflicts.len()), (7, 1), "there is something to compare");
+    seen.counts = counts;
+    seen.conflicts = Some(conflicts);
+    let narrow = decide(&seen, now);
+    assert_eq!((narrow.effects, narrow.counts), (decided.effects, decided.counts));
 }
 
 #[test]

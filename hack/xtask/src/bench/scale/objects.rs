@@ -2,6 +2,8 @@
 //! them large.
 #![expect(clippy::indexing_slicing, reason = "a JSON object takes what it does not have yet by its name")]
 
+use std::collections::BTreeSet;
+
 use bulkhead::heartbeat::keys::PublicKey;
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::{Value, json};
@@ -54,9 +56,9 @@ impl Layout {
         attachment(self.attachments.saturating_sub(1))
     }
 
-    /// The protected pods of a node.
-    pub fn protected_on(self, node: usize) -> usize {
-        (node..self.attachments).step_by(self.nodes).count()
+    /// Namespaces and names of the protected pods of a node.
+    pub fn protected_on(self, node: usize) -> BTreeSet<(String, String)> {
+        (node..self.attachments).step_by(self.nodes).map(|number| (Self::namespace(number), pod(number))).collect()
     }
 }
 

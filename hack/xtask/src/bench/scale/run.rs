@@ -1,10 +1,11 @@
 //! One run of `bench scale`: a new cluster, then one measure after the other.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bulkhead::api::names;
-use bulkhead::api::node_fence::NodeFence;
+use bulkhead::api::node_fence::{NodeFence, Plan, PodAction};
 use bulkhead_testbed::Identity;
 use bulkhead_testbed::process::Process;
 use chrono::{SecondsFormat, Utc};
@@ -121,16 +122,10 @@ impl Run<'_> {
         for node in 0..FAILURES {
             self.world.silence(node);
             let from = self.fail(node).await?;
-            let planned = self.planned(controller, node).await?;
+            let plan = self.planned(controller, node).await?;
             decided.add(from.elapsed());
-            if planned != self.layout.protected_on(node) {
-                return Err(format!(
-                    "the plan of {} has {planned} pods, not {}",
-                    Layout::node(node),
-                    self.layout.protected_on(node)
-                )
-                .into());
-            }
+            releases(&plan, &self.layout.protected_on(node))
+                .map_err(|wrong| format!("the plan of {}: {wrong}", Layout::node(node)))?;
         }
         let (count, seconds) = passes(controller).await?;
         let spent = spell.end(controller)?;
@@ -156,14 +151,14 @@ impl Run<'_> {
         Ok(from)
     }
 
-    /// Waits until a node has a plan. Returns how many pods it has.
-    async fn planned(&self, controller: &mut Process, node: usize) -> Result<usize> {
+    /// Waits until a node has a plan.
+    async fn planned(&self, controller: &mut Process, node: usize) -> Result<Plan> {
         let (api, name): (Api<NodeFence>, _) = (Api::all(self.world.admin.clone()), Layout::node(node));
         let deadline = Instant::now() + LIMIT;
         loop {
             controller.ensure_running()?;
             if let Some(fence) = api.get_opt(&name).await? {
-                return Ok(fence.spec.plan.pods.len());
+                return Ok(fence.spec.plan);
             }
             if Instant::now() > deadline {
                 return Err(format!("{name} has no NodeFence after {LIMIT:?}").into());
@@ -196,6 +191,29 @@ impl Run<'_> {
     fn say(&self, what: &str) {
         println!("{:>7.1} s  {what}", self.started.elapsed().as_secs_f64());
     }
+}
+
+/// Whether a plan releases exactly the protected pods. It has a row for every pod of the node: those that no policy selects
+/// are kept, and the row says so.
+fn releases(plan: &Plan, protected: &BTreeSet<(String, String)>) -> Result<(), String> {
+    let released: BTreeSet<_> = plan
+        .pods
+        .iter()
+        .filter(|row| row.action == PodAction::Release)
+        .map(|row| (row.namespace.clone(), row.name.clone()))
+        .collect();
+    if released == *protected {
+        return Ok(());
+    }
+    let only = |these: &BTreeSet<(String, String)>, those: &BTreeSet<(String, String)>| {
+        let names = these.difference(those).map(|(namespace, name)| format!("{namespace}/{name}"));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    Err(format!(
+        "released and not protected: [{}]; protected and not released: [{}]",
+        only(&released, protected),
+        only(protected, &released)
+    ))
 }
 
 /// How many passes over the cluster there were, and how long all of them took.
