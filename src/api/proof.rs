@@ -11,11 +11,24 @@ pub const CLASS_NOT_FOUND: &str = "ClassNotFound";
 /// The NetworkFenceClass shuts addresses out of another cluster of the storage than the one that a volume is of, or does not say which.
 pub const CLASS_OF_ANOTHER_CLUSTER: &str = "ClassOfAnotherCluster";
 
-/// The same as a sentence that says what to do.
-pub fn class_of_another_cluster(class: &str, cluster_id: &str) -> String {
+/// The same as a sentence that says what to do. The cluster is that of the volume, empty where it names none.
+pub fn class_of_another_cluster(class: &str, cluster: &str) -> String {
+    if cluster.is_empty() {
+        return format!(
+            "NetworkFenceClass {class} names a cluster (parameter clusterID), and the volume none: name a class that names none either"
+        );
+    }
     format!(
-        "NetworkFenceClass {class} does not name cluster {cluster_id} (parameter clusterID), which the volume is of: name a class \
+        "NetworkFenceClass {class} does not name cluster {cluster} (parameter clusterID), which the volume is of: name a class \
          that does"
+    )
+}
+
+/// The same where nobody has said which cluster the class is of.
+pub fn class_of_unknown_cluster(class: &str, driver: &str) -> String {
+    format!(
+        "which cluster NetworkFenceClass {class} is of is not known: the sidecar of driver {driver} does not say it \
+         (DriverReport.status.networkFenceClusters); bring the definitions and the sidecar to this release"
     )
 }
 

@@ -71,6 +71,11 @@ impl UnattachedVolume {
         self.csi.as_ref().map(|csi| csi.driver.as_str()).unwrap_or_default()
     }
 
+    /// The cluster of the storage that a NetworkFenceClass must be of; empty for one that names none.
+    pub fn demanded_cluster(&self) -> &str {
+        self.cluster_id.as_deref().unwrap_or_default()
+    }
+
     /// Whether a method can cut it off. No publish is there to be taken back: its driver's storage shuts the node out, or the
     /// node has no power.
     pub fn is_covered_by(&self, method: FenceMethodType) -> bool {
