@@ -365,6 +365,11 @@ impl DriverReport {
         Some(told.cluster_id.as_deref().unwrap_or_default())
     }
 
+    /// Whether there is such a class, and nobody has said of which cluster it is: the sidecar is of an earlier release.
+    pub fn is_cluster_untold(&self, class: &str) -> bool {
+        self.network_fence_proof(class) > Proof::None && self.cluster_of_class(class).is_none()
+    }
+
     /// Whether a class is known to be of the cluster that a volume demands. One that demands nothing takes any.
     pub fn is_class_of_cluster(&self, class: &str, demanded: Option<&str>) -> bool {
         demanded.is_none_or(|demanded| self.cluster_of_class(class) == Some(demanded))

@@ -24,12 +24,15 @@ pub fn class_of_another_cluster(class: &str, cluster: &str) -> String {
     )
 }
 
-/// The same where nobody has said which cluster the class is of.
-pub fn class_of_unknown_cluster(class: &str, driver: &str) -> String {
-    format!(
-        "which cluster NetworkFenceClass {class} is of is not known: the sidecar of driver {driver} does not say it \
-         (DriverReport.status.networkFenceClusters); bring the definitions and the sidecar to this release"
-    )
+/// The same by what the driver's sidecar says, which may be nothing.
+pub fn class_of_other_cluster(report: &DriverReport, driver: &str, class: &str, cluster: &str) -> String {
+    if report.is_cluster_untold(class) {
+        return format!(
+            "which cluster NetworkFenceClass {class} is of is not known: the sidecar of driver {driver} does not say it \
+             (DriverReport.status.networkFenceClusters). Bring the definitions and the sidecar to this release"
+        );
+    }
+    class_of_another_cluster(class, cluster)
 }
 
 /// What can be proved, and why not more.
