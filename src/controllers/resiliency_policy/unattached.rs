@@ -57,12 +57,12 @@ fn unprovable(
     kind: &UnattachedVolume,
 ) -> Option<(&'static str, String)> {
     let methods = policies.unattached_methods(kind);
-    let Some(csi) = &kind.csi else {
+    if kind.csi.is_none() {
         // What drivers lack is told of each driver; NFS in-tree has none.
         let best = seen.fencers("").best_proof(methods);
         let why = || format!("volume {}: nobody is there who could switch its node off", volume.name);
         return (best.proof < Proof::PowerOff).then(|| (best.lacking, why()));
-    };
+    }
     // Classes that are not there are told of each driver.
     let may_be_proved = |method: &FenceMethod| {
         method.type_ != FenceMethodType::NetworkFence
