@@ -60,7 +60,7 @@ pub struct DriverReportStatus {
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub network_fence_classes: Vec<String>,
-    /// Clusters that these classes name (parameter clusterID). Of a class that is not here none is known.
+    /// Clusters that these classes name (parameter clusterID), or that they name none. Of a class that is not here that is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
@@ -118,10 +118,10 @@ pub struct NetworkFenceCluster {
     /// NetworkFenceClass.
     #[schemars(length(min = 1, max = 253))]
     pub class_name: String,
-    /// Its parameter clusterID.
-    #[serde(rename = "clusterID")]
+    /// Its parameter clusterID; absent where it has none.
+    #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
-    pub cluster_id: String,
+    pub cluster_id: Option<String>,
 }
 
 /// By what the storage behind a class knows a node.
@@ -358,11 +358,21 @@ impl DriverReport {
         if classes.any(|known| known == class) { Proof::Acknowledged } else { Proof::None }
     }
 
-    /// Whether a class shuts addresses out of that cluster of the storage, as far as it is known. A volume that names none is of the
-    /// only one.
-    pub fn is_class_of_cluster(&self, class: &str, cluster_id: Option<&str>) -> bool {
+    /// The cluster of the storage that a class shuts addresses out of, empty where it names none; `None` where nobody has said.
+    pub fn cluster_of_class(&self, class: &str) -> Option<&str> {
         let mut clusters = self.status.iter().flat_map(|status| &status.network_fence_clusters);
-        cluster_id.is_none_or(|id| clusters.any(|known| known.class_name == class && known.cluster_id == id))
+        let told = clusters.find(|told| told.class_name == class)?;
+        Some(told.cluster_id.as_deref().unwrap_or_default())
+    }
+
+    /// Whether there is such a class, and nobody has said of which cluster it is: the sidecar is of an earlier release.
+    pub fn is_cluster_untold(&self, class: &str) -> bool {
+        self.network_fence_proof(class) > Proof::None && self.cluster_of_class(class).is_none()
+    }
+
+    /// Whether a class is known to be of the cluster that a volume demands. One that demands nothing takes any.
+    pub fn is_class_of_cluster(&self, class: &str, demanded: Option<&str>) -> bool {
+        demanded.is_none_or(|demanded| self.cluster_of_class(class) == Some(demanded))
     }
 
     /// The strongest proof that method Unpublish can give with this driver now.

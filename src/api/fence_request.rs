@@ -130,8 +130,11 @@ pub struct RequestedVolume {
     #[schemars(length(min = 1, max = 36))]
     #[serde(rename = "attachmentUID")]
     pub attachment_uid: Option<String>,
-    /// Cluster of the storage, of a volume that is mounted without being attached. Method NetworkFence: the class must name the
-    /// same.
+    /// False: it is mounted without being attached. Method NetworkFence: the class must name the same cluster, or none where the
+    /// volume names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attach_required: Option<bool>,
+    /// Cluster of the storage, of a volume that is mounted without being attached.
     #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub cluster_id: Option<String>,
@@ -141,6 +144,15 @@ pub struct RequestedVolume {
     #[schemars(length(min = 1, max = 3))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub methods: Vec<FencerMethod>,
+}
+
+impl RequestedVolume {
+    /// The cluster of the storage that a network fence must have been made in, empty where the volume names none; `None` of one
+    /// that is attached, where the policy's word is taken.
+    pub fn demanded_cluster(&self) -> Option<&str> {
+        let none = || (self.attach_required == Some(false)).then_some("");
+        self.cluster_id.as_deref().or_else(none)
+    }
 }
 
 /// One method of a fencer.

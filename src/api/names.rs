@@ -45,6 +45,9 @@ pub const EPISODE_LABEL: &str = "bulkhead.dev/episode";
 pub const FENCED_NODE_ANNOTATION: &str = "bulkhead.dev/node";
 /// Annotation of a NetworkFence of ours: the addresses that it was made with, separated by commas. Others it may name by then.
 pub const FENCED_ADDRESSES_ANNOTATION: &str = "bulkhead.dev/addresses";
+/// Annotation of a NetworkFence of ours: the cluster of the storage that its class named when it was made, empty where it named none.
+/// By then the class may name another.
+pub const FENCED_CLUSTER_ANNOTATION: &str = "bulkhead.dev/cluster";
 /// Label of a NetworkFence of ours: its addresses are about to be let in, unless somebody else wants them out.
 pub const UNFENCING_LABEL: &str = "bulkhead.dev/unfencing";
 

@@ -111,9 +111,9 @@ pub struct NetworkFenceClassSpec {
 }
 
 impl NetworkFenceClass {
-    /// The cluster of the storage that it shuts addresses out of, where it says so.
+    /// The cluster of the storage that it shuts addresses out of, where it says so. An empty name is none.
     pub fn cluster_id(&self) -> Option<&str> {
-        self.spec.parameters.as_ref()?.get(CLUSTER_ID).map(String::as_str)
+        self.spec.parameters.as_ref()?.get(CLUSTER_ID).map(String::as_str).filter(|id| !id.is_empty())
     }
 }
 

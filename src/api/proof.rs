@@ -11,12 +11,28 @@ pub const CLASS_NOT_FOUND: &str = "ClassNotFound";
 /// The NetworkFenceClass shuts addresses out of another cluster of the storage than the one that a volume is of, or does not say which.
 pub const CLASS_OF_ANOTHER_CLUSTER: &str = "ClassOfAnotherCluster";
 
-/// The same as a sentence that says what to do.
-pub fn class_of_another_cluster(class: &str, cluster_id: &str) -> String {
+/// The same as a sentence that says what to do. The cluster is that of the volume, empty where it names none.
+pub fn class_of_another_cluster(class: &str, cluster: &str) -> String {
+    if cluster.is_empty() {
+        return format!(
+            "NetworkFenceClass {class} names a cluster (parameter clusterID), and the volume none: name a class that names none either"
+        );
+    }
     format!(
-        "NetworkFenceClass {class} does not name cluster {cluster_id} (parameter clusterID), which the volume is of: name a class \
+        "NetworkFenceClass {class} does not name cluster {cluster} (parameter clusterID), which the volume is of: name a class \
          that does"
     )
+}
+
+/// The same by what the driver's sidecar says, which may be nothing.
+pub fn class_of_other_cluster(report: &DriverReport, driver: &str, class: &str, cluster: &str) -> String {
+    if report.is_cluster_untold(class) {
+        return format!(
+            "which cluster NetworkFenceClass {class} is of is not known: the sidecar of driver {driver} does not say it \
+             (DriverReport.status.networkFenceClusters). Bring the definitions and the sidecar to this release"
+        );
+    }
+    class_of_another_cluster(class, cluster)
 }
 
 /// What can be proved, and why not more.

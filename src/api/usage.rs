@@ -53,7 +53,7 @@ pub struct CsiVolume {
     pub handle: String,
 }
 
-/// A volume that is mounted without being attached: of a driver with `attachRequired: false`, or an in-tree NFS export.
+/// A volume that is mounted without being attached: of a driver with `attachRequired: false`, or a PersistentVolume of NFS in-tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnattachedVolume {
     /// What its driver knows it by; `None` for NFS in-tree, which has no driver.
@@ -69,6 +69,11 @@ impl UnattachedVolume {
     /// Its driver; empty where it has none.
     pub fn driver(&self) -> &str {
         self.csi.as_ref().map(|csi| csi.driver.as_str()).unwrap_or_default()
+    }
+
+    /// The cluster of the storage that a NetworkFenceClass must be of; empty for one that names none.
+    pub fn demanded_cluster(&self) -> &str {
+        self.cluster_id.as_deref().unwrap_or_default()
     }
 
     /// Whether a method can cut it off. No publish is there to be taken back: its driver's storage shuts the node out, or the
@@ -185,7 +190,8 @@ fn resolve(pod: &Pod, volume: &super::slim::Volume, lookup: &dyn Lookup) -> Opti
         VolumeSource::PodLocal => return None,
         VolumeSource::HostPath(_) => return Some(VolumeUse { name: own_name(), kind: VolumeKind::Local }),
         VolumeSource::InlineCsi(driver) => return Some(unknown(format!("inline volume of driver {driver}"))),
-        VolumeSource::Other(kind) if kind == "nfs" => return Some(VolumeUse { name: own_name(), kind: in_tree_nfs() }),
+        // Whoever makes a pod writes these. An export of nfs too: only a PersistentVolume, which admins make, may be what a node is
+        // switched off for.
         VolumeSource::Other(kind) => return Some(unknown(format!("{kind} volume"))),
         VolumeSource::Claim(claim) => claim.clone(),
         VolumeSource::Ephemeral => format!("{pod_name}-{}", volume.name),

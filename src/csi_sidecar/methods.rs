@@ -57,6 +57,7 @@ mod tests {
             volume_handle: "h".into(),
             node_id: "n".into(),
             attachment_uid: None,
+            attach_required: None,
             cluster_id: None,
             minimum_proof: Proof::Acknowledged,
             methods: methods.collect(),

@@ -7,13 +7,14 @@ use chrono::{DateTime, Utc};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::fencing::{FenceMethod, FenceMethodType, Proof};
 use crate::api::node_fence::{NodeFence, PodAction};
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::time::{self, Now};
 use crate::api::usage::{PodView, VolumeKind};
 use crate::controllers::resiliency_policy::decide::Seen;
 use crate::controllers::resiliency_policy::select::{Effective, selects};
+use crate::controllers::resiliency_policy::unattached::wrong_class;
 
 use super::incident::{IncidentReport, PodStands};
 use super::print::{Page, Report, ago, names, or_dash};
@@ -221,10 +222,15 @@ fn volume_of(
         _ => policies.minimum_proof(driver.as_deref().unwrap_or_default()),
     });
     let fencers = seen.fencers(driver.as_deref().unwrap_or_default());
+    // A class of another cluster gives none.
+    let is_of_use = |method: &&FenceMethod| match kind {
+        VolumeKind::Unattached(unattached) => wrong_class(seen, unattached, method).is_none(),
+        _ => true,
+    };
     VolumeOfPod {
         name: name.to_owned(),
         minimum_proof,
-        best_proof: fencers.best_proof(methods.iter().cloned()).proof,
+        best_proof: fencers.best_proof(methods.iter().filter(is_of_use).cloned()).proof,
         methods: methods.iter().map(|method| method.type_).collect(),
         driver,
         unfenceable,

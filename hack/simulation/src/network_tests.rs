@@ -71,9 +71,13 @@ fn a_machine_that_writes_on_is_shut_out_and_let_in_when_it_has_booted() {
 #[test]
 fn what_is_not_attached_is_left_in_its_own_cluster_only() {
     let some = |cluster: &str| Some(cluster.to_owned());
-    for (of_volumes, of_class, released) in
-        [(None, None, 1), (some("east"), some("east"), 1), (some("east"), some("west"), 0), (some("east"), None, 0)]
-    {
+    for (of_volumes, of_class, released) in [
+        (None, None, 1),
+        (some("east"), some("east"), 1),
+        (some("east"), some("west"), 0),
+        (some("east"), None, 0),
+        (None, some("west"), 0),
+    ] {
         let case = format!("{of_volumes:?} {of_class:?}");
         let shape = by_network(false).attaching_nothing(DRIVER, Clusters { of_volumes, of_class });
         let faults = [(40, Fault::Disconnect("n0".into())), (200, Fault::Reboot("n0".into()))];

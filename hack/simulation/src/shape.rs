@@ -277,7 +277,7 @@ impl Shape {
     /// Whether whom the driver's NetworkFenceClass shuts out is shut out of that volume.
     pub fn is_of_class(&self, volume: &str) -> bool {
         let clusters = self.driver_of(volume).and_then(|driver| self.unattached.get(driver));
-        clusters.is_none_or(|it| it.of_volumes.is_none() || it.of_volumes == it.of_class)
+        clusters.is_none_or(|it| it.of_volumes == it.of_class)
     }
 
     /// The cluster that the driver's NetworkFenceClass names.

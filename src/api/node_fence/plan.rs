@@ -242,6 +242,13 @@ impl PlannedVolume {
         self.attach_required == Some(false)
     }
 
+    /// The cluster of the storage that a NetworkFenceClass must be of, empty for one that names none; `None` where it is attached,
+    /// and the policy's word is taken.
+    pub fn demanded_cluster(&self) -> Option<&str> {
+        let none = || self.is_unattached().then_some("");
+        self.cluster_id.as_deref().or_else(none)
+    }
+
     /// Whether it is, and a method covers it.
     pub fn is_unattached_and_covered(&self) -> bool {
         self.is_unattached() && !self.methods.is_empty()

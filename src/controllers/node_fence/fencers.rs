@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, RequestedVolume};
 use crate::api::fencing::{FenceMethodType, PlannedMethod, Proof};
 use crate::api::node_fence::VolumeStatusState;
-use crate::api::proof::{CLASS_NOT_FOUND, CLASS_OF_ANOTHER_CLUSTER, class_of_another_cluster};
+use crate::api::proof::{CLASS_NOT_FOUND, CLASS_OF_ANOTHER_CLUSTER, class_of_other_cluster};
 use crate::api::time::{self, Now};
 use crate::mutants::{self, Mutant};
 
@@ -73,7 +73,7 @@ pub fn tried<'a>(seen: &Seen, row: &'a VolumeRow, now: Now) -> Vec<&'a PlannedMe
             detach = detach.or(Some(method));
             continue;
         };
-        let waits = row.power_waits && method.type_ == FenceMethodType::External;
+        let waits = row.power_waits.is_some() && method.type_ == FenceMethodType::External;
         if gave_way && !waits || is_open(seen, row, fencer) {
             tried.push(method);
         }
@@ -158,8 +158,8 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> bool {
 /// The proof that csi-addons can give for the driver of a row now.
 fn network_proof(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> Proof {
     let report = row.plan.driver.as_ref().and_then(|driver| seen.reports.get(driver));
-    let cluster_id = row.plan.cluster_id.as_deref().filter(|_| !mutants::is_on(Mutant::ClusterIgnored));
-    let report = report.filter(|it| it.is_class_of_cluster(method.class(), cluster_id));
+    let demanded = row.plan.demanded_cluster().filter(|_| !mutants::is_on(Mutant::ClusterIgnored));
+    let report = report.filter(|it| it.is_class_of_cluster(method.class(), demanded));
     report.map_or(Proof::None, |report| report.network_fence_proof(method.class()))
 }
 
@@ -320,13 +320,15 @@ fn unavailable_but_unpublish(seen: &Seen, row: &VolumeRow, listed: &[&PlannedMet
         return ("ProofTooWeak", message.into());
     }
     let Some(network) = listed.iter().find(|method| method.type_ == FenceMethodType::NetworkFence) else {
-        return ("ProofTooWeak", format!("no method of the policy can give driver {driver} proof {minimum:?}"));
+        let whom =
+            row.plan.driver.as_ref().map_or_else(|| "nfs volumes".to_owned(), |driver| format!("driver {driver}"));
+        return ("ProofTooWeak", format!("no method of the policy can give {whom} proof {minimum:?}"));
     };
     if let Some(report) = seen.reports.get(driver) {
         let class = network.class();
-        let cluster_id = row.plan.cluster_id.as_deref().filter(|_| report.network_fence_proof(class) > Proof::None);
-        if let Some(cluster_id) = cluster_id.filter(|id| !report.is_class_of_cluster(class, Some(*id))) {
-            return (CLASS_OF_ANOTHER_CLUSTER, class_of_another_cluster(class, cluster_id));
+        let demanded = row.plan.demanded_cluster().filter(|_| report.network_fence_proof(class) > Proof::None);
+        if let Some(demanded) = demanded.filter(|it| !report.is_class_of_cluster(class, Some(*it))) {
+            return (CLASS_OF_ANOTHER_CLUSTER, class_of_other_cluster(report, driver, class, demanded));
         }
         let message = format!("csi-addons has no NetworkFenceClass {class} of driver {driver}, or is not installed");
         return (CLASS_NOT_FOUND, message);

@@ -219,6 +219,7 @@ fn requested(seen: &Seen, row: &VolumeRow, fencer: &str, round: i32) -> Option<R
         volume_handle: row.plan.volume_handle.clone().or_else(name_for_handle)?,
         node_id: row.plan.node_id.clone()?,
         attachment_uid: row.plan.attachment_uid.clone(),
+        attach_required: row.plan.attach_required,
         cluster_id: row.plan.cluster_id.clone(),
         minimum_proof: fencers::minimum(row, fencer),
         methods: methods(seen, row, fencer),

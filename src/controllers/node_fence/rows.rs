@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::api::conditions;
 use crate::api::fencing::Proof;
 use crate::api::node_fence::{
     Channel, NodeFenceStatus, PlannedVolume, PodStatus, PodStatusState, VolumeStatus, VolumeStatusState,
@@ -51,8 +52,8 @@ pub struct VolumeRow {
     pub fresh: bool,
     /// Until when it does; `None` for one that does not age.
     pub counts_until: Option<Instant>,
-    /// Its node is not switched off for it yet: others may still free the incident's pods.
-    pub power_waits: bool,
+    /// Why its node is not switched off for it yet, in CamelCase and in words: something else may still free the incident's pods.
+    pub power_waits: Option<(&'static str, String)>,
 }
 
 impl VolumeRow {
@@ -247,7 +248,7 @@ fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus
         needed: false,
         fresh: false,
         counts_until: None,
-        power_waits: false,
+        power_waits: None,
     }
 }
 
@@ -312,10 +313,14 @@ fn advance_volume(seen: &Seen, row: &mut VolumeRow, held: bool, back: bool, now:
     } else {
         answers::take(seen, row, now);
     }
-    let is_open = row.needed && !row.fresh && !row.is_cut_off() && !row.power_waits;
+    let is_open = row.needed && !row.fresh && !row.is_cut_off();
     if is_open && fencers::tried(seen, row, now).is_empty() {
-        let (reason, message) = fencers::unavailable(seen, row);
-        row.status.state = VolumeStatusState::Failed;
+        let (reason, mut message) = row.power_waits.clone().unwrap_or_else(|| fencers::unavailable(seen, row));
+        conditions::truncate(&mut message, 512);
+        // Who only waits for others has not failed.
+        if reason != unattached::POWER_WAITS {
+            row.status.state = VolumeStatusState::Failed;
+        }
         row.status.reason = Some(reason.into());
         row.status.message = Some(message);
     }

@@ -15,8 +15,14 @@ use super::storage;
 /// Why a method can give no proof now, in CamelCase, and what to do about it.
 type Lacks = (&'static str, String);
 
-/// Condition FenceReady.
+/// Condition FenceReady. A class that is of no use is told also where another method does.
 pub(super) fn fence_ready(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &'static str, String) {
+    let (state, reason, message) = judged(policy, facts);
+    let parts = [Some(message).filter(|message| !message.is_empty()), facts.unmovable.warning()];
+    (state, reason, parts.into_iter().flatten().collect::<Vec<_>>().join("; "))
+}
+
+fn judged(policy: &ResiliencyPolicy, facts: &Facts) -> (State, &'static str, String) {
     if facts.protected == 0 {
         return (State::True, "NothingSelected", String::new());
     }

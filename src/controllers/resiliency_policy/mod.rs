@@ -35,7 +35,7 @@ mod tell;
 #[cfg(test)]
 mod tests;
 pub mod topology;
-mod unattached;
+pub mod unattached;
 mod unhealthy;
 mod unmovable;
 mod volumeless;

@@ -3,7 +3,7 @@
 
 use crate::api::fencing::{FenceMethod, FenceMethodType, PlannedMethod, Proof};
 use crate::api::node_fence::PlannedVolume;
-use crate::api::proof::class_of_another_cluster;
+use crate::api::proof::class_of_other_cluster;
 use crate::api::usage::{PodView, UnattachedVolume, VolumeUse};
 
 use super::decide::{Seen, effective};
@@ -57,17 +57,43 @@ fn unprovable(
     kind: &UnattachedVolume,
 ) -> Option<(&'static str, String)> {
     let methods = policies.unattached_methods(kind);
-    let Some(csi) = &kind.csi else {
+    if kind.csi.is_none() {
         // What drivers lack is told of each driver; NFS in-tree has none.
         let best = seen.fencers("").best_proof(methods);
         let why = || format!("volume {}: nobody is there who could switch its node off", volume.name);
         return (best.proof < Proof::PowerOff).then(|| (best.lacking, why()));
+    }
+    // Classes that are not there are told of each driver.
+    let may_be_proved = |method: &FenceMethod| {
+        method.type_ != FenceMethodType::NetworkFence
+            || is_there(seen, kind, method) && wrong_class(seen, kind, method).is_none()
     };
-    let report = seen.reports.get(&csi.driver)?;
-    let (class, cluster_id) =
-        (methods.first()?.network_fence.as_ref()?.class_name.as_str(), kind.cluster_id.as_deref()?);
-    let is_other = methods.len() == 1 && !report.is_class_of_cluster(class, Some(cluster_id));
-    let is_known = report.network_fence_proof(class) > Proof::None;
-    let why = || format!("volume {}: {}", volume.name, class_of_another_cluster(class, cluster_id));
-    (is_other && is_known).then(|| ("ProofTooWeak", why()))
+    let why = methods.iter().find_map(|method| wrong_class(seen, kind, method))?;
+    let is_unprovable = !methods.iter().any(may_be_proved);
+    is_unprovable.then(|| ("ProofTooWeak", format!("volume {}: {why}", volume.name)))
+}
+
+/// The first volume of a pod for which a class that its policies list is of no use, and why. Another method may cover it; but where
+/// that is an external fencer, a node is switched off that csi-addons could have shut out.
+pub fn useless_class<'a>(seen: &Seen, pod: &'a PodView) -> Option<(&'a VolumeUse, String)> {
+    let policies = effective(seen, pod)?;
+    pod.unattached().find_map(|(volume, kind)| {
+        let methods = policies.unattached_methods(kind);
+        Some((volume, methods.iter().find_map(|method| wrong_class(seen, kind, method))?))
+    })
+}
+
+/// Why the class of a method shuts nobody out of a volume: it is of another cluster of the storage, or nobody says of which.
+pub fn wrong_class(seen: &Seen, kind: &UnattachedVolume, method: &FenceMethod) -> Option<String> {
+    let (csi, class) = (kind.csi.as_ref()?, method.network_fence.as_ref()?.class_name.as_str());
+    let (report, demanded) = (seen.reports.get(&csi.driver)?, kind.demanded_cluster());
+    let is_wrong = is_there(seen, kind, method) && !report.is_class_of_cluster(class, Some(demanded));
+    is_wrong.then(|| class_of_other_cluster(report, &csi.driver, class, demanded))
+}
+
+/// Whether the driver has the class of a method.
+fn is_there(seen: &Seen, kind: &UnattachedVolume, method: &FenceMethod) -> bool {
+    let class = method.network_fence.as_ref().map(|network| network.class_name.as_str());
+    let report = seen.reports.get(kind.driver());
+    report.zip(class).is_some_and(|(report, class)| report.network_fence_proof(class) > Proof::None)
 }

@@ -15,17 +15,29 @@ pub struct Unmovable {
     reasons: BTreeMap<&'static str, usize>,
     /// The first by namespace and name, and why it would.
     first: Option<(String, String)>,
+    /// The first pod that would not, with a class of a policy that is of no use for a volume of its.
+    useless_class: Option<(String, String)>,
 }
 
 impl Unmovable {
     /// Counts the pod, if it is one of them.
     pub(super) fn count(&mut self, seen: &Seen, pod: &PodView) {
-        let Some((reason, why)) = waits(seen, pod) else { return };
-        *self.reasons.entry(reason).or_default() += 1;
-        let name = pod.display();
-        if self.first.as_ref().is_none_or(|(first, _)| name < *first) {
-            self.first = Some((name, why));
+        // One that has not started holds nothing yet, and may be seen before its claim is.
+        if !pod.pod.is("Initialized") {
+            return;
         }
+        if let Some((reason, why)) = waits(seen, pod) {
+            *self.reasons.entry(reason).or_default() += 1;
+            note(&mut self.first, pod, why);
+        } else if let Some((volume, why)) = unattached::useless_class(seen, pod) {
+            note(&mut self.useless_class, pod, format!("volume {}: {why}", volume.name));
+        }
+    }
+
+    /// What is told of pods that would not wait: which class is of no use, for the first of them.
+    pub(super) fn warning(&self) -> Option<String> {
+        let (first, why) = self.useless_class.as_ref()?;
+        Some(format!("a NetworkFence that is listed is of no use: first {first}: {why}"))
     }
 
     /// How many they are, why, and which is the first; `None` when there are none.
@@ -40,11 +52,16 @@ impl Unmovable {
     }
 }
 
-/// Why the pod would wait. One that has not started holds nothing yet, and may be seen before its claim is.
-fn waits(seen: &Seen, pod: &PodView) -> Option<(&'static str, String)> {
-    if !pod.pod.is("Initialized") {
-        return None;
+/// Keeps the first pod by namespace and name.
+fn note(first: &mut Option<(String, String)>, pod: &PodView, why: String) {
+    let name = pod.display();
+    if first.as_ref().is_none_or(|(first, _)| name < *first) {
+        *first = Some((name, why));
     }
+}
+
+/// Why the pod would wait.
+fn waits(seen: &Seen, pod: &PodView) -> Option<(&'static str, String)> {
     pod.unmovable().or_else(|| unattached::waits(seen, pod)).or_else(|| disputed(seen, pod))
 }
 

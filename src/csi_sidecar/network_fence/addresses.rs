@@ -74,10 +74,10 @@ fn check_class(seen: &Seen, around: &Around) -> Result<(), Failure> {
     }
 }
 
-/// Whether the class names the cluster that each of the volumes is of.
+/// Whether the class names the cluster that each of the volumes demands, and none where they name none.
 pub fn check_cluster(class: &str, cluster_id: Option<&str>, volumes: &[RequestedVolume]) -> Result<(), Failure> {
-    let mut wanted = volumes.iter().filter_map(|volume| volume.cluster_id.as_deref());
-    let other = wanted.find(|wanted| Some(*wanted) != cluster_id);
+    let mut demanded = volumes.iter().filter_map(RequestedVolume::demanded_cluster);
+    let other = demanded.find(|demanded| *demanded != cluster_id.unwrap_or_default());
     match other.filter(|_| !mutants::is_on(Mutant::ClusterIgnored)) {
         Some(other) => Err(stop(CLASS_OF_ANOTHER_CLUSTER, class_of_another_cluster(class, other))),
         None => Ok(()),

@@ -12,9 +12,9 @@ use crate::api::cidr::{Cidr, readable};
 use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FencerMethodType};
 use crate::api::names::{
     self, ANNOUNCED_ANNOTATION, EPISODE_LABEL, FENCE_OPEN_FINALIZER, FENCE_REQUEST_LABEL, FENCED_ADDRESSES_ANNOTATION,
-    UNFENCING_LABEL,
+    FENCED_CLUSTER_ANNOTATION, UNFENCING_LABEL,
 };
-use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
+use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceClass, NetworkFenceSpec};
 use crate::mutants::{self, Mutant};
 
 use super::addresses::{self, Around};
@@ -31,6 +31,8 @@ pub struct Seen {
     pub driver: String,
     /// The NetworkFenceClass; empty while a fence is lifted, which is of its own class.
     pub class: String,
+    /// The cluster of the storage that the volumes demand; `None` where they are attached.
+    pub cluster: Option<String>,
     /// The round that is asked for.
     pub round: i32,
     /// All NetworkFences, whoever made them.
@@ -83,6 +85,7 @@ pub fn fence(seen: &Seen) -> Step {
     let is_of_now = |fence: &&NetworkFence| {
         fence.spec.network_fence_class_name.as_ref() == Some(&seen.class)
             && fence.labels().get(EPISODE_LABEL) == Some(&episode)
+            && is_of_cluster(fence, seen.cluster.as_deref())
             && is_as_made(fence)
     };
     if let Some(ours) = seen.own().filter(is_of_now).find(|fence| fence.is_wanted() && !was_announced(fence)) {
@@ -108,20 +111,21 @@ pub fn fence(seen: &Seen) -> Step {
         Some(rival) => Step::Wait(being_lifted(rival)),
         // Before, or who ends the request would not know that there is something to lift.
         None if !request.shuts_out() => Step::Record,
-        None => create(seen, &addresses),
+        None => create(seen, around, &addresses),
     }
 }
 
-/// Looks whether what was proved holds: for each class an object of the row's episode, or of a later one, says that it is fenced,
+/// Looks whether what was proved holds: for each class, and cluster that is demanded, an object of the row's episode, or of a later one, says that it is fenced,
 /// and nobody lets its addresses in, or has. `before` are the fences of others that were there at the last look: one that is gone
 /// may have been lifted first. What may have been lifted is marked, or it would be believed when that other object is gone.
 pub fn holds(seen: &Seen, before: &BTreeSet<String>) -> Step {
     let is_there = |uid: &String| seen.fences.iter().any(|fence| fence.metadata.uid.as_ref() == Some(uid));
     let is_one_gone = !before.iter().all(is_there);
-    for (class, episode) in seen.classes_that_hold() {
+    for ((class, cluster), episode) in seen.classes_that_hold() {
         let holds = |fence: &&NetworkFence| {
             fence.spec.network_fence_class_name.as_deref() == Some(class)
                 && episode_of(fence).is_some_and(|made| made >= episode)
+                && is_of_cluster(fence, cluster)
                 && is_as_made(fence)
                 && fence.is_wanted()
                 && fence.is_fenced()
@@ -136,6 +140,13 @@ pub fn holds(seen: &Seen, before: &BTreeSet<String>) -> Step {
         }
     }
     Step::Done
+}
+
+/// Whether it was made while its class named the cluster that is demanded. The class may have been made anew since, and what was
+/// done in another cluster shuts nobody out of this one. Of a fence that does not say it nobody knows.
+fn is_of_cluster(fence: &NetworkFence, demanded: Option<&str>) -> bool {
+    let made = fence.annotations().get(FENCED_CLUSTER_ANNOTATION).map(String::as_str);
+    demanded.is_none() || made == demanded || mutants::is_on(Mutant::ClusterIgnored)
 }
 
 /// The episode that a fence of ours was made in.
@@ -192,22 +203,25 @@ pub(super) fn labelled(fence: &NetworkFence, leaving: bool) -> NetworkFence {
 
 /// One for each round. What this one has made and somebody has deleted or changed since is still there, for it is to be lifted:
 /// then the next round makes another, so that whoever deletes each of them fills no storage with objects.
-fn create(seen: &Seen, addresses: &[Cidr]) -> Step {
-    let fence = new_fence(seen, addresses);
+fn create(seen: &Seen, around: &Around, addresses: &[Cidr]) -> Step {
+    let fence = new_fence(seen, around, addresses);
     let name = fence.name_any();
     if seen.fences.iter().any(|it| it.name_any() == name) {
-        let message = format!("somebody deleted or changed NetworkFence {name}: the next round makes another");
+        let message =
+            format!("somebody deleted or changed NetworkFence {name}, or its class: the next round makes another");
         return Step::Stop(stop("NetworkFenceChanged", message));
     }
     Step::Create(Box::new(fence))
 }
 
-fn new_fence(seen: &Seen, addresses: &[Cidr]) -> NetworkFence {
+fn new_fence(seen: &Seen, around: &Around, addresses: &[Cidr]) -> NetworkFence {
     let (uid, episode) = (seen.uid(), seen.request.spec.episode);
     let cidrs: Vec<_> = addresses.iter().map(Cidr::to_string).collect();
+    let cluster = around.class.as_ref().and_then(NetworkFenceClass::cluster_id).unwrap_or_default();
     let annotations = [
         (names::FENCED_NODE_ANNOTATION.into(), seen.request.spec.node_name.clone()),
         (FENCED_ADDRESSES_ANNOTATION.into(), cidrs.join(",")),
+        (FENCED_CLUSTER_ANNOTATION.into(), cluster.to_owned()),
     ];
     let spec = NetworkFenceSpec {
         network_fence_class_name: Some(seen.class.clone()),
@@ -257,9 +271,9 @@ impl Seen {
         self.requests.iter().find(|request| request.metadata.uid.as_deref() == Some(self.uid()))
     }
 
-    /// The classes of the rows that were answered Fenced by method NetworkFence, each with the last episode of such a row. One that
-    /// an incident carries over from an earlier one was shut out in that.
-    fn classes_that_hold(&self) -> BTreeMap<&str, i64> {
+    /// The classes of the rows that were answered Fenced by method NetworkFence, with the cluster that those demand, each with the
+    /// last episode of such a row. One that an incident carries over from an earlier one was shut out in that.
+    fn classes_that_hold(&self) -> BTreeMap<(&str, Option<&str>), i64> {
         let rows = self.request.status.iter().flat_map(|status| &status.volumes);
         let fenced =
             rows.filter(|row| row.result == FenceOutcome::Fenced && row.method == Some(FencerMethodType::NetworkFence));
@@ -268,7 +282,7 @@ impl Seen {
         for volume in &self.request.spec.volumes {
             if fenced.contains(&(volume.episode, volume.name.as_str())) {
                 for class in volume.methods.iter().filter_map(|method| method.class_name.as_deref()) {
-                    let last = classes.entry(class).or_insert(volume.episode);
+                    let last = classes.entry((class, volume.demanded_cluster())).or_insert(volume.episode);
                     *last = volume.episode.max(*last);
                 }
             }

@@ -54,13 +54,24 @@ pub async fn fence(
 ) -> Result<(), Failure> {
     check_cluster(cx, class, volumes).await?;
     let round = volumes.iter().map(|volume| volume.round).max().unwrap_or(1);
-    advance(cx, request, class, round, decide::fence, timeout).await
+    let cluster = volumes.iter().find_map(RequestedVolume::demanded_cluster);
+    advance(cx, request, Asked { class, cluster, round }, decide::fence, timeout).await?;
+    // csi-addons read the class after we did.
+    check_cluster(cx, class, volumes).await
 }
 
-/// A class that shuts addresses out of another cluster of the storage leaves these volumes to whoever writes them. Looked at in each
-/// round: somebody may have made the class anew.
+/// What a fence is asked to be; nothing where it is lifted, or only looked at.
+#[derive(Clone, Copy, Default)]
+struct Asked<'a> {
+    class: &'a str,
+    cluster: Option<&'a str>,
+    round: i32,
+}
+
+/// A class that shuts addresses out of another cluster of the storage leaves these volumes to whoever writes them. Looked at before
+/// and after each round: somebody may have made the class anew.
 async fn check_cluster(cx: &Context, class: &str, volumes: &[RequestedVolume]) -> Result<(), Failure> {
-    if volumes.iter().all(|volume| volume.cluster_id.is_none()) {
+    if volumes.iter().all(|volume| volume.demanded_cluster().is_none()) {
         return Ok(());
     }
     let classes: Api<NetworkFenceClass> = Api::all(cx.clients.reads.clone());
@@ -71,7 +82,7 @@ async fn check_cluster(cx: &Context, class: &str, volumes: &[RequestedVolume]) -
 
 /// Lets it in again. An error says what is waited for.
 pub async fn give_back(cx: &Context, request: &Arc<FenceRequest>) -> Result<(), Failure> {
-    advance(cx, request, "", 0, lift::give_back, PATIENCE).await
+    advance(cx, request, Asked::default(), lift::give_back, PATIENCE).await
 }
 
 /// Lifts what requests that are gone have left behind. At rest one list is read.
@@ -123,7 +134,7 @@ pub async fn look(cx: &Context, request: &Arc<FenceRequest>, before: &BTreeSet<S
 
 async fn look_at(cx: &Context, request: &Arc<FenceRequest>, before: &BTreeSet<String>) -> ApiResult<Option<Looked>> {
     for _ in 0..MARKS {
-        let seen = observe(cx, request, "", 0).await?;
+        let seen = observe(cx, request, Asked::default()).await?;
         let holds = match decide::holds(&seen, before) {
             Step::Done => Ok(()),
             Step::Stop(failure) => Err(failure),
@@ -142,7 +153,7 @@ async fn look_at(cx: &Context, request: &Arc<FenceRequest>, before: &BTreeSet<St
 pub struct Classes {
     /// By name.
     pub names: Vec<String>,
-    /// The clusters of the storage that they name.
+    /// The clusters of the storage that they name, or that they name none.
     pub clusters: Vec<NetworkFenceCluster>,
 }
 
@@ -156,11 +167,12 @@ pub async fn classes(cx: &Context) -> ApiResult<Classes> {
     let mut ours: Vec<_> = classes.iter().filter(|class| class.spec.provisioner == cx.name).collect();
     ours.sort_by_key(|class| class.name_any());
     ours.truncate(MOST_CLASSES);
-    let cluster = |class: &&NetworkFenceClass| {
-        let cluster_id = class.cluster_id().filter(|id| (1..=MOST_CLUSTER_ID).contains(&id.len()))?;
-        Some(NetworkFenceCluster { class_name: class.name_any(), cluster_id: cluster_id.to_owned() })
-    };
-    let clusters = ours.iter().filter_map(cluster).collect();
+    let is_short = |class: &&&NetworkFenceClass| class.cluster_id().is_none_or(|id| id.len() <= MOST_CLUSTER_ID);
+    let clusters = ours.iter().filter(is_short).map(|class| NetworkFenceCluster {
+        class_name: class.name_any(),
+        cluster_id: class.cluster_id().map(str::to_owned),
+    });
+    let clusters = clusters.collect();
     Ok(Classes { names: ours.iter().map(|class| class.name_any()).collect(), clusters })
 }
 
@@ -208,8 +220,7 @@ async fn plugins(cx: &Context) -> ApiResult<Vec<CsiAddonsNode>> {
 async fn advance(
     cx: &Context,
     request: &Arc<FenceRequest>,
-    class: &str,
-    round: i32,
+    asked: Asked<'_>,
     next: impl Fn(&Seen) -> Step,
     timeout: Duration,
 ) -> Result<(), Failure> {
@@ -217,13 +228,13 @@ async fn advance(
     let (mut pause, longest) = LOOK_AGAIN;
     let mut around = None;
     loop {
-        let mut seen = observe(cx, request, class, round).await.map_err(unavailable)?;
+        let mut seen = observe(cx, request, asked).await.map_err(unavailable)?;
         seen.around = around.take();
         let is_kept = seen.around.is_some();
         let mut step = next(&seen);
         // To look around reads all Nodes and reports. What was seen before a wait will do to wait on, but not to make a fence.
         if step == Step::LookAround || is_kept && matches!(step, Step::Create(_)) {
-            seen.around = Some(look_around(cx, class).await.map_err(unavailable)?);
+            seen.around = Some(look_around(cx, asked.class).await.map_err(unavailable)?);
             step = next(&seen);
         }
         let waits_for = match step {
@@ -262,7 +273,7 @@ async fn write(cx: &Context, seen: &Seen, step: Step) -> ApiResult<()> {
     }
 }
 
-async fn observe(cx: &Context, request: &Arc<FenceRequest>, class: &str, round: i32) -> ApiResult<Seen> {
+async fn observe(cx: &Context, request: &Arc<FenceRequest>, asked: Asked<'_>) -> ApiResult<Seen> {
     // One after the other: a fence whose request is not in the later list is of nobody any more.
     let fences = list(cx).await?;
     let requests: Vec<FenceRequest> = match request.spec.desired {
@@ -276,8 +287,9 @@ async fn observe(cx: &Context, request: &Arc<FenceRequest>, class: &str, round: 
     Ok(Seen {
         request: request.clone(),
         driver: cx.name.clone(),
-        class: class.to_owned(),
-        round,
+        class: asked.class.to_owned(),
+        cluster: asked.cluster.map(str::to_owned),
+        round: asked.round,
         fences,
         requests: requests.into_iter().map(Arc::new).collect(),
         around: None,

@@ -96,6 +96,13 @@ fn of(name: &str, state: &str, cidr: &str, labels: Value) -> NetworkFence {
     .unwrap()
 }
 
+/// The class, with this parameter clusterID.
+fn class_of(cluster: Option<&str>) -> Option<NetworkFenceClass> {
+    let parameters = cluster.map(|id| json!({ "clusterID": id }));
+    let spec = json!({ "provisioner": DRIVER, "parameters": parameters });
+    serde_json::from_value(json!({ "metadata": { "name": CLASS }, "spec": spec })).ok()
+}
+
 fn foreign(state: &str, cidr: &str) -> NetworkFence {
     of("foreign", state, cidr, json!({}))
 }
@@ -110,10 +117,7 @@ struct World(Seen);
 impl World {
     fn new(desired: &str) -> Self {
         let around = Around {
-            class: serde_json::from_value::<NetworkFenceClass>(json!({
-                "metadata": { "name": CLASS }, "spec": { "provisioner": DRIVER },
-            }))
-            .ok(),
+            class: class_of(None),
             nodes: vec![node("n1", "uid-n1", "10.0.0.1"), node("n2", "uid-n2", "10.0.0.2")],
             reports: vec![report("n1", &["10.0.0.1", "10.9.0.1"]), report("n2", &["10.0.0.2"])],
             record: Vec::new(),
@@ -125,6 +129,7 @@ impl World {
             request: request.clone(),
             driver: DRIVER.into(),
             class: CLASS.into(),
+            cluster: None,
             round: 3,
             fences: Vec::new(),
             requests: vec![request],

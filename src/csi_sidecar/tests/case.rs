@@ -62,6 +62,7 @@ impl Case {
             volume_handle: HANDLE.into(),
             node_id: NODE.into(),
             attachment_uid: None,
+            attach_required: None,
             cluster_id: None,
             minimum_proof: self.minimum,
             methods: vec![FencerMethod { type_: FencerMethodType::Unpublish, class_name: None }],

@@ -1,6 +1,6 @@
 //! Can each driver of a protected pod be fenced, with the proof that its policy requires?
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -9,6 +9,8 @@ use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
 use crate::api::proof::Fencers;
 use crate::api::resiliency_policy::ResiliencyPolicy;
+use crate::controllers::resiliency_policy::decide::Seen;
+use crate::controllers::resiliency_policy::unattached::useless_class;
 use crate::kubectl::gather::Gathered;
 use crate::runtime::store::ObjectKey;
 
@@ -24,6 +26,7 @@ pub fn check(gathered: &Gathered) -> Vec<Finding> {
     for (policy, driver, pods) in &unattached {
         findings.extend(proof(gathered, policy, driver, *pods, false));
     }
+    findings.extend(classes(&gathered.seen()));
     for driver in drivers(gathered) {
         findings.extend(sidecar(gathered, &driver, true));
     }
@@ -88,6 +91,22 @@ fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize, attaches:
     };
     let message = format!("best proof {best:?}, {minimum:?} is required: its {pods} pods would be held ({why})");
     Some(Finding::warning(CHECK, about, message, remedy))
+}
+
+/// Classes that policies list, and that are of no use for volumes of their pods: a node may be switched off that csi-addons could have
+/// shut out, or nobody may shut it out at all.
+fn classes(seen: &Seen) -> Vec<Finding> {
+    let mut found: BTreeMap<String, (String, usize)> = BTreeMap::new();
+    for pod in seen.pods.values().flatten() {
+        let Some((volume, why)) = useless_class(seen, pod) else { continue };
+        let (_, pods) = found.entry(why).or_insert_with(|| (format!("volume {} of {}", volume.name, pod.display()), 0));
+        *pods += 1;
+    }
+    let remedy = "kubectl describe driverreport; list a class of the volumes' cluster, of a new name: docs/fencers.md";
+    let finding = |(why, (first, pods)): (String, (String, usize))| {
+        Finding::warning("NetworkFenceClass", first, format!("{why} ({pods} pods)"), remedy)
+    };
+    found.into_iter().map(finding).collect()
 }
 
 /// Drivers in selectors that attach nothing, where the policy has no method that covers their volumes: its pods would be held.

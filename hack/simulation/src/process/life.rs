@@ -225,9 +225,11 @@ impl World {
         let answer = if down { Err(crate::array::failure("Unavailable")) } else { Ok(able) };
         let classes: Vec<_> = self.shape.network.map(|_| fence_class(&driver)).into_iter().collect();
         let cluster_id = self.shape.cluster_of_class(&driver).map(str::to_owned);
-        let clusters = classes.iter().cloned().zip(cluster_id);
-        let clusters = clusters.map(|(class_name, cluster_id)| NetworkFenceCluster { class_name, cluster_id });
-        let clusters: Vec<_> = clusters.collect();
+        let cluster = |class_name: &String| NetworkFenceCluster {
+            class_name: class_name.clone(),
+            cluster_id: cluster_id.clone(),
+        };
+        let clusters: Vec<_> = classes.iter().map(cluster).collect();
         let now = self.processes[pid].now(self.now);
         if !self.api.down {
             self.lift_left_behind(pid);

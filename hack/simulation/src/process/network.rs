@@ -8,6 +8,7 @@ use bulkhead::api::network_fence::{FenceState, NetworkFenceClass, NetworkFenceCl
 use bulkhead::api::node_volume_report::{NodeVolumeReport, NodeVolumeReportSpec, NodeVolumeReportStatus};
 use bulkhead::api::slim::Node;
 use bulkhead::api::slim::network::{NodeAddresses, NodeAddressesStatus, ReportedAddresses, ReportedAddressesStatus};
+use bulkhead::api::usage::CLUSTER_ID;
 use bulkhead::csi_sidecar::decide::Failure;
 use bulkhead::csi_sidecar::network_fence::addresses::{Around, check_cluster};
 use bulkhead::csi_sidecar::network_fence::decide::{self, Seen, Step};
@@ -184,6 +185,9 @@ impl World {
             Work::GiveBack | Work::Left => ("", 0, lift::give_back),
         };
         let mut seen = self.network_seen(call.pid, &call.request, class, round);
+        if let Work::Fence(_, rows) = &call.work {
+            seen.cluster = rows.iter().find_map(|(row, _)| row.demanded_cluster()).map(str::to_owned);
+        }
         let mut step = next(&seen);
         if step == Step::LookAround {
             seen.around = Some(self.around(&seen.driver));
@@ -293,6 +297,7 @@ impl World {
             request: request.clone(),
             driver: self.driver_of(pid),
             class: class.to_owned(),
+            cluster: None,
             round,
             fences: self.others.csi_addons.fences.values().cloned().collect(),
             requests,
@@ -304,10 +309,12 @@ impl World {
     fn around(&self, driver: &str) -> Around {
         let class = fence_class(driver);
         let provisioner = driver.to_owned();
+        let cluster = self.shape.cluster_of_class(driver);
+        let parameters = cluster.map(|cluster| [(CLUSTER_ID.to_owned(), cluster.to_owned())].into());
         let is_behind_nat = self.shape.network.is_some_and(|network| network.is_behind_nat);
         let told = self.api.nodes.values().filter(|_| is_behind_nat);
         Around {
-            class: Some(NetworkFenceClass::new(&class, NetworkFenceClassSpec { provisioner, parameters: None })),
+            class: Some(NetworkFenceClass::new(&class, NetworkFenceClassSpec { provisioner, parameters })),
             nodes: self.api.nodes.values().map(|node| addresses_of(node)).collect(),
             reports: self.api.nodes.values().map(|node| reported_of(node)).collect(),
             record: told

@@ -30,13 +30,14 @@ fn external() -> Value {
     json!({ "type": "External", "external": { "fencerName": POWER } })
 }
 
+/// What its sidecar says: these classes, the clusters of which it tells; empty where a class names none.
 fn storage(clusters: &[(&str, &str)]) -> DriverReport {
     let mut report = report(FILES, &["NetworkFence"]);
     let status = report.status.as_mut().unwrap();
     status.network_fence_classes = vec!["file-fence".into()];
     let cluster = |(class, id): &(&str, &str)| NetworkFenceCluster {
         class_name: (*class).to_owned(),
-        cluster_id: (*id).to_owned(),
+        cluster_id: Some((*id).to_owned()).filter(|id| !id.is_empty()),
     };
     status.network_fence_clusters = clusters.iter().map(cluster).collect();
     report
@@ -48,7 +49,7 @@ fn failed(pods: Vec<PodView>, minimum: &str, methods: &[Value]) -> World {
     let spec = json!({ "fencing": fencing, "detection": { "storage": { "whenIOInProgress": "Veto" } } });
     let mut world = World::new(pods, &spec);
     let block = report(DRIVER, &["Unpublish", "ListPublishedNodes", "Connectivity", "IOInProgress"]);
-    world.seen.reports = reports([block, storage(&[])]);
+    world.seen.reports = reports([block, storage(&[("file-fence", "")])]);
     world.fencers.insert(FILES.into(), Fencer::Proves(Proof::Acknowledged));
     world.fencers.insert(POWER.into(), Fencer::Proves(Proof::PowerOff));
     Arc::make_mut(&mut world.seen.fence).spec.node.addresses = vec![ADDRESS.into()];
@@ -79,14 +80,19 @@ fn a_network_fence_of_its_own_driver_frees_the_pod() {
 
 #[test]
 fn a_class_that_does_not_name_the_cluster_of_the_volume_is_not_used() {
-    let none: &[(&str, &str)] = &[];
-    for (clusters, goes) in [
-        (none, false),
-        (&[("file-fence", "b")][..], false),
-        (&[("other", "a")][..], false),
-        (&[("file-fence", "a")][..], true),
+    let of_a = || in_cluster(unattached(FILES, "share"), "a");
+    let of_none = || unattached(FILES, "share");
+    let untold: &[(&str, &str)] = &[];
+    for (share, clusters, goes, words) in [
+        (of_a(), untold, false, "is not known"),
+        (of_a(), &[("file-fence", "")][..], false, "cluster a"),
+        (of_a(), &[("file-fence", "b")][..], false, "cluster a"),
+        (of_a(), &[("other", "a")][..], false, "is not known"),
+        (of_a(), &[("file-fence", "a")][..], true, ""),
+        (of_none(), untold, false, "is not known"),
+        (of_none(), &[("file-fence", "b")][..], false, "the volume none"),
+        (of_none(), &[("file-fence", "")][..], true, ""),
     ] {
-        let share = in_cluster(unattached(FILES, "share"), "a");
         let mut world = failed(vec![pod("files", "n1", &[share])], "Acknowledged", &[network()]);
         world.seen.reports.insert(FILES.into(), Arc::new(storage(clusters)));
         world.run();
@@ -95,10 +101,15 @@ fn a_class_that_does_not_name_the_cluster_of_the_volume_is_not_used() {
         let row = world.volume("share");
         if goes {
             let asked = &world.seen.request(FILES).unwrap().spec.volumes[0];
-            assert_eq!(asked.cluster_id.as_deref(), Some("a"), "the sidecar looks at the class itself");
+            assert_eq!(
+                asked.cluster_id, world.seen.fence.spec.plan.volumes[0].cluster_id,
+                "the sidecar looks at the class itself"
+            );
+            assert_eq!(asked.attach_required, Some(false));
         } else {
             assert_eq!(row.reason.as_deref(), Some("ClassOfAnotherCluster"));
-            assert!(row.message.unwrap_or_default().contains("cluster a"), "{clusters:?}");
+            let message = row.message.unwrap_or_default();
+            assert!(message.contains(words), "{clusters:?}: {message}");
         }
     }
 }
@@ -198,6 +209,9 @@ fn the_node_is_switched_off_only_when_the_others_have_spoken() {
     world.fencers.insert(DRIVER.into(), Fencer::Hangs);
     world.run();
     assert!(!asks(&world), "{:#?}", world.log);
+    let row = world.volume("share");
+    assert_eq!((row.state, row.reason.as_deref()), (VolumeStatusState::Pending, Some("PowerWaits")));
+    assert!(row.message.unwrap_or_default().contains("volume v1"), "who is waited for");
     world.wait(7.1);
     world.run();
     assert!(asks(&world) && world.did("delete files grace 0"), "{:#?}", world.log);
@@ -221,4 +235,39 @@ fn the_node_is_not_switched_off_while_its_storage_may_shut_it_out() {
     world.fencers.insert(FILES.into(), Fencer::Fails("NetworkFenceFailed"));
     world.run();
     assert!(asks(&world) && world.did("delete files grace 0"), "{:#?}", world.log);
+}
+
+/// A sidecar of the release before tells of no clusters: the storage might shut the node out.
+#[test]
+fn the_node_is_not_switched_off_since_nobody_says_whose_cluster_a_class_is_of() {
+    let untold: &[(&str, &str)] = &[];
+    for (cluster, clusters, goes) in [
+        (Some("a"), untold, false),
+        (None, untold, false),
+        (Some("a"), &[("file-fence", "b")][..], true),
+        (Some("a"), &[("file-fence", "")][..], true),
+        (None, &[("file-fence", "b")][..], true),
+    ] {
+        let share = unattached(FILES, "share");
+        let share = match cluster {
+            Some(cluster) => in_cluster(share, cluster),
+            None => share,
+        };
+        let mut world = failed(vec![pod("files", "n1", &[share])], "Acknowledged", &[network(), external()]);
+        world.seen.reports.insert(FILES.into(), Arc::new(storage(clusters)));
+        for _ in 0..3 {
+            world.run();
+            world.wait(7.0);
+        }
+        assert_eq!(world.seen.request(POWER).is_some(), goes, "{cluster:?} {clusters:?}: {:#?}", world.log);
+        assert_eq!(world.did("delete files grace 0"), goes, "{cluster:?} {clusters:?}: {:#?}", world.log);
+        if !goes {
+            let row = world.volume("share");
+            assert_eq!((row.state, row.reason.as_deref()), (VolumeStatusState::Failed, Some("ClassOfAnotherCluster")));
+            let of_now = storage(&[("file-fence", cluster.unwrap_or_default())]);
+            world.seen.reports.insert(FILES.into(), Arc::new(of_now));
+            world.run();
+            assert!(world.did("delete files grace 0") && world.seen.request(POWER).is_none(), "{:#?}", world.log);
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::api::driver_report::{DriverReport, NetworkFenceCluster};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::PlannedVolume;
 use crate::api::slim::CsiNode;
@@ -116,15 +117,23 @@ fn a_selector_finds_pods_by_a_driver_that_attaches_nothing() {
     assert!(!selects(&policy, &pod("web", "n1", &[nfs("export")]), &BTreeMap::new()));
 }
 
+/// What the sidecar says; not every one tells that the class names no cluster.
+fn files_report(tells_clusters: bool) -> DriverReport {
+    let mut files = report(FILES, &["NetworkFence"]);
+    let status = files.status.as_mut().unwrap();
+    status.network_fence_classes = vec!["file-fence".into()];
+    let none = NetworkFenceCluster { class_name: "file-fence".into(), cluster_id: None };
+    status.network_fence_clusters = Some(none).filter(|_| tells_clusters).into_iter().collect();
+    files
+}
+
 #[test]
 fn what_would_be_held_is_told_at_noon() {
     let told = |volume: VolumeUse, minimum: &str, methods: &[Value], change: fn(&mut World)| {
         let nodes = (0..3).map(|i| node(&format!("n{i}"))).collect();
         let policy = policy("db", &fencing(minimum, methods));
         let mut world = World::new(nodes, vec![pod("files", "n0", &[volume])], vec![policy]);
-        let mut files = report(FILES, &["NetworkFence"]);
-        files.status.as_mut().unwrap().network_fence_classes = vec!["file-fence".into()];
-        world.seen.reports = reports([able(DRIVER), files]);
+        world.seen.reports = reports([able(DRIVER), files_report(true)]);
         change(&mut world);
         world.rest();
         let (_, reason, message) = world.fence_ready();
@@ -132,6 +141,7 @@ fn what_would_be_held_is_told_at_noon() {
     };
     let as_is: fn(&mut World) = |_| {};
     let no_fencer: fn(&mut World) = |world| world.seen.missing_fencers = [POWER.to_owned()].into();
+    let untold: fn(&mut World) = |world| world.seen.reports = reports([able(DRIVER), files_report(false)]);
     let (all, no_power) = ([unpublish(), network(), external()], [unpublish(), network()]);
     let cases = [
         ("covered", share(), "Acknowledged", &all[..], as_is, "ProofReachable", ""),
@@ -149,7 +159,10 @@ fn what_would_be_held_is_told_at_noon() {
             "PodsUnmovable",
             "cluster a",
         ),
-        ("but power", in_cluster(share(), "a"), "Acknowledged", &all[..], as_is, "ProofReachable", ""),
+        ("but power", in_cluster(share(), "a"), "Acknowledged", &all[..], as_is, "ProofReachable", "cluster a"),
+        ("nobody says which", share(), "Acknowledged", &no_power[..], untold, "PodsUnmovable", "is not known"),
+        ("the same, but power", share(), "Acknowledged", &all[..], untold, "ProofReachable", "is not known"),
+        ("no class that is strong enough", share(), "Verified", &all[..], untold, "ProofReachable", ""),
     ];
     for (name, volume, minimum, methods, change, reason, words) in cases {
         let (told, message) = told(volume, minimum, methods, change);

@@ -72,3 +72,30 @@ fn a_row_that_is_carried_over_is_looked_for_in_its_own_episode() {
     assert_eq!(at(1, "2"), Step::Done, "made again in the later one");
     assert!(matches!(at(2, "1"), Step::Stop(failure) if failure.code == "NetworkFenceLifted"));
 }
+
+/// Volumes that are not attached: the class may have been made anew since.
+#[test]
+fn a_fence_of_another_cluster_does_not_hold() {
+    let with = |demanded: Option<&str>, made: Option<&str>| {
+        let mut world = World::new("Fenced");
+        let mut request = FenceRequest::clone(&world.0.request);
+        request.spec.volumes[0].attach_required = Some(false);
+        request.spec.volumes[0].cluster_id = demanded.map(str::to_owned);
+        world.0.request = Arc::new(request);
+        let mut fence = holding();
+        let annotations = fence.metadata.annotations.as_mut().unwrap();
+        annotations.remove(names::FENCED_CLUSTER_ANNOTATION);
+        annotations.extend(made.map(|made| (names::FENCED_CLUSTER_ANNOTATION.to_owned(), made.to_owned())));
+        world.0.fences = vec![fence];
+        look(&world.0)
+    };
+    assert_eq!(with(Some("a"), Some("a")), Step::Done);
+    assert_eq!(with(None, Some("")), Step::Done);
+    for (demanded, made) in [(Some("a"), Some("b")), (Some("a"), Some("")), (None, Some("a")), (None, None)] {
+        let found = with(demanded, made);
+        assert!(
+            matches!(&found, Step::Stop(failure) if failure.code == "NetworkFenceLifted"),
+            "{demanded:?} {found:?}"
+        );
+    }
+}

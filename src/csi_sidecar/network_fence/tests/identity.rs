@@ -240,15 +240,20 @@ fn what_is_said_in_another_namespace_is_not_believed() {
 
 #[test]
 fn a_class_of_another_cluster_shuts_nobody_out() {
+    let attached = || request("r1", "n1", "Fenced", &[]).spec.volumes.remove(0);
     let volume = |cluster_id: Option<&str>| {
-        let mut volume = request("r1", "n1", "Fenced", &[]).spec.volumes.remove(0);
+        let mut volume = attached();
+        volume.attach_required = Some(false);
         volume.cluster_id = cluster_id.map(str::to_owned);
         volume
     };
     for (class, volumes, is_right) in [
+        (None, vec![attached()], true),
+        (Some("a"), vec![attached()], true),
         (None, vec![volume(None)], true),
-        (Some("a"), vec![volume(None)], true),
-        (Some("a"), vec![volume(Some("a")), volume(None)], true),
+        (Some("a"), vec![volume(Some("a")), attached()], true),
+        (Some("a"), vec![volume(None)], false),
+        (Some("a"), vec![volume(Some("a")), volume(None)], false),
         (None, vec![volume(Some("a"))], false),
         (Some("b"), vec![volume(Some("a"))], false),
         (Some("a"), vec![volume(Some("a")), volume(Some("b"))], false),

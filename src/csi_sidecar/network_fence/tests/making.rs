@@ -124,3 +124,31 @@ fn what_was_to_be_lifted_is_taken_up_again_or_brought_to_its_end() {
     world.0.fences = vec![going];
     assert_eq!(world.code(fence), "NetworkUnfencing");
 }
+
+/// The class was deleted and made anew, or was given its parameter since.
+#[test]
+fn one_that_was_made_for_another_cluster_proves_nothing() {
+    for (then, now, counts) in [
+        (None, None, true),
+        (Some("a"), Some("a"), true),
+        (None, Some("a"), false),
+        (Some("a"), None, false),
+        (Some("a"), Some("b"), false),
+    ] {
+        let mut world = World::new("Fenced");
+        world.around().class = class_of(then);
+        world.0.fences = vec![with_result(world.made(), "Succeeded", "fencing operation successful")];
+        world.around().class = class_of(now);
+        assert_eq!(fence(&world.0), Step::Done, "of attached volumes the policy's word is taken");
+        world.0.cluster = Some(now.unwrap_or_default().to_owned());
+        if counts {
+            assert_eq!(fence(&world.0), Step::Done, "{then:?} {now:?}");
+            world.0.fences[0].metadata.annotations.as_mut().unwrap().remove(names::FENCED_CLUSTER_ANNOTATION);
+        }
+        assert_eq!(world.code(fence), "NetworkFenceChanged", "the name is taken: {then:?} {now:?}");
+        world.0.round = 4;
+        let made = world.made();
+        let cluster = made.metadata.annotations.unwrap().remove(names::FENCED_CLUSTER_ANNOTATION);
+        assert_eq!(cluster.as_deref(), Some(now.unwrap_or_default()), "{then:?} {now:?}");
+    }
+}
