@@ -49,8 +49,8 @@ const REACHES_OUT: [&str; 7] =
     ["async ", "tokio::", "kube::Client", "Api::", "Instant::now", "Utc::now", "SystemTime::now"];
 
 /// What `kubectl bulkhead` uses of a controller: its eyes and what is pure.
-const KUBECTL_SEES: [&str; 10] =
-    ["brakes", "decide", "evidence", "memory", "observe", "plan", "rows", "select", "status", "storage"];
+const KUBECTL_SEES: [&str; 11] =
+    ["brakes", "decide", "evidence", "memory", "observe", "plan", "rows", "select", "status", "storage", "unattached"];
 
 /// Files of the S3 driver that decide.
 const S3_PURE: [&str; 4] = ["/mount_options.rs", "/decide.rs", "/publication.rs", "/credentials.rs"];
