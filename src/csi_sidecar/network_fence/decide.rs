@@ -115,8 +115,8 @@ pub fn fence(seen: &Seen) -> Step {
     }
 }
 
-/// Looks whether what was proved holds: for each class, and cluster that is demanded, an object of the row's episode, or of a later one, says that it is fenced,
-/// and nobody lets its addresses in, or has. `before` are the fences of others that were there at the last look: one that is gone
+/// Looks whether what was proved holds: for each class, and cluster that is demanded, an object of the row's episode, or of a later
+/// one, says that it is fenced, and nobody lets its addresses in, or has. `before` are the fences of others that were there at the last look: one that is gone
 /// may have been lifted first. What may have been lifted is marked, or it would be believed when that other object is gone.
 pub fn holds(seen: &Seen, before: &BTreeSet<String>) -> Step {
     let is_there = |uid: &String| seen.fences.iter().any(|fence| fence.metadata.uid.as_ref() == Some(uid));
