@@ -52,6 +52,9 @@ impl Platform {
         let triple = self.triple();
         let mut command =
             cargo(&["build", "--locked", "--package", "bulkhead", "--bins", "--release", "--target", triple]);
+        // The allocator, in C, holds the time at which it was compiled. Cargo keeps what it compiled across commits, so it is no
+        // commit's time.
+        command.env("SOURCE_DATE_EPOCH", "0");
         if Self::of_this_machine().ok() != Some(self) {
             self.check_toolchain()?;
             command.args(["--config", &format!("target.{triple}.linker={:?}", self.linker())]);
