@@ -99,7 +99,10 @@ fn writes_arrive(facts: &Facts) -> Option<(Verdict, Reason)> {
         last.as_secs_f64()
     );
     Some(match &facts.again {
-        Some((again, _)) if is_fenced(again) => not_certified("WritesArrive", told),
+        // Between the last look at the list and the end of the writer the attacher may have published it again.
+        Some((again, asked)) if is_fenced(again) && late.iter().any(|(_, written)| written <= asked) => {
+            not_certified("WritesArrive", told)
+        }
         Some(_) => published_again(&told),
         None => inconclusive("WritesArrive", format!("{told}; whether the volume was published again is not known")),
     })
@@ -120,7 +123,7 @@ fn writes_found(facts: &Facts) -> Option<(Verdict, Reason)> {
     }
     let after = tried.saturating_sub(*at).as_secs_f64();
     let told = format!("the other node found number {found}, which was written {after:.1} s after the fence");
-    // Between the last look at the list and the end of the writer the attacher may have published it again.
+    // Also here only what came before the last look at the list speaks against the driver.
     let watched = facts.again.as_ref().is_some_and(|(again, asked)| is_fenced(again) && tried <= *asked);
     Some(if watched { not_certified("WritesFound", told) } else { published_again(&told) })
 }

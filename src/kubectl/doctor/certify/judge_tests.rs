@@ -85,6 +85,11 @@ fn a_volume_that_was_published_again_shows_nothing() {
     // Written after the last look at the list.
     let late = Facts { again: Some((fenced(), ms(14_000))), found: Some(15), ..sound() };
     assert_eq!(verdict(&late), (Verdict::Inconclusive, "PublishedAgain"));
+    // And acknowledged.
+    let mut late = Facts { again: Some((fenced(), ms(20_000))), found: Some(21), ..sound() };
+    late.log.hear("tried 21 at 21000", ms(21_000));
+    late.log.hear("written 21 at 21010", ms(21_010));
+    assert_eq!(verdict(&late), (Verdict::Inconclusive, "PublishedAgain"));
 }
 
 #[test]
