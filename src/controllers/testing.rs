@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use k8s_openapi::api::core::v1::Taint;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::api::driver_report::DriverReport;
 use crate::api::names;
@@ -21,6 +21,25 @@ use crate::api::volume_health::{
 
 /// The CSI driver of [`csi`].
 pub const DRIVER: &str = "block.example.com";
+/// A driver that attaches nothing.
+pub const FILES: &str = "file.example.com";
+/// An external fencer.
+pub const POWER: &str = "power.example.com";
+
+/// The method that takes back what a publish gave, as a policy has it.
+pub fn unpublish() -> Value {
+    json!({ "type": "Unpublish" })
+}
+
+/// The method by csi-addons, of the class of [`FILES`].
+pub fn network() -> Value {
+    json!({ "type": "NetworkFence", "networkFence": { "className": "file-fence" } })
+}
+
+/// The method by [`POWER`].
+pub fn external() -> Value {
+    json!({ "type": "External", "external": { "fencerName": POWER } })
+}
 
 /// A moment of the tests, in seconds from their beginning.
 pub fn at(seconds: i64) -> DateTime<Utc> {
@@ -154,7 +173,7 @@ pub fn attachment(volume: &str, node: &str) -> VolumeAttachment {
 }
 
 /// A policy that selects every pod, with that spec merged in.
-pub fn policy(name: &str, spec: &serde_json::Value) -> ResiliencyPolicy {
+pub fn policy(name: &str, spec: &Value) -> ResiliencyPolicy {
     let mut whole = json!({ "mode": "Enforce", "selector": { "podSelector": {} } });
     json_patch::merge(&mut whole, spec);
     serde_json::from_value(json!({

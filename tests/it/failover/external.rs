@@ -5,7 +5,7 @@ use bulkhead::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceRes
 use bulkhead::api::fencing::{FenceMethodType, Proof};
 use bulkhead::api::node_fence::NodeFence;
 use bulkhead_testbed::Identity;
-use bulkhead_testbed::cluster::{Cluster, ClusterOptions};
+use bulkhead_testbed::cluster::{Cluster, ClusterOptions, Workload};
 use chrono::{SubsecRound, Utc};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::PostParams;
@@ -14,7 +14,7 @@ use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
 use super::fleet::{Lane, LaneOptions, options};
-use super::look::{condition, volume_row};
+use super::look::{Before, condition, volume_row};
 
 /// A fencer that may answer for its own name.
 pub(super) struct Played {
@@ -93,7 +93,6 @@ pub async fn a_node_without_power_frees_its_pods(cluster: &Cluster) -> Result<()
     let policy = by(&fencer.name, "PowerOff", &[]);
     let options = LaneOptions { sidecar: false, policy, ..LaneOptions::default() };
     let (lane, set, before) = Lane::open(cluster, "nopower", options).await?;
-    let volume = set.volume_name(0, 0);
     // Cut off from the API, and still writing.
     lane.victim()?.kill().await;
     let request = lane.request_of(&fencer.name, "asked", is_asked).await?;
@@ -112,16 +111,30 @@ pub async fn a_node_without_power_frees_its_pods(cluster: &Cluster) -> Result<()
     }
     lane.assert_untouched(&set, &before).await?;
     // A proof that is too weak for the policy.
-    let begun = fencer.answer(&request, FenceOutcome::Started, Proof::None).await?;
-    let weak = fencer.answer(&begun, FenceOutcome::Fenced, Proof::Acknowledged).await?;
+    only_power_off_frees(lane, &set, &before, &fencer, &request, Proof::Acknowledged).await
+}
+
+/// The fencer proves less than that the node has no power: that frees nobody. Then the node has none, and when its pods have moved
+/// it gets it back.
+pub(super) async fn only_power_off_frees(
+    lane: Lane<'_>,
+    set: &Workload,
+    before: &Before,
+    fencer: &Played,
+    request: &FenceRequest,
+    weak: Proof,
+) -> Result<(), Failed> {
+    let volume = set.volume_name(0, 0);
+    let begun = fencer.answer(request, FenceOutcome::Started, Proof::None).await?;
+    let weak = fencer.answer(&begun, FenceOutcome::Fenced, weak).await?;
     lane.fence("too weak", |fence| condition(fence, "Fenced") == Some(("False", "ProofTooWeak"))).await?;
-    lane.assert_untouched(&set, &before).await?;
+    lane.assert_untouched(set, before).await?;
     let round = weak.spec.volumes.first().map(|asked| asked.round);
     let again = lane.request_of(&fencer.name, "asked again", |it| it.spec.volumes.first().map(|it| it.round) > round);
     let again = again.await?;
     lane.victim()?.power_off().await;
     fencer.answer(&again, FenceOutcome::Fenced, Proof::PowerOff).await?;
-    lane.moved(&set).await?;
+    lane.moved(set).await?;
     let fence = lane.detached().await?;
     assert_eq!(row_of(&fence, &volume)?, (Some(FenceMethodType::External), Proof::PowerOff));
     // All has moved: the fencer may give the node its power back.

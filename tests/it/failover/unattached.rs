@@ -1,6 +1,5 @@
 //! Volumes that are mounted without being attached: the driver has `attachRequired: false`, and no VolumeAttachment tells of them.
 
-use bulkhead::api::fence_request::{Desired, FenceOutcome};
 use bulkhead::api::fencing::{FenceMethodType, Proof};
 use bulkhead::api::network_fence::NetworkFenceClass;
 use bulkhead_testbed::array::ArrayOptions;
@@ -10,9 +9,9 @@ use kube::api::{Patch, PatchParams};
 use libtest_mimic::Failed;
 use serde_json::json;
 
-use super::external::{Played, is_asked, row_of};
+use super::external::{Played, is_asked, only_power_off_frees, row_of};
 use super::fleet::{Lane, LaneOptions};
-use super::look::{condition, volume_row};
+use super::look::volume_row;
 use super::network_fences::{Scene, by, clients_out};
 
 /// An array whose volumes nobody attaches.
@@ -56,27 +55,10 @@ pub async fn only_the_end_of_power_frees_its_pods_without_one(cluster: &Cluster)
     });
     let options = LaneOptions { sidecar: false, array: array(None), policy, ..LaneOptions::default() };
     let (lane, set, before) = Lane::open(cluster, "powershare", options).await?;
-    let volume = set.volume_name(0, 0);
     lane.victim()?.kill().await;
     let request = lane.request_of(&fencer.name, "asked", is_asked).await?;
     let asked = request.spec.volumes.first().ok_or("no volume")?;
     assert_eq!((asked.minimum_proof, asked.methods.len()), (Proof::PowerOff, 1));
     // As strong as the policy demands of others, and it says nothing of who may still write.
-    let begun = fencer.answer(&request, FenceOutcome::Started, Proof::None).await?;
-    let weak = fencer.answer(&begun, FenceOutcome::Fenced, Proof::Verified).await?;
-    lane.fence("too weak", |fence| condition(fence, "Fenced") == Some(("False", "ProofTooWeak"))).await?;
-    lane.assert_untouched(&set, &before).await?;
-    let round = weak.spec.volumes.first().map(|asked| asked.round);
-    let again = lane.request_of(&fencer.name, "asked again", |it| it.spec.volumes.first().map(|it| it.round) > round);
-    let again = again.await?;
-    lane.victim()?.power_off().await;
-    fencer.answer(&again, FenceOutcome::Fenced, Proof::PowerOff).await?;
-    lane.moved(&set).await?;
-    let fence = lane.detached().await?;
-    assert_eq!(row_of(&fence, &volume)?, (Some(FenceMethodType::External), Proof::PowerOff));
-    let unfenced = lane.request_of(&fencer.name, "given back", |it| it.spec.desired == Desired::Unfenced).await?;
-    fencer.answer(&unfenced, FenceOutcome::Unfenced, Proof::None).await?;
-    lane.victim()?.revive().await?;
-    lane.recovered().await?;
-    lane.end().await
+    only_power_off_frees(lane, &set, &before, &fencer, &request, Proof::Verified).await
 }

@@ -18,12 +18,6 @@ use super::super::memory::{Found, Incident};
 use super::build::found;
 use super::world::{Fencer, World};
 
-const POWER: &str = "power.example.com";
-
-fn external() -> Value {
-    json!({ "type": "External", "external": { "fencerName": POWER } })
-}
-
 /// A failed node with a pod whose volume is cut off by these methods, in their order.
 fn fenced_by(minimum: &str, methods: &[Value]) -> World {
     let fencing = json!({ "minimumProof": minimum, "methods": methods, "callTimeout": "5s", "giveUpAfter": "20s" });

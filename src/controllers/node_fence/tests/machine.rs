@@ -248,10 +248,7 @@ fn nobody_is_asked_to_shut_out_whose_name_another_machine_has() {
 
 #[test]
 fn the_next_fencer_is_asked_about_another_machine() {
-    const POWER: &str = "power.example.com";
-    let network = json!({ "type": "NetworkFence", "networkFence": { "className": "file-fence" } });
-    let external = json!({ "type": "External", "external": { "fencerName": POWER } });
-    let fencing = json!({ "minimumProof": "Acknowledged", "methods": [network, external], "callTimeout": "5s" });
+    let fencing = json!({ "minimumProof": "Acknowledged", "methods": [network(), external()], "callTimeout": "5s" });
     let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({ "fencing": fencing }));
     world.seen.reports = reports([fencing_report(&["NetworkFence"])]);
     world.fencers.insert(DRIVER.into(), Fencer::Proves(Proof::Acknowledged));

@@ -15,21 +15,6 @@ use crate::controllers::testing::*;
 use super::network::{ADDRESS, with_address};
 use super::world::{Fencer, World};
 
-const FILES: &str = "file.example.com";
-const POWER: &str = "power.example.com";
-
-fn unpublish() -> Value {
-    json!({ "type": "Unpublish" })
-}
-
-fn network() -> Value {
-    json!({ "type": "NetworkFence", "networkFence": { "className": "file-fence" } })
-}
-
-fn external() -> Value {
-    json!({ "type": "External", "external": { "fencerName": POWER } })
-}
-
 /// What its sidecar says: these classes, the clusters of which it tells; empty where a class names none.
 fn storage(clusters: &[(&str, &str)]) -> DriverReport {
     let mut report = report(FILES, &["NetworkFence"]);

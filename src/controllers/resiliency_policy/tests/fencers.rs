@@ -8,8 +8,6 @@ use crate::controllers::testing::*;
 
 use super::World;
 
-const POWER: &str = "power.example.com";
-
 fn world(minimum: &str) -> World {
     let methods: Value = json!([{ "type": "Unpublish" }, { "type": "External", "external": { "fencerName": POWER } }]);
     let mut world = World::with_failed(3, 0, &json!({ "fencing": { "minimumProof": minimum, "methods": methods } }));

@@ -18,7 +18,6 @@ use super::super::power::Told;
 use super::super::storage::Paths;
 use super::World;
 
-pub(super) const POWER: &str = "power.example.com";
 const NOTHING: &[Channel] = &[];
 const FAST: &[Channel] = &[Channel::Agent, Channel::Power];
 const SLOW: &[Channel] = &[Channel::Kubelet, Channel::Power];

@@ -14,7 +14,7 @@ use super::super::evidence::Silence;
 use super::super::heartbeat::Heartbeat;
 use super::super::memory::{Found, Memory};
 use super::super::power::{PowerTracker, Told};
-use super::power::{POWER, but_node, lost_for, named, off, row, unready};
+use super::power::{but_node, lost_for, named, off, row, unready};
 
 /// What a tracker makes of reports, of heartbeats of the first node and of its boot.
 struct Tracked {

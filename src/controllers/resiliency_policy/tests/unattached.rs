@@ -18,21 +18,6 @@ use super::super::select::selects;
 use super::super::storage::Paths;
 use super::{World, live_node, silence};
 
-const FILES: &str = "file.example.com";
-const POWER: &str = "power.example.com";
-
-fn unpublish() -> Value {
-    json!({ "type": "Unpublish" })
-}
-
-fn network() -> Value {
-    json!({ "type": "NetworkFence", "networkFence": { "className": "file-fence" } })
-}
-
-fn external() -> Value {
-    json!({ "type": "External", "external": { "fencerName": POWER } })
-}
-
 fn fencing(minimum: &str, methods: &[Value]) -> Value {
     let risk = (minimum == "None").then_some("DoubleWriters");
     json!({ "fencing": { "minimumProof": minimum, "methods": methods, "acknowledgeRisk": risk } })

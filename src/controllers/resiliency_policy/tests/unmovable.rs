@@ -13,8 +13,6 @@ use crate::runtime::events::EventType;
 use super::super::tell::readiness;
 use super::World;
 
-const POWER: &str = "power.example.com";
-
 /// Three healthy nodes with these pods.
 fn world(pods: Vec<PodView>) -> World {
     let nodes = (0..3).map(|i| node(&format!("n{i}"))).collect();
