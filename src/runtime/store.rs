@@ -229,8 +229,8 @@ impl<K: Resource> Store<K> {
 
     /// Hands each object to `look`, in no order: where all of a large kind are gone through, [`list`](Self::list) would unpack
     /// them all before the first. The store goes on meanwhile: what changes may be handed over as it was or as it is, and what
-    /// comes or goes may be missed.
-    pub fn each(&self, mut look: impl FnMut(Arc<K>)) {
+    /// comes or goes may be missed. So does all else: to unpack a large kind takes seconds, in which a Lease must be renewed.
+    pub async fn each(&self, mut look: impl FnMut(Arc<K>)) {
         let mut from = 0;
         loop {
             let (part, is_last) = self.read().part(from);
@@ -239,6 +239,7 @@ impl<K: Resource> Store<K> {
                 return;
             }
             from += PART;
+            tokio::task::yield_now().await;
         }
     }
 }

@@ -76,18 +76,19 @@ fn a_packed_object_is_found_changed_and_forgotten_like_any_other() {
     assert!(store.is_empty() && store.list().is_empty() && store.read().keys.is_empty());
 }
 
-#[test]
-fn all_are_gone_through_part_by_part() {
+#[tokio::test]
+async fn all_are_gone_through_part_by_part() {
     for count in [0, 1, PART - 1, PART, PART + 1, 3 * PART] {
         let store = store();
         (0..count).for_each(|number| store.insert(object(&format!("o{number}"), "1", "n1")));
         store.remove(&key("o0"));
         let mut names = std::collections::BTreeSet::new();
-        store.each(|object| {
+        let looked = store.each(|object| {
             // Who looks may ask the store.
             assert!(store.get(&ObjectKey::from(object.as_ref())).is_some());
             assert!(names.insert(object.metadata.name.clone()), "each once");
         });
+        looked.await;
         assert_eq!((names.len(), store.len()), (count.saturating_sub(1), count.saturating_sub(1)));
     }
 }

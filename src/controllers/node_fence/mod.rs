@@ -85,24 +85,27 @@ pub async fn run(cx: Context, settings: Settings, cancel: CancellationToken) {
 
 fn feed(cx: &Context, queue: &Queue<String>) {
     let stores = &cx.stores;
-    on_change(cx, stores.fences.subscribe(), queue, None, |change| vec![change.key.name.clone()]);
-    on_change(cx, stores.nodes.subscribe(), queue, None, |change: &Change<Node>| vec![change.key.name.clone()]);
-    on_change(cx, stores.node_reports.subscribe(), queue, None, |change: &Change<NodeVolumeReport>| {
+    on_change(cx, stores.fences.subscribe(), queue, Worth::Fenced(None), |change| vec![change.key.name.clone()]);
+    on_change(cx, stores.nodes.subscribe(), queue, Worth::Unreported, |change: &Change<Node>| {
         vec![change.key.name.clone()]
     });
-    on_change(cx, stores.reports.subscribe(), queue, None, |change: &Change<DriverReport>| {
+    on_change(cx, stores.node_reports.subscribe(), queue, Worth::Unreported, |change: &Change<NodeVolumeReport>| {
+        vec![change.key.name.clone()]
+    });
+    on_change(cx, stores.reports.subscribe(), queue, Worth::Fenced(None), |change: &Change<DriverReport>| {
         let statuses = both(change).filter_map(|report| report.status.as_ref());
         let nodes: BTreeSet<_> =
             statuses.flat_map(|status| &status.unreachable).map(|pair| pair.node.clone()).collect();
         nodes.into_iter().collect()
     });
-    on_change(cx, stores.requests.subscribe(), queue, None, |change: &Change<FenceRequest>| {
+    on_change(cx, stores.requests.subscribe(), queue, Worth::Fenced(None), |change: &Change<FenceRequest>| {
         both(change).map(|request| request.spec.node_name.clone()).collect()
     });
-    on_change(cx, stores.pods.subscribe(), queue, Some(PROGRESS_PACE), |change: &Change<Pod>| {
+    let paced = Worth::Fenced(Some(PROGRESS_PACE));
+    on_change(cx, stores.pods.subscribe(), queue, paced, |change: &Change<Pod>| {
         both(change).filter_map(|pod| pod.spec.node_name.clone()).collect()
     });
-    on_change(cx, stores.attachments.subscribe(), queue, Some(PROGRESS_PACE), |change: &Change<VolumeAttachment>| {
+    on_change(cx, stores.attachments.subscribe(), queue, paced, |change: &Change<VolumeAttachment>| {
         both(change).map(|attachment| attachment.spec.node_name.clone()).collect()
     });
 }
@@ -111,25 +114,37 @@ fn both<K>(change: &Change<K>) -> impl Iterator<Item = &Arc<K>> {
     change.old.iter().chain(&change.new)
 }
 
-/// Only nodes with a NodeFence, or without a report, are queued: the others are none of this controller's business.
+/// For which nodes a change is worth a look: the others are none of this controller's business.
+#[derive(Clone, Copy)]
+enum Worth {
+    /// Those with a NodeFence; changes are gathered for this long.
+    Fenced(Option<Duration>),
+    /// Those as well that have no report. That is not asked for each pod: reports are large.
+    Unreported,
+}
+
+impl Worth {
+    fn is_for(self, stores: &Stores, node: &ObjectKey) -> bool {
+        let is_unreported = || matches!(self, Self::Unreported) && missing_report(stores, node).is_some();
+        stores.fences.get(node).is_some() || is_unreported()
+    }
+}
+
 fn on_change<K: Send + Sync + 'static>(
     cx: &Context,
     mut changes: mpsc::UnboundedReceiver<Change<K>>,
     queue: &Queue<String>,
-    pace: Option<Duration>,
+    worth: Worth,
     nodes: impl Fn(&Change<K>) -> Vec<String> + Send + 'static,
 ) {
     let (queue, stores) = (queue.clone(), cx.stores.clone());
     tokio::spawn(async move {
         while let Some(change) = changes.recv().await {
             for node in nodes(&change) {
-                let key = ObjectKey::cluster(&node);
-                if stores.fences.get(&key).is_none() && missing_report(&stores, &key).is_none() {
-                    continue;
-                }
-                match pace {
-                    None => queue.add(node),
-                    Some(pace) => queue.add_after(node, pace),
+                match worth {
+                    _ if !worth.is_for(&stores, &ObjectKey::cluster(&node)) => {}
+                    Worth::Fenced(Some(pace)) => queue.add_after(node, pace),
+                    Worth::Fenced(None) | Worth::Unreported => queue.add(node),
                 }
             }
         }

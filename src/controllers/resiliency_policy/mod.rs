@@ -72,6 +72,8 @@ use volumes::Unmoved;
 const CLUSTER: &str = "cluster";
 /// Pods change all the time and decide little: their changes are gathered for this long.
 const POD_PACE: Duration = Duration::from_millis(500);
+/// Changes that are taken at once.
+const BATCH: usize = 1024;
 /// How often is looked whether the store has caught up.
 const UNSEEN_PACE: Duration = Duration::from_millis(100);
 
@@ -137,7 +139,10 @@ fn on_change<K: Send + Sync + 'static>(
 ) {
     let queue = queue.clone();
     tokio::spawn(async move {
-        while changes.recv().await.is_some() {
+        // The first list of a large cluster comes by the ten thousand: one look is for all that are there.
+        let mut batch = Vec::new();
+        while changes.recv_many(&mut batch, BATCH).await > 0 {
+            batch.clear();
             match pace {
                 None => queue.add(CLUSTER),
                 Some(pace) => queue.add_after(CLUSTER, pace),
@@ -172,7 +177,7 @@ impl Controller {
             return Ok(Next::After(UNSEEN_PACE));
         }
         let now = self.cx.clock.now();
-        let mut seen = observe::cluster(&self.cx, &self.heartbeats, &mut memory, now);
+        let mut seen = observe::cluster(&self.cx, &self.heartbeats, &mut memory, now).await;
         let mut failed = None;
         let mut decision = decide::decide(&seen, now);
         if !decision.look_at.is_empty() {

@@ -28,7 +28,7 @@ use super::silence::is_still;
 use super::storage::Reports;
 
 /// What the stores show.
-pub fn cluster(cx: &Context, heartbeats: &Heartbeats, memory: &mut Memory, now: Now) -> Seen {
+pub async fn cluster(cx: &Context, heartbeats: &Heartbeats, memory: &mut Memory, now: Now) -> Seen {
     let stores = &cx.stores;
     let mut found = found_but_pods(stores);
     found.heartbeats = found.nodes.iter().map(|node| (node.name_any(), heard(heartbeats, &node.name_any()))).collect();
@@ -42,7 +42,7 @@ pub fn cluster(cx: &Context, heartbeats: &Heartbeats, memory: &mut Memory, now: 
     found.pods = pods(stores, &found.scope);
     let mut seen = memory.look(found, epoch, now);
     if is_count {
-        let (counts, conflicts) = tally(&seen, stores);
+        let (counts, conflicts) = tally(&seen, stores).await;
         seen.counts = counts;
         seen.conflicts = Some(conflicts);
     }
@@ -50,9 +50,9 @@ pub fn cluster(cx: &Context, heartbeats: &Heartbeats, memory: &mut Memory, now: 
 }
 
 /// Counts all pods.
-fn tally(seen: &Seen, stores: &Stores) -> (Counts, BTreeMap<String, String>) {
+async fn tally(seen: &Seen, stores: &Stores) -> (Counts, BTreeMap<String, String>) {
     let mut tally = Tally::new(seen);
-    stores.pods.each(|pod| tally.take(&PodView::new(pod, stores)));
+    stores.pods.each(|pod| tally.take(&PodView::new(pod, stores))).await;
     tally.finish()
 }
 

@@ -17,7 +17,7 @@ use crate::runtime::store::{Change, ObjectKey};
 
 use super::beats::{Beats, SILENT_AFTER};
 use super::changes::{self, Handles};
-use super::nodes;
+use super::{nodes, projection};
 
 /// Changes that are taken at once.
 const BATCH: usize = 1024;
@@ -36,7 +36,11 @@ impl Feed {
     /// Starts to listen, until `cancel`.
     pub fn start(self, cancel: &CancellationToken) {
         let stores = self.cx.stores.clone();
-        self.on(stores.volumes.subscribe(), |_, change| vec![change.key.name.clone()]);
+        self.clone().on_first_lists();
+        self.on(stores.volumes.subscribe(), |stores, change| {
+            let is_marked = || change.new.as_ref().is_some_and(projection::is_marked);
+            if is_asked(stores) || is_marked() { vec![change.key.name.clone()] } else { Vec::new() }
+        });
         self.on(stores.healths.subscribe(), |_, change| vec![change.key.name.clone()]);
         self.on(stores.health_policies.subscribe(), |stores, change| {
             let view = |policy: &Arc<crate::api::volume_health_policy::VolumeHealthPolicy>| {
@@ -50,23 +54,23 @@ impl Feed {
             let is_same = denies(&change.old) == denies(&change.new);
             if counts && !is_same { all(stores) } else { Vec::new() }
         });
-        self.on(stores.node_reports.subscribe(), |_, change| {
+        self.on_asked(stores.node_reports.subscribe(), |_, change| {
             changes::of_node_report(change.old.as_deref(), change.new.as_deref()).into_iter().collect()
         });
-        self.on(stores.reports.subscribe(), |stores, change| {
+        self.on_asked(stores.reports.subscribe(), |stores, change| {
             of_driver(stores, &change.key.name, changes::of_driver_report(change.old.as_deref(), change.new.as_deref()))
         });
-        self.on(stores.claims.subscribe(), |_, change| {
+        self.on_asked(stores.claims.subscribe(), |_, change| {
             let volume = |claim: &Arc<crate::api::slim::PersistentVolumeClaim>| claim.spec.volume_name.clone();
             let (old, new) = (change.old.as_ref().and_then(volume), change.new.as_ref().and_then(volume));
             if old == new { Vec::new() } else { old.into_iter().chain(new).collect() }
         });
-        self.on(stores.attachments.subscribe(), |_, change| {
+        self.on_asked(stores.attachments.subscribe(), |_, change| {
             let view = |it: &Arc<crate::api::slim::VolumeAttachment>| (it.volume().to_owned(), it.status.attached);
             let (old, new) = (change.old.as_ref().map(view), change.new.as_ref().map(view));
             if old == new { Vec::new() } else { old.into_iter().chain(new).map(|(volume, _)| volume).collect() }
         });
-        self.on(stores.pods.subscribe(), |stores, change| {
+        self.on_asked(stores.pods.subscribe(), |stores, change| {
             let view = |pod: &Arc<Pod>| (pod.uid(), pod.spec.node_name.clone(), pod.is_finished(), pod.is_held());
             if change.old.as_ref().map(view) == change.new.as_ref().map(view) {
                 return Vec::new();
@@ -91,6 +95,26 @@ impl Feed {
         });
     }
 
+    /// The same where anybody asks.
+    fn on_asked<K: Send + Sync + 'static>(
+        &self,
+        changes: mpsc::UnboundedReceiver<Change<K>>,
+        volumes: impl Fn(&Stores, &Change<K>) -> Vec<String> + Send + 'static,
+    ) {
+        self.on(changes, move |stores, change| if is_asked(stores) { volumes(stores, change) } else { Vec::new() });
+    }
+
+    /// Until it is known whether anybody asks, nothing is queued: what came before is made good for then.
+    fn on_first_lists(self) {
+        tokio::spawn(async move {
+            let stores = &self.cx.stores;
+            stores.wait_health_synced().await;
+            if is_asked(stores) {
+                all(stores).into_iter().for_each(|volume| self.queue.add(volume));
+            }
+        });
+    }
+
     /// An agent that is replaced is given time: of each volume of its node it would be told that it is silent, and that it
     /// is not any more.
     fn on_agents(self) {
@@ -98,7 +122,7 @@ impl Feed {
         tokio::spawn(async move {
             while let Some(change) = changes.recv().await {
                 let view = |pod: &Arc<Pod>| (pod.spec.node_name.clone(), pod.is("Ready"), pod.is_terminating());
-                if change.old.as_ref().map(view) == change.new.as_ref().map(view) {
+                if !is_asked(&self.cx.stores) || change.old.as_ref().map(view) == change.new.as_ref().map(view) {
                     continue;
                 }
                 let is_ready = change.new.as_ref().is_some_and(|pod| pod.is("Ready") && !pod.is_terminating());
@@ -133,6 +157,9 @@ impl Feed {
 
     fn touched_by(&self, batch: &[Change<Node>]) -> BTreeSet<String> {
         let stores = &self.cx.stores;
+        if !is_asked(stores) {
+            return BTreeSet::new();
+        }
         let view = |node: &Arc<Node>| (node.uid(), nodes::failing_since(node), node.metadata.labels.clone());
         let changed = batch.iter().filter(|change| change.old.as_ref().map(view) != change.new.as_ref().map(view));
         let mut touched: BTreeSet<_> = changed.flat_map(|change| of_node_change(stores, change)).collect();
@@ -186,15 +213,22 @@ impl Feed {
     }
 
     fn queue_drivers(&self, leases: &[String]) {
-        if leases.is_empty() {
+        let stores = &self.cx.stores;
+        if leases.is_empty() || !is_asked(stores) {
             return;
         }
-        let stores = &self.cx.stores;
         let drivers = stores.reports.list().into_iter().map(|report| report.name_any());
         for driver in drivers.filter(|driver| leases.contains(&names::fencer_lease(driver))) {
             of_driver(stores, &driver, Handles::All).into_iter().for_each(|volume| self.queue.add(volume));
         }
     }
+}
+
+/// Whether anybody wants to know of volumes. Where there is no policy, and no VolumeHealth that one has left behind, each change of
+/// a large cluster would be looked at for nothing.
+fn is_asked(stores: &Stores) -> bool {
+    let is_known = stores.health_policies.synced() && stores.healths.synced();
+    is_known && !(stores.health_policies.is_empty() && stores.healths.is_empty())
 }
 
 fn all(stores: &Stores) -> Vec<String> {

@@ -77,6 +77,11 @@ impl Projection {
     }
 }
 
+/// Whether a volume shows a taint.
+pub fn is_marked(volume: &Arc<PersistentVolume>) -> bool {
+    of_volume(volume, None).is_some()
+}
+
 /// What is left to do so that everything shows the record.
 pub fn steps(seen: &Seen) -> Vec<Effect> {
     let shown = seen.health.as_deref().and_then(Projection::of);
