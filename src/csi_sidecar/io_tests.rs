@@ -106,6 +106,6 @@ fn of_what_is_not_attached_nobody_is_asked() {
     };
     let questions = questions(&seen, [attached, &unattached]);
     let own = questions.values().map(|question| &question.own).collect::<Vec<_>>();
-    assert_eq!(own, [&set(&[&attached.volume_handle])]);
+    assert_eq!(own, [&set(&[attached.volume_handle.as_str()])]);
     assert!(questions.values().all(|question| question.shared.is_empty()));
 }
