@@ -3,7 +3,8 @@
 //!
 //! Drivers count per volume, from whichever node (podmon's contract). Of a volume that only this node has, that is the
 //! node's own I/O. Of one that others have too it is only where the driver, asked about a node that does not have it, says
-//! no: else nobody knows whose I/O it is, and what is not known vetoes nothing.
+//! no: else nobody knows whose I/O it is, and what is not known vetoes nothing. Of one that is mounted without being attached
+//! no driver lists who has it, so nobody is asked about it: readers on other nodes would veto for as long as they read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,6 +64,9 @@ pub fn questions<'a>(seen: &Seen, volumes: impl IntoIterator<Item = &'a Requeste
     let mut questions = Questions::new();
     for volume in volumes {
         let question = questions.entry(volume.node_id.clone()).or_default();
+        if volume.demanded_cluster().is_some() {
+            continue;
+        }
         let others = published(seen, &volume.volume_handle).any(|node| *node != volume.node_id);
         let kind = if others { &mut question.shared } else { &mut question.own };
         kind.insert(volume.volume_handle.clone());

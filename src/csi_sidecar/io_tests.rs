@@ -94,3 +94,18 @@ fn of_shared_volumes_a_node_that_has_none_of_them_is_the_control() {
     let both = asked(&[("v", &["a"]), ("s", &["a", "b"]), ("w", &["c"])], &["v", "s"]);
     assert_eq!(both, Question { own: set(&["v"]), shared: set(&["s"]), control: Some("c".into()) });
 }
+
+#[test]
+fn of_what_is_not_attached_nobody_is_asked() {
+    let seen = Case::new().asks_about_io();
+    let attached = &seen.request.spec.volumes[0];
+    let unattached = RequestedVolume {
+        volume_handle: "shared".into(),
+        attach_required: Some(false),
+        ..attached.clone()
+    };
+    let questions = questions(&seen, [attached, &unattached]);
+    let own = questions.values().map(|question| &question.own).collect::<Vec<_>>();
+    assert_eq!(own, [&set(&[attached.volume_handle.as_str()])]);
+    assert!(questions.values().all(|question| question.shared.is_empty()));
+}

@@ -27,10 +27,12 @@ pub enum Choice {
     Report,
     /// Whether storages give access by their network only, and how a node is then cut off.
     Network,
+    /// Whether drivers attach nothing, of which clusters their volumes are, and who cuts nodes off there.
+    Unattached,
 }
 
 /// The number of streams.
-const STREAMS: usize = 12;
+const STREAMS: usize = 13;
 
 /// A source of choices. The first option (0) is always the ordinary one: nothing late, nothing lost.
 pub trait Chance {

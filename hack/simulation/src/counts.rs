@@ -96,6 +96,8 @@ counts! {
     released,
     /// Of these, pods that had been asked to end.
     ended,
+    /// Pods that went by force, by us, though a volume of theirs is not attached.
+    released_unattached,
     /// Pods deleted gracefully by us, as their node was back.
     released_gracefully,
     /// Pods marked Failed by us.
@@ -120,6 +122,10 @@ counts! {
     still_published,
     /// Lists that were no proof.
     not_listed,
+    /// Records of volumes that are not attached, and of another cluster than their NetworkFenceClass.
+    of_another_cluster,
+    /// Records of such volumes for which the node is switched off last.
+    power_waits,
     /// Pods that others removed without proof.
     released_by_others,
     /// Deletions dropped because their proof had grown too old.

@@ -3,6 +3,7 @@
 mod moments;
 mod network;
 mod power;
+mod unattached;
 mod words;
 
 use std::sync::Arc;

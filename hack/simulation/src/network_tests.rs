@@ -92,6 +92,32 @@ fn what_is_not_attached_is_left_in_its_own_cluster_only() {
     }
 }
 
+/// Two databases, each with a volume in a cluster of its own, and a class of one of them: the other one waits, and writes on.
+#[test]
+fn of_two_clusters_of_a_storage_only_that_of_the_class_is_left() {
+    let method = json!({ "type": "NetworkFence", "networkFence": { "className": fence_class(DRIVER) } });
+    let spec = json!({ "fencing": { "minimumProof": "Acknowledged", "methods": [method] } });
+    let volume = |name: &str| (name.to_owned(), VolumeShape { driver: DRIVER.into(), shared: false });
+    let mut shape = Shape::new(
+        3,
+        vec![Driver { name: DRIVER.into(), has_sidecar: true, lists: true, tells_io: false, latency: 50 }],
+        [volume("v0"), volume("v1")].into(),
+        vec![Workload::protected("db", &["v0"], 0), Workload::protected("files", &["v1"], 0)],
+        vec![policy("all", &["db", "files"], &spec)],
+    );
+    shape.network = by_network(false).network;
+    let east = Some("east".to_owned());
+    let shape = shape.attaching_nothing(DRIVER, Clusters { of_volumes: east.clone(), of_class: east });
+    let faults = [(40, Fault::Disconnect("n0".into())), (200, Fault::Reboot("n0".into()))];
+    let mut world = world(shape.in_cluster("v1", "west"), &faults);
+    runs_until(&mut world, 199);
+    assert_eq!((world.accepts("n0", "v0"), world.accepts("n0", "v1")), (false, true), "{}", trace(&world));
+    assert_eq!((world.counts.released, world.counts.released_unattached), (1, 1), "{}", trace(&world));
+    assert!(world.counts.of_another_cluster > 0 && world.held_back().is_empty(), "{}", trace(&world));
+    runs_until(&mut world, 360);
+    assert_over(&world);
+}
+
 /// Its writers hang, so it is not clean; many may write to the volume, so that what somebody lets in harms nobody here.
 #[test]
 fn what_somebody_lifts_is_shut_out_again_while_the_node_is_back_and_not_clean() {

@@ -227,13 +227,14 @@ impl World {
             return Some("it shares a volume with one that stays");
         }
         let unit = volumes_of_unit(fence, &row.uid);
-        let is_vetoed = |volume: &String| {
-            let rows = status.volumes.iter().filter(|it| it.name == *volume);
-            let is_last =
-                rows.max_by_key(|it| it.episode).is_some_and(|it| it.reason.as_deref() == Some(IO_IN_PROGRESS));
-            is_last && self.is_there_io(|_| true)
+        let says = |volume: &str, reason: &str| {
+            let rows = status.volumes.iter().filter(|it| it.name == volume);
+            rows.max_by_key(|it| it.episode).is_some_and(|it| it.reason.as_deref() == Some(reason))
         };
-        if unit.iter().any(is_vetoed) {
+        // Nor is the node switched off for what is not attached while another volume of its incident waits for the I/O to end.
+        let is_vetoed = |volume: &str| says(volume, IO_IN_PROGRESS);
+        let waits = |volume: &str| says(volume, "PowerWaits") && status.volumes.iter().any(|row| is_vetoed(&row.name));
+        if unit.iter().any(|volume| is_vetoed(volume) || waits(volume)) && self.is_there_io(|_| true) {
             return Some("the node is doing I/O");
         }
         let unprovable = unit.iter().any(|volume| self.is_unprovable(fence, volume));
@@ -256,8 +257,8 @@ impl World {
         planned.filter(|row| row.action == PodAction::Release && !is_given_up(&row.uid)).cloned()
     }
 
-    /// Whether no method can prove a volume of an incident: no sidecar, no list where that is the proof, never published, or none
-    /// that is strong enough.
+    /// Whether no method can prove a volume of an incident: no sidecar, no list where that is the proof, never published, none
+    /// that is strong enough, or a NetworkFenceClass of another cluster.
     fn is_unprovable(&self, fence: &Arc<NodeFence>, volume: &str) -> bool {
         let rows = fence.spec.plan.volumes.iter().filter(|row| row.name == volume);
         let Some(row) = rows.max_by_key(|row| row.episode) else { return true };
@@ -276,7 +277,8 @@ impl World {
         without
             || began_weaker
             || row.methods.is_empty()
-            || matches!(reason.as_str(), "NeverPublished" | "ProofTooWeak" | "Unimplemented" | "ClassOfAnotherCluster")
+            || matches!(reason.as_str(), "NeverPublished" | "ProofTooWeak" | "Unimplemented")
+            || !self.shape.is_of_class(volume)
             || self.shape.network.is_some() && is_address_in_doubt(&reason) && self.is_another_by_now(fence)
             || self.have_addresses_moved(fence, &reason)
     }

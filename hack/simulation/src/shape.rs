@@ -1,5 +1,7 @@
 //! What a world consists of before anything happens: nodes, drivers, volumes, workloads, policies.
 
+mod unattached;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -7,12 +9,14 @@ use bulkhead::api::resiliency_policy::ResiliencyPolicy;
 use bulkhead::api::slim::{
     CsiDriver, CsiSource, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Volume, VolumeSource,
 };
-use bulkhead::api::usage::{CLUSTER_ID, Lookup};
+use bulkhead::api::usage::Lookup;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
 
 use crate::chance::{Chance, Choice};
 use crate::oracle::programs::PLUGIN;
+
+pub use self::unattached::Clusters;
 
 /// The only namespace of workloads.
 pub const NAMESPACE: &str = "shop";
@@ -46,15 +50,6 @@ pub struct PowerShape {
 pub struct NetworkShape {
     /// They know a machine by none of its own addresses; only the driver can tell.
     pub is_behind_nat: bool,
-}
-
-/// Clusters of the storage behind a driver that attaches nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Clusters {
-    /// The one that its volumes are of, where they say so.
-    pub of_volumes: Option<String>,
-    /// The one that its NetworkFenceClass is of, where that says so.
-    pub of_class: Option<String>,
 }
 
 /// A PersistentVolume.
@@ -154,8 +149,8 @@ pub struct Shape {
     pub power: Option<PowerShape>,
     /// All storages are such, for method NetworkFence.
     pub network: Option<NetworkShape>,
-    /// Drivers that attach nothing (`attachRequired: false`): whoever is not shut out writes.
-    unattached: BTreeMap<String, Clusters>,
+    /// Drivers that attach nothing (`attachRequired: false`), each with the cluster that its NetworkFenceClass names, if it names one.
+    unattached: BTreeMap<String, Option<String>>,
     statics: Statics,
 }
 
@@ -251,38 +246,6 @@ impl Shape {
         let workloads = vec![workload("db", &["v0"], 10), workload("queue", &["v1", "v2"], 0)];
         let policy = policy("all", &["db", "queue"], &json!({ "limits": { "maxNodes": 1, "window": "60s" } }));
         Self::new(3, vec![driver], volumes.into(), workloads, vec![policy])
-    }
-
-    /// The same, with a driver that attaches nothing.
-    pub fn attaching_nothing(mut self, driver: &str, clusters: Clusters) -> Self {
-        if let Some(object) = self.statics.drivers.get_mut(driver) {
-            Arc::make_mut(object).spec.attach_required = Some(false);
-        }
-        for volume in self.statics.volumes.values_mut() {
-            let csi = Arc::make_mut(volume).spec.csi.as_mut().filter(|csi| csi.driver == driver);
-            let attributes = csi.map(|csi| &mut csi.volume_attributes);
-            if let (Some(attributes), Some(cluster)) = (attributes, &clusters.of_volumes) {
-                attributes.insert(CLUSTER_ID.into(), cluster.clone());
-            }
-        }
-        self.unattached.insert(driver.to_owned(), clusters);
-        self
-    }
-
-    /// Whether a volume is attached before it is mounted.
-    pub fn attaches(&self, volume: &str) -> bool {
-        self.driver_of(volume).is_none_or(|driver| !self.unattached.contains_key(driver))
-    }
-
-    /// Whether whom the driver's NetworkFenceClass shuts out is shut out of that volume.
-    pub fn is_of_class(&self, volume: &str) -> bool {
-        let clusters = self.driver_of(volume).and_then(|driver| self.unattached.get(driver));
-        clusters.is_none_or(|it| it.of_volumes == it.of_class)
-    }
-
-    /// The cluster that the driver's NetworkFenceClass names.
-    pub fn cluster_of_class(&self, driver: &str) -> Option<&str> {
-        self.unattached.get(driver)?.of_class.as_deref()
     }
 
     /// A shape by chance.

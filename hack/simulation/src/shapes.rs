@@ -9,7 +9,8 @@ use crate::chance::{Chance, Choice};
 use crate::oracle::programs::plugin;
 use crate::others::POWER;
 use crate::shape::{
-    Driver, NetworkShape, Owner, Placement, PowerShape, Shape, VolumeShape, Workload, fence_class, one_of, policy,
+    Clusters, Driver, NetworkShape, Owner, Placement, PowerShape, Shape, VolumeShape, Workload, fence_class, one_of,
+    policy,
 };
 
 /// A shape by chance.
@@ -33,6 +34,9 @@ pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
     });
     let network = chance.one_in(Choice::Network, 8);
     let network = network.then(|| NetworkShape { is_behind_nat: chance.one_in(Choice::Network, 2) });
+    let unattached = unattached(chance, &drivers);
+    let (power, network) = if unattached.is_empty() { (power, network) } else { cut_off(chance, power, network) };
+    end_before_the_next(&mut workloads, &volumes, &unattached);
     let policies = policies(chance, &workloads, (&drivers, power, network));
     let mut shape = Shape::new(nodes, drivers, volumes, workloads, policies);
     // Who tolerates every taint is kept off a failed node by admission alone (docs/safety.md): a program that fails elsewhere
@@ -42,7 +46,57 @@ pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
     shape.beats = chance.one_in(c, 3);
     shape.power = power;
     shape.network = network;
+    for driver in &unattached {
+        shape = attaching_nothing(chance, shape, driver);
+    }
     shape
+}
+
+/// The drivers that attach nothing, if there are any: one of them, or all.
+fn unattached(chance: &mut dyn Chance, drivers: &[Driver]) -> Vec<String> {
+    let c = Choice::Unattached;
+    if !chance.one_in(c, 4) {
+        return Vec::new();
+    }
+    let mut names: Vec<_> = drivers.iter().map(|driver| driver.name.clone()).collect();
+    let one = chance.pick(c, names.len() as u64) as usize;
+    if chance.one_in(c, 2) { names } else { vec![names.swap_remove(one)] }
+}
+
+/// Who cuts off a node as a whole where a driver attaches nothing: its storage, whoever switches nodes off, both, or nobody. Nothing else
+/// covers such volumes, so they are there more often than elsewhere.
+fn cut_off(
+    chance: &mut dyn Chance,
+    power: Option<PowerShape>,
+    network: Option<NetworkShape>,
+) -> (Option<PowerShape>, Option<NetworkShape>) {
+    let c = Choice::Unattached;
+    let more = chance.one_in(c, 2);
+    let more = more.then(|| PowerShape { gives_back: chance.one_in(c, 2), reports: chance.one_in(c, 2) });
+    let by_network = chance.one_in(c, 2);
+    let by_network = by_network.then(|| NetworkShape { is_behind_nat: chance.one_in(c, 2) });
+    (power.or(more), network.or(by_network))
+}
+
+/// Nothing keeps the next pod of a ReplicaSet off a volume that is not attached while the last one ends, whoever asked for its end: that
+/// second writer is Kubernetes' own. Only those whose next pod waits have such a volume here, if one may write to it.
+fn end_before_the_next(workloads: &mut [Workload], volumes: &BTreeMap<String, VolumeShape>, unattached: &[String]) {
+    let is_alone = |name: &String| volumes.get(name).is_some_and(|it| !it.shared && unattached.contains(&it.driver));
+    for workload in workloads.iter_mut().filter(|it| it.owner == Owner::ReplicaSet) {
+        if workload.volumes.iter().any(is_alone) {
+            workload.owner = Owner::StatefulSet;
+        }
+    }
+}
+
+/// Its NetworkFenceClass names a cluster of the storage, or none; and its volumes do as the class does, or are of another one.
+fn attaching_nothing(chance: &mut dyn Chance, shape: Shape, driver: &str) -> Shape {
+    let c = Choice::Unattached;
+    let of_class = (!chance.one_in(c, 4)).then(|| "east".to_owned());
+    let volumes = shape.volumes.iter().filter(|(_, volume)| volume.driver == driver).map(|(name, _)| name.clone());
+    let of_another: Vec<_> = volumes.filter(|_| chance.one_in(c, 3)).collect();
+    let shape = shape.attaching_nothing(driver, Clusters { of_volumes: of_class.clone(), of_class });
+    of_another.iter().fold(shape, |shape, volume| shape.in_cluster(volume, "west"))
 }
 
 fn driver(chance: &mut dyn Chance, name: &str) -> Driver {

@@ -198,6 +198,8 @@ fn every_invariant_holds_in_ten_thousand_schedules() {
     assert_eq!(never, Vec::<&str>::new(), "a simulator in which these never happen does not test them");
     // The main path must not drown in faults.
     assert!(with.released > SCHEDULES / 4 && with.recovered > SCHEDULES / 2, "{with:?}");
-    // One in eight has storages that are left by their network only.
+    // One in eight has storages that are left by their network only, and of the others half of those whose drivers attach nothing.
     assert!(with.shut_out > SCHEDULES / 40 && with.let_in > SCHEDULES / 60, "{with:?}");
+    // One in four has such drivers.
+    assert!(with.released_unattached > SCHEDULES / 60 && with.of_another_cluster > SCHEDULES / 200, "{with:?}");
 }

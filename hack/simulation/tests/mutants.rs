@@ -4,7 +4,7 @@
 #![allow(clippy::panic, reason = "a test says what it expects by panicking")]
 
 use bulkhead::mutants::Mutant;
-use bulkhead_simulation::mutants::Story;
+use bulkhead_simulation::mutants::{Story, hunt_at_random};
 
 fn is_caught(mutant: Mutant) {
     let story = Story::of(mutant);
@@ -161,4 +161,8 @@ fn mutant_deleted_boot_forgotten_is_caught() {
 #[test]
 fn mutant_cluster_ignored_is_caught() {
     is_caught(Mutant::ClusterIgnored);
+    // And at random: one schedule in four has volumes that are not attached.
+    let caught = hunt_at_random(Mutant::ClusterIgnored, 1000).expect("no schedule notices it");
+    assert_eq!(caught.violation.invariant, "I2", "{}", caught.violation);
+    println!("at random after {} schedules: {}", caught.schedules, caught.violation.what);
 }

@@ -3,6 +3,7 @@
 use bulkhead::api::fence_request::{FenceRequest, RequestedVolume};
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{NodeFence, Phase, VolumeStatusState};
+use bulkhead::api::slim::Pod;
 use bulkhead::controllers::node_fence::decide::Effect;
 use bulkhead::controllers::resiliency_policy::brakes::{self, Cluster};
 use bulkhead::controllers::resiliency_policy::decide::{Decision, Effect as Protecting};
@@ -10,6 +11,7 @@ use kube::ResourceExt;
 
 use crate::api::{Op, Refusal, Written};
 use crate::process::Pid;
+use crate::shape::volumes_of;
 use crate::time::{MINUTE, Millis};
 use crate::world::{Purpose, World};
 
@@ -209,6 +211,7 @@ impl World {
         if matches!(op, Op::CreateFence(_) | Op::ReplaceFence(_)) {
             self.note_holds();
         }
+        let is_unattached = |pod: &Pod| volumes_of(pod).any(|volume| !self.shape.attaches(volume));
         let counts = &mut self.counts;
         match op {
             Op::CreateFence(fence) => {
@@ -228,11 +231,13 @@ impl World {
             Op::DeletePod(pod, Some(0)) => {
                 counts.released += 1;
                 counts.ended += u64::from(pod.is_terminating());
+                counts.released_unattached += u64::from(is_unattached(pod));
                 self.note_forced(pod);
             }
             Op::DeletePod(_, _) => counts.released_gracefully += 1,
             Op::FailPod(pod) => {
                 counts.failed_pods += 1;
+                counts.released_unattached += u64::from(is_unattached(pod));
                 self.note_forced(pod);
             }
             Op::DeleteAttachment(_) => counts.detached += 1,

@@ -78,7 +78,9 @@ impl World {
     /// recently enough.
     pub(super) fn is_proved(&self, fence: &NodeFence, volume: &str, sent: Option<Millis>) -> Result<(), String> {
         let Some(plan) = planned(fence, volume) else { return Err("it is not planned".into()) };
-        if plan.minimum_proof == Proof::None {
+        // Time alone proves nothing of a volume that is not attached.
+        let attaches = self.shape.attaches(volume);
+        if plan.minimum_proof == Proof::None && attaches {
             return Ok(());
         }
         let Some((_, row)) = recorded(fence, volume) else { return Err("nothing is recorded".into()) };
@@ -93,8 +95,8 @@ impl World {
         if !holds && !is_late {
             return Err(format!("it is {:?} with proof {:?}", row.state, row.proof));
         }
-        // What these prove is so of the whole machine: nothing there writes.
-        if matches!(row.method, Some(FenceMethodType::External | FenceMethodType::NetworkFence)) {
+        // What these prove is so of the whole machine: nothing there writes. Nothing else proves a volume that is not attached.
+        if !attaches || matches!(row.method, Some(FenceMethodType::External | FenceMethodType::NetworkFence)) {
             let node = fence.name_any();
             return match sent.filter(|_| is_late) {
                 Some(sent) => self.was_stopped(&node, volume, sent),

@@ -13,6 +13,9 @@ impl World {
         self.counts.recovered += u64::from(status.phase == Some(Phase::Recovered));
         self.counts.refenced += u64::from(status.volumes.iter().any(|row| row.refences.unwrap_or(0) > 0));
         self.judge_cleaned(fence);
+        let says = |reason: &str| status.volumes.iter().any(|row| row.reason.as_deref() == Some(reason));
+        self.counts.of_another_cluster += u64::from(says("ClassOfAnotherCluster"));
+        self.counts.power_waits += u64::from(says("PowerWaits"));
         let by_others = status.pods.iter().any(|row| row.reason.as_deref() == Some("ReleasedByOthers"));
         self.counts.released_by_others += u64::from(by_others);
         self.tell(|| {

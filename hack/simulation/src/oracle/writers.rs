@@ -1,6 +1,6 @@
 //! I1: never two writers. Writers write all the time; so what the array accepts is looked at whenever something that
-//! decides it has changed. Where a detach revokes nothing, whoever else removes a pod by force makes a second writer: that is not
-//! judged, until its machine is shut out. Who lets it in again is us.
+//! decides it has changed. Where a detach revokes nothing, or nothing is attached, whoever else removes a pod by force makes a second
+//! writer: that is not judged, until its machine is shut out. Who lets it in again is us.
 
 use bulkhead::api::fencing::Proof;
 
@@ -31,7 +31,8 @@ impl World {
                 self.judge_shared(&volume, number, &node);
                 continue;
             }
-            let is_ours = self.shape.network.is_none() || !self.oracle.by_others.contains(&uid);
+            let is_taken_back = self.shape.network.is_none() && self.shape.attaches(&volume);
+            let is_ours = is_taken_back || !self.oracle.by_others.contains(&uid);
             let newest = self.oracle.newest.entry(volume.clone()).or_insert_with(|| (number, node.clone()));
             if number >= newest.0 {
                 *newest = (number, node);
@@ -47,9 +48,10 @@ impl World {
         if self.shape.network.is_none() || self.oracle.by_others.is_empty() {
             return;
         }
+        // What is of another cluster of its storage it is not shut out of.
         let is_shut_out = |node: &str, volume: &String| {
             let array = self.shape.driver_of(volume).and_then(|driver| self.arrays.get(driver));
-            array.is_some_and(|array| self.is_shut_out(node, array))
+            array.is_some_and(|array| self.shape.is_of_class(volume) && self.is_shut_out(node, array))
         };
         let mut ended = Vec::new();
         for (node, machine) in &self.machines {
