@@ -97,13 +97,10 @@ fn of_shared_volumes_a_node_that_has_none_of_them_is_the_control() {
 
 #[test]
 fn of_what_is_not_attached_nobody_is_asked() {
-    let seen = Case::new().asks_about_io();
+    let seen = Case::new().asks_about_io().lists(&[]);
     let attached = &seen.request.spec.volumes[0];
-    let unattached = RequestedVolume {
-        volume_handle: "shared".into(),
-        attach_required: Some(false),
-        ..attached.clone()
-    };
+    let unattached =
+        RequestedVolume { volume_handle: "shared".into(), attach_required: Some(false), ..attached.clone() };
     let questions = questions(&seen, [attached, &unattached]);
     let own = questions.values().map(|question| &question.own).collect::<Vec<_>>();
     assert_eq!(own, [&set(&[attached.volume_handle.as_str()])]);
