@@ -48,6 +48,8 @@ pub const FENCED_ADDRESSES_ANNOTATION: &str = "bulkhead.dev/addresses";
 /// Annotation of a NetworkFence of ours: the cluster of the storage that its class named when it was made, empty where it named none.
 /// By then the class may name another.
 pub const FENCED_CLUSTER_ANNOTATION: &str = "bulkhead.dev/cluster";
+/// Annotation of a NetworkFence of ours: the uid of its class when it was made. One of that name that was made anew has another.
+pub const FENCED_CLASS_ANNOTATION: &str = "bulkhead.dev/class-uid";
 /// Label of a NetworkFence of ours: its addresses are about to be let in, unless somebody else wants them out.
 pub const UNFENCING_LABEL: &str = "bulkhead.dev/unfencing";
 

@@ -155,7 +155,8 @@ impl PodSelection {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Triggers {
-    /// The node is declared failed by detection: Release moves its protected pods, Ignore leaves them.
+    /// The node is declared failed by detection: Release moves its protected pods, Ignore leaves them. Ignore turns off this
+    /// trigger alone: storagePathLoss and crashLoop act by default, each until its own action is Ignore.
     #[serde(default = "Triggers::default_node_failure")]
     pub node_failure: NodeFailureAction,
     /// The array reports that the node lost its path (spec.detection.storage): Release moves only pods with volumes on that

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use crate::api::conditions::{self, State};
 use crate::api::driver_report::DriverReport;
+use crate::api::fencing::PolicyMode;
 use crate::api::node_fence::{NodeFence, Phase};
 use crate::api::resiliency_policy::{
-    CrashLoopDelete, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType,
+    CheckSwitch, CrashLoopAction, CrashLoopDelete, DriverPluginDown, NodeFailureAction, ResiliencyPolicy,
+    ResiliencyPolicyStatus, Restraint, RestraintType, StoragePathLossAction,
 };
 use crate::api::time::Now;
 
@@ -106,7 +108,8 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
     } else if facts.protected == 0 {
         set("Ready", State::True, "NothingSelected", "no pod with a volume is selected now".into());
     } else {
-        set("Ready", State::True, "Accepted", "the selected pods are protected".into());
+        let on = other_triggers(policy).map(|on| format!("; {on}")).unwrap_or_default();
+        set("Ready", State::True, "Accepted", format!("the selected pods are protected{on}"));
     }
     set("FenceReady", fence_state, fence_reason, fence_message);
     match facts.restraints.first() {
@@ -131,6 +134,29 @@ pub fn compute(policy: &ResiliencyPolicy, facts: &Facts, now: Now) -> Resiliency
         }
     }
     status
+}
+
+/// What a policy that ignores failed nodes does all the same, and how that is turned off: people take `nodeFailure: Ignore` for
+/// "off", and two of the others act by default. `None` where it does nothing else.
+pub fn other_triggers(policy: &ResiliencyPolicy) -> Option<String> {
+    let (spec, triggers) = (&policy.spec, &policy.spec.triggers);
+    if triggers.node_failure != NodeFailureAction::Ignore || spec.mode == PolicyMode::DryRun {
+        return None;
+    }
+    let is_asked = spec.detection.storage.connectivity_check == CheckSwitch::Enabled;
+    let on = [
+        ("storagePathLoss: Ignore", is_asked && triggers.storage_path_loss == StoragePathLossAction::Release),
+        ("volumeTaints: []", !triggers.volume_taints.is_empty()),
+        // A person who approves is asked about nodes, and not about programs.
+        (
+            "crashLoop.action: Ignore",
+            spec.mode == PolicyMode::Enforce && triggers.crash_loop.action == CrashLoopAction::Reschedule,
+        ),
+        ("driverPluginDown: Ignore", triggers.driver_plugin_down == DriverPluginDown::TaintNode),
+    ];
+    let off: Vec<_> = on.into_iter().filter(|(_, is_on)| *is_on).map(|(off, _)| off).collect();
+    let off = (!off.is_empty()).then(|| off.join(", "))?;
+    Some(format!("nodeFailure is Ignore, and other triggers act on: to turn them off too, set {off}"))
 }
 
 /// Pods of the policy that stay though their volumes are tainted, by name: the reason of the first.

@@ -84,6 +84,16 @@ pub fn check_cluster(class: &str, cluster_id: Option<&str>, volumes: &[Requested
     }
 }
 
+/// Whether the class is still the one that was there before, by uid.
+pub fn check_same(class: &str, before: &str, now: &str) -> Result<(), Failure> {
+    if before == now {
+        return Ok(());
+    }
+    let message =
+        format!("NetworkFenceClass {class} was deleted or made anew meanwhile: the next round makes another fence");
+    Err(stop("NetworkFenceChanged", message))
+}
+
 /// By what the storage knows the node, as the driver said while it was well: behind a NAT that is none of its addresses. `None`
 /// where the driver never said it of a node.
 fn told(seen: &Seen, around: &Around) -> Result<Option<Vec<Cidr>>, Failure> {

@@ -12,7 +12,7 @@ use crate::api::cidr::{Cidr, readable};
 use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FencerMethodType};
 use crate::api::names::{
     self, ANNOUNCED_ANNOTATION, EPISODE_LABEL, FENCE_OPEN_FINALIZER, FENCE_REQUEST_LABEL, FENCED_ADDRESSES_ANNOTATION,
-    FENCED_CLUSTER_ANNOTATION, UNFENCING_LABEL,
+    FENCED_CLASS_ANNOTATION, FENCED_CLUSTER_ANNOTATION, UNFENCING_LABEL,
 };
 use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceClass, NetworkFenceSpec};
 use crate::mutants::{self, Mutant};
@@ -31,6 +31,8 @@ pub struct Seen {
     pub driver: String,
     /// The NetworkFenceClass; empty while a fence is lifted, which is of its own class.
     pub class: String,
+    /// Its uid; empty where no cluster is demanded.
+    pub class_uid: String,
     /// The cluster of the storage that the volumes demand; `None` where they are attached.
     pub cluster: Option<String>,
     /// The round that is asked for.
@@ -88,7 +90,8 @@ pub fn fence(seen: &Seen) -> Step {
             && is_of_cluster(fence, seen.cluster.as_deref())
             && is_as_made(fence)
     };
-    if let Some(ours) = seen.own().filter(is_of_now).find(|fence| fence.is_wanted() && !was_announced(fence)) {
+    let counts = |fence: &&NetworkFence| is_of_class(seen, fence) && fence.is_wanted() && !was_announced(fence);
+    if let Some(ours) = seen.own().filter(is_of_now).find(counts) {
         return match seen.lifted_by(&addresses::of(ours)) {
             // When that one is gone, what was said of ours will still be there, and true no more.
             Some(_) => Step::Replace(Box::new(spent(ours))),
@@ -147,6 +150,12 @@ pub fn holds(seen: &Seen, before: &BTreeSet<String>) -> Step {
 fn is_of_cluster(fence: &NetworkFence, demanded: Option<&str>) -> bool {
     let made = fence.annotations().get(FENCED_CLUSTER_ANNOTATION).map(String::as_str);
     demanded.is_none() || made == demanded || mutants::is_on(Mutant::ClusterIgnored)
+}
+
+/// Whether its class is there as it was when it was made, where a cluster is demanded: one that was deleted and made anew may have
+/// been of another cluster in between, when csi-addons read it.
+fn is_of_class(seen: &Seen, fence: &NetworkFence) -> bool {
+    seen.cluster.is_none() || fence.annotations().get(FENCED_CLASS_ANNOTATION) == Some(&seen.class_uid)
 }
 
 /// The episode that a fence of ours was made in.
@@ -217,11 +226,13 @@ fn create(seen: &Seen, around: &Around, addresses: &[Cidr]) -> Step {
 fn new_fence(seen: &Seen, around: &Around, addresses: &[Cidr]) -> NetworkFence {
     let (uid, episode) = (seen.uid(), seen.request.spec.episode);
     let cidrs: Vec<_> = addresses.iter().map(Cidr::to_string).collect();
+    let class_uid = around.class.as_ref().and_then(|class| class.metadata.uid.clone()).unwrap_or_default();
     let cluster = around.class.as_ref().and_then(NetworkFenceClass::cluster_id).unwrap_or_default();
     let annotations = [
         (names::FENCED_NODE_ANNOTATION.into(), seen.request.spec.node_name.clone()),
         (FENCED_ADDRESSES_ANNOTATION.into(), cidrs.join(",")),
         (FENCED_CLUSTER_ANNOTATION.into(), cluster.to_owned()),
+        (FENCED_CLASS_ANNOTATION.into(), class_uid),
     ];
     let spec = NetworkFenceSpec {
         network_fence_class_name: Some(seen.class.clone()),

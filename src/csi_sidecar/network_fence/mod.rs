@@ -52,32 +52,36 @@ pub async fn fence(
     volumes: &[RequestedVolume],
     timeout: Duration,
 ) -> Result<(), Failure> {
-    check_cluster(cx, class, volumes).await?;
+    let class_uid = check_cluster(cx, class, volumes).await?;
     let round = volumes.iter().map(|volume| volume.round).max().unwrap_or(1);
     let cluster = volumes.iter().find_map(RequestedVolume::demanded_cluster);
-    advance(cx, request, Asked { class, cluster, round }, decide::fence, timeout).await?;
+    let asked = Asked { class, class_uid: &class_uid, cluster, round };
+    advance(cx, request, asked, decide::fence, timeout).await?;
     // csi-addons read the class after we did.
-    check_cluster(cx, class, volumes).await
+    let now = check_cluster(cx, class, volumes).await?;
+    addresses::check_same(class, &class_uid, &now)
 }
 
 /// What a fence is asked to be; nothing where it is lifted, or only looked at.
 #[derive(Clone, Copy, Default)]
 struct Asked<'a> {
     class: &'a str,
+    class_uid: &'a str,
     cluster: Option<&'a str>,
     round: i32,
 }
 
 /// A class that shuts addresses out of another cluster of the storage leaves these volumes to whoever writes them. Looked at before
-/// and after each round: somebody may have made the class anew.
-async fn check_cluster(cx: &Context, class: &str, volumes: &[RequestedVolume]) -> Result<(), Failure> {
+/// and after each round: somebody may have made the class anew. Its uid, which tells; empty where none of them demands a cluster.
+async fn check_cluster(cx: &Context, class: &str, volumes: &[RequestedVolume]) -> Result<String, Failure> {
     if volumes.iter().all(|volume| volume.demanded_cluster().is_none()) {
-        return Ok(());
+        return Ok(String::new());
     }
     let classes: Api<NetworkFenceClass> = Api::all(cx.clients.reads.clone());
     let found = classes.get_opt(class).await.map_err(|error| unavailable(error.into()))?;
     let cluster_id = found.as_ref().and_then(NetworkFenceClass::cluster_id);
-    addresses::check_cluster(class, cluster_id, volumes)
+    addresses::check_cluster(class, cluster_id, volumes)?;
+    Ok(found.and_then(|class| class.metadata.uid).unwrap_or_default())
 }
 
 /// Lets it in again. An error says what is waited for.
@@ -288,6 +292,7 @@ async fn observe(cx: &Context, request: &Arc<FenceRequest>, asked: Asked<'_>) ->
         request: request.clone(),
         driver: cx.name.clone(),
         class: asked.class.to_owned(),
+        class_uid: asked.class_uid.to_owned(),
         cluster: asked.cluster.map(str::to_owned),
         round: asked.round,
         fences,

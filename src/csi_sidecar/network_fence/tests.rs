@@ -129,6 +129,7 @@ impl World {
             request: request.clone(),
             driver: DRIVER.into(),
             class: CLASS.into(),
+            class_uid: String::new(),
             cluster: None,
             round: 3,
             fences: Vec::new(),

@@ -3,6 +3,7 @@
 use kube::ResourceExt;
 
 use crate::api::slim::AdmissionBinding;
+use crate::controllers::resiliency_policy::status::other_triggers;
 use crate::error::Error;
 use crate::kubectl::gather::Gathered;
 
@@ -49,6 +50,13 @@ pub fn version(asked: Result<k8s_openapi::apimachinery::pkg::version::Info, Erro
     } else {
         Finding::ok(CHECK, "version", info.git_version)
     })
+}
+
+/// Policies that ignore failed nodes and act otherwise. That is no warning: it may be what somebody wants.
+pub fn triggers(gathered: &Gathered) -> Vec<Finding> {
+    let policies = gathered.stores.policies.list();
+    let told = policies.iter().filter_map(|policy| Some((policy.name_any(), other_triggers(policy)?)));
+    told.map(|(name, on)| Finding::ok("Triggers", format!("policy {name}"), on)).collect()
 }
 
 /// Whether a controller leads.

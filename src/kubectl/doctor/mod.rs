@@ -159,6 +159,7 @@ pub async fn examine(cluster: &Cluster) -> Result<Examination> {
     let version = cluster.clients.reads.apiserver_version().await.map_err(ApiError::from);
     findings.extend(install::version(version));
     findings.extend(install::controller(&gathered));
+    findings.extend(install::triggers(&gathered));
     if let Some(bindings) = known(bindings, &mut findings) {
         findings.extend(install::policies(&bindings));
     }

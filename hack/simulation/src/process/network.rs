@@ -297,6 +297,7 @@ impl World {
             request: request.clone(),
             driver: self.driver_of(pid),
             class: class.to_owned(),
+            class_uid: String::new(),
             cluster: None,
             round,
             fences: self.others.csi_addons.fences.values().cloned().collect(),

@@ -21,6 +21,7 @@ mod select;
 mod sharers;
 mod silence;
 mod storage;
+mod triggers;
 mod unattached;
 mod unmovable;
 mod volumes;

@@ -2,7 +2,7 @@
 
 use crate::api::slim::NodeAddress;
 
-use super::super::addresses::check_cluster;
+use super::super::addresses::{check_cluster, check_same};
 use super::*;
 
 #[test]
@@ -261,4 +261,13 @@ fn a_class_of_another_cluster_shuts_nobody_out() {
         let code = check_cluster(CLASS, class, &volumes).err().map(|failure| failure.code);
         assert_eq!(code, (!is_right).then_some("ClassOfAnotherCluster"), "{class:?} {volumes:?}");
     }
+}
+
+#[test]
+fn a_class_that_is_made_anew_meanwhile_is_another() {
+    let code = |before: &str, now: &str| check_same(CLASS, before, now).err().map(|failure| failure.code);
+    assert_eq!(code("first", "first"), None);
+    assert_eq!(code("", ""), None, "no cluster is demanded");
+    assert_eq!(code("first", "second"), Some("NetworkFenceChanged"));
+    assert_eq!(code("first", ""), Some("NetworkFenceChanged"), "it is gone");
 }

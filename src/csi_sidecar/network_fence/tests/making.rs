@@ -1,5 +1,7 @@
 //! How the node is shut out: an object of its own, on record before it is made, and used once.
 
+use kube::ResourceExt as _;
+
 use super::*;
 
 #[test]
@@ -151,4 +153,42 @@ fn one_that_was_made_for_another_cluster_proves_nothing() {
         let cluster = made.metadata.annotations.unwrap().remove(names::FENCED_CLUSTER_ANNOTATION);
         assert_eq!(cluster.as_deref(), Some(now.unwrap_or_default()), "{then:?} {now:?}");
     }
+}
+
+/// In between it may have been of another cluster, and csi-addons may have read it then.
+#[test]
+fn one_whose_class_was_made_anew_proves_nothing() {
+    let class = |uid: &str| {
+        let mut class = class_of(Some("a"))?;
+        class.metadata.uid = Some(uid.into());
+        Some(class)
+    };
+    let class_uid = |fence: &mut NetworkFence| fence.annotations_mut().remove(names::FENCED_CLASS_ANNOTATION);
+    let mut world = World::new("Fenced");
+    world.around().class = class("first");
+    world.0.fences = vec![with_result(world.made(), "Succeeded", "fencing operation successful")];
+    assert_eq!(fence(&world.0), Step::Done, "of attached volumes the policy's word is taken");
+    (world.0.class_uid, world.0.cluster) = ("first".into(), Some("a".into()));
+    assert_eq!(fence(&world.0), Step::Done);
+    world.around().class = class("second");
+    world.0.class_uid = "second".into();
+    assert_eq!(world.code(fence), "NetworkFenceChanged", "the name is taken");
+    // Nor does one of the release before, which did not say it.
+    let mut untold = world.0.fences[0].clone();
+    assert_eq!(class_uid(&mut untold).as_deref(), Some("first"));
+    for before in [world.0.fences[0].clone(), untold] {
+        world.0.fences = vec![before];
+        world.0.round = 3;
+        assert_eq!(world.code(fence), "NetworkFenceChanged");
+        world.0.round = 4;
+        let mut made = world.made();
+        assert_eq!(made.spec.cidrs, world.0.fences[0].spec.cidrs);
+        world.0.fences.push(with_result(made.clone(), "Succeeded", "fencing operation successful"));
+        assert_eq!(fence(&world.0), Step::Done);
+        assert_eq!(class_uid(&mut made).as_deref(), Some("second"));
+    }
+    // It is gone: nobody makes another.
+    world.around().class = None;
+    world.0.class_uid = String::new();
+    assert_eq!(world.code(fence), "ClassNotFound");
 }
