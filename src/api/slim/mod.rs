@@ -42,11 +42,12 @@ struct Metadata {
     uid: Option<String>,
 }
 
-/// Metadata without field ownership, and without the second copy of the object.
+/// Metadata without field ownership, and without the second copy of the object. The annotation that has the copy stays, empty: who
+/// adds another must know that the map is there, or would make it anew and take the copy from the object.
 pub(in crate::api) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let mut read = Metadata::deserialize(deserializer)?;
-    if let Some(annotations) = &mut read.annotations {
-        annotations.remove(LAST_APPLIED);
+    if let Some(copy) = read.annotations.as_mut().and_then(|annotations| annotations.get_mut(LAST_APPLIED)) {
+        *copy = String::new();
     }
     Ok(ObjectMeta {
         annotations: read.annotations,

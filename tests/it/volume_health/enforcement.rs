@@ -17,7 +17,7 @@ use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
-use super::stage::{self, Stage, eventually, is_held};
+use super::stage::{self, LAST_APPLIED, Stage, eventually, is_held};
 use crate::failover::fleet;
 
 /// One life of enforcement, each way out of it in turn.
@@ -62,6 +62,7 @@ pub async fn what_is_shown_is_always_taken_back() -> Result<(), Failed> {
 async fn only_observed_nothing_is_kept_off(stage: &Stage) -> Result<(), Failed> {
     stage.taint("other").await?;
     let shown = stage.shows("other", Some("Observe"), false).await?;
+    assert_eq!(shown.annotations()[LAST_APPLIED], "{}", "what kubectl left is the user's");
     let taints: Value = serde_json::from_str(&shown.annotations()["bulkhead.dev/volume-taints"])?;
     assert_eq!((&taints[0]["key"], &taints[0]["effect"]), (&json!("VolumeNotUsable"), &json!("NoAttachOrMount")));
     assert_eq!(enforced(stage, "other").await, ("False".into(), "ObserveOnly".into()));

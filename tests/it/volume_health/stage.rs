@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 
 /// Long enough for a loaded machine; nothing waits this long when it works.
 pub const SOON: Duration = Duration::from_secs(90);
+/// The annotation of `kubectl apply`.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Objects of one cluster, made as an administrator does.
 #[derive(Clone)]
@@ -55,10 +57,10 @@ impl Stage {
         Ok(())
     }
 
-    /// A volume that nobody attaches, of so many gibibytes.
+    /// A volume that nobody attaches, of so many gibibytes, as `kubectl apply` makes it: with one annotation, which is its.
     pub async fn volume(&self, name: &str, class: &str, size: usize) -> Result<(), Failed> {
         let object = json!({
-            "metadata": {"name": name},
+            "metadata": {"name": name, "annotations": {LAST_APPLIED: "{}"}},
             "spec": {
                 "capacity": {"storage": format!("{size}Gi")}, "accessModes": ["ReadWriteOnce"],
                 "storageClassName": class, "persistentVolumeReclaimPolicy": "Retain",
