@@ -4,6 +4,7 @@
 mod again;
 mod argo_cd;
 mod flux;
+mod incident;
 mod kstatus;
 mod world;
 
@@ -27,7 +28,11 @@ pub fn trials() -> Vec<Trial> {
     let alone = shared.clone();
     let wide = std::env::var_os("BULKHEAD_WIDE").is_some();
     vec![
-        trial(&shared, "applying_everything_again_changes_nothing", again::applying_everything_again_changes_nothing),
+        trial(
+            &shared,
+            "applying_everything_again_changes_nothing_in_a_failover_too",
+            again::applying_everything_again_changes_nothing_in_a_failover_too,
+        ),
         trial(&shared, "applying_the_chart_again_changes_nothing", again::applying_the_chart_again_changes_nothing),
         trial(
             &shared,
