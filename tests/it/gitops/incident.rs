@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 use super::argo_cd::{self, Synced};
+use super::managers;
 use super::world::World;
 use crate::api::objects::{changed, one};
 use crate::api::world::root;
@@ -29,6 +30,7 @@ pub async fn is_no_drift(world: &World, objects: &[Value]) -> Outcome {
     let is_fenced = lane.taints().await?.iter().any(|taint| taint.key == names::FENCED_TAINT);
     assert!(is_fenced, "the incident is not over, its node has the taint");
     in_sync(testbed, &synced, "when its pod has moved").await?;
+    managers::whom_the_server_saw_is_documented(testbed, &["bulkhead-controller", "bulkhead-csi-sidecar"]).await?;
     lane.end().await
 }
 

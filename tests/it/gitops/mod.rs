@@ -6,6 +6,7 @@ mod argo_cd;
 mod flux;
 mod incident;
 mod kstatus;
+mod managers;
 mod world;
 
 use std::sync::Arc;
@@ -44,6 +45,11 @@ pub fn trials() -> Vec<Trial> {
         })
         // Flux takes nine minutes of a processor to build.
         .with_ignored_flag(!wide),
+        Trial::test("gitops::every_field_manager_is_documented", managers::every_field_manager_is_documented),
+        Trial::test(
+            "gitops::every_documented_field_manager_is_there",
+            managers::every_documented_field_manager_is_there,
+        ),
     ]
 }
 
