@@ -1,5 +1,5 @@
 //! `bulkhead-csi-sidecar`: a template for each driver, whose overlay sets the driver's name, its Lease and its
-//! ServiceAccount, as `config/rbac/fencer-test` does.
+//! ServiceAccount, as `config/sidecar/drivers/*/rights` do.
 
 use super::{Account, EVENTS, Holder, READ, Role, Rule, Switch};
 

@@ -194,7 +194,7 @@ impl Cluster {
 
     /// Gives our sidecar's ServiceAccount the rights of this driver's fencer, as shipped.
     async fn allow_fencer(&self, driver: &str) -> Result<(), ClusterError> {
-        let objects = fencer_rbac(&self.testbed, &root(), driver).await?;
+        let objects = fencer_rbac(&self.testbed, driver).await?;
         Ok(self.testbed.apply(objects).await?)
     }
 
@@ -352,18 +352,14 @@ async fn start_array(
     Ok(AddedArray { array, attacher, _folder: folder })
 }
 
-/// The shipped RBAC of the test driver's fencer, for whichever driver.
-async fn fencer_rbac(
-    testbed: &Testbed,
-    root: &Path,
-    driver: &str,
-) -> Result<Vec<kube::api::DynamicObject>, ClusterError> {
-    const SHIPPED: &str = "csi.test.bulkhead.dev";
-    let folder = root.join("config/rbac/fencer-test");
+/// The rights of the test driver's sidecar, by the template that we ship, for whichever driver.
+async fn fencer_rbac(testbed: &Testbed, driver: &str) -> Result<Vec<kube::api::DynamicObject>, ClusterError> {
+    const TEST_DRIVER: &str = "csi.test.bulkhead.dev";
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/fencer"));
     let text = testbed.kubectl(&["kustomize", &folder.to_string_lossy()]).await?;
     let lease = bulkhead::api::names::fencer_lease;
-    let text = text.replace(&lease(SHIPPED), &lease(driver)).replace(SHIPPED, driver);
-    let mut objects = crate::apply::parse(&folder, &text).map_err(TestbedError::from)?;
+    let text = text.replace(&lease(TEST_DRIVER), &lease(driver)).replace(TEST_DRIVER, driver);
+    let mut objects = crate::apply::parse(folder, &text).map_err(TestbedError::from)?;
     // One account has them all here: its requests are ranked by none of them, or by whichever is first.
     objects.retain(|object| object.types.as_ref().is_none_or(|types| types.kind != "FlowSchema"));
     Ok(objects)

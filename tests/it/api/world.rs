@@ -36,7 +36,7 @@ impl World {
     async fn start() -> Result<Self, Failed> {
         let testbed = Testbed::start(TestbedOptions::api_server_only()).await?;
         testbed.apply_dir(&root().join("config/default")).await?;
-        testbed.apply_dir(&root().join("config/rbac/fencer-test")).await?;
+        testbed.apply_dir(&root().join("hack/testbed/manifests/fencer")).await?;
         testbed.apply_file(&samples().join("person.yaml")).await?;
         let person = Identity::User { name: "alice".into(), groups: vec!["storage-team".into()] };
         let approver = Identity::User { name: "bob".into(), groups: vec!["on-call".into()] };

@@ -7,14 +7,15 @@ use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
 use super::Outcome;
-use super::argo_cd;
+use super::incident;
 use super::world::{TOOL, World, apply, file, is_ours, live, take_over, told};
 use crate::chart::render::{kustomize, template};
 
 /// Folders that are applied as they are.
 const FOLDERS: [&str; 3] = ["config/with-s3", "config/samples", "config/samples/s3"];
 
-pub async fn applying_everything_again_changes_nothing(world: &World) -> Outcome {
+/// Nor is there anything to apply anew while a node dies and its pod moves.
+pub async fn applying_everything_again_changes_nothing_in_a_failover_too(world: &World) -> Outcome {
     let testbed = world.testbed();
     let rendered = tokio::task::spawn_blocking(|| FOLDERS.map(kustomize).into_iter().collect::<Result<Vec<_>, _>>());
     let rendered = rendered.await??.concat();
@@ -40,9 +41,7 @@ pub async fn applying_everything_again_changes_nothing(world: &World) -> Outcome
         let foreign = foreign(object);
         assert!(foreign.is_empty(), "{}: others own {foreign:?}", told(object));
     }
-    let drift = argo_cd::drift(testbed, folder.path(), &rendered).await?;
-    assert!(drift.is_empty(), "Argo CD would call out of sync: {drift:#?}");
-    Ok(())
+    incident::is_no_drift(world, &rendered).await
 }
 
 /// On a server of its own: its marks differ from those of kustomize.

@@ -1,6 +1,6 @@
 //! What Argo CD says, with its own code for health and differences: its controllers want more than this machine has.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bulkhead_testbed::Testbed;
@@ -31,33 +31,61 @@ pub fn health(objects: &[Value]) -> Result<Vec<Opinion>, Failed> {
     ask(&objects.iter().map(|live| json!({"live": live})).collect::<Vec<_>>(), "")
 }
 
-/// Which of these objects it would call out of sync, once it has applied them. As it does, this asks the server what each would
-/// become.
-pub async fn drift(testbed: &Testbed, folder: &Path, objects: &[Value]) -> Result<Vec<String>, Failed> {
+/// What Argo CD has synced.
+pub struct Synced {
+    /// What it has from git, with its own mark.
+    desired: Vec<Value>,
+    /// The same as a file.
+    file: PathBuf,
+    /// The file that holds how the server describes its kinds.
+    openapi: PathBuf,
+}
+
+/// Applies these objects as it does.
+pub async fn sync(testbed: &Testbed, folder: &Path, objects: &[Value]) -> Result<Synced, Failed> {
     let mut desired = objects.to_vec();
     for object in &mut desired {
         // So it knows what is its own.
         object["metadata"]["annotations"]["argocd.argoproj.io/tracking-id"] = "bulkhead".into();
     }
-    let path = file(folder, &desired)?;
-    let name = path.to_string_lossy();
-    let sync = ["apply", "--server-side", "--force-conflicts", "--field-manager=argocd-controller", "-o", "json"];
-    let sync = [&sync[..], &["--show-managed-fields", "-f", &name]].concat();
-    testbed.kubectl(&sync).await?;
-    let openapi = folder.join("openapi.json");
-    std::fs::write(&openapi, testbed.kubectl(&["get", "--raw", "/openapi/v2"]).await?)?;
-    let live = live(testbed, &path).await?;
-    let predicted = items(&testbed.kubectl(&[&sync[..], &["--dry-run=server"]].concat()).await?)?;
-    assert_eq!((predicted.len(), live.len()), (desired.len(), desired.len()));
-    let each = live.iter().zip(desired).zip(predicted);
-    let questions: Vec<_> = each
-        .map(|((live, desired), predicted)| json!({"live": live, "desired": desired, "predicted": predicted}))
-        .collect();
-    let openapi = openapi.display().to_string();
-    let opinions = tokio::task::spawn_blocking(move || ask(&questions, &openapi)).await??;
-    assert_eq!(opinions.len(), live.len());
-    let differing = opinions.iter().zip(&live).filter(|(opinion, _)| opinion.modified);
-    Ok(differing.map(|(it, live)| format!("{}: {} would become {}", told(live), it.is, it.becomes)).collect())
+    let synced = Synced { file: file(folder, &desired)?, desired, openapi: folder.join("openapi.json") };
+    synced.apply(testbed, &[]).await?;
+    std::fs::write(&synced.openapi, testbed.kubectl(&["get", "--raw", "/openapi/v2"]).await?)?;
+    Ok(synced)
+}
+
+impl Synced {
+    /// Which of the objects it would call out of sync now. As it does, this asks the server what each would become; nothing is
+    /// written.
+    pub async fn drift(&self, testbed: &Testbed) -> Result<Vec<String>, Failed> {
+        let mut live = live(testbed, &self.file).await?;
+        let mut predicted = items(&self.apply(testbed, &["--dry-run=server"]).await?)?;
+        assert_eq!((predicted.len(), live.len()), (self.desired.len(), self.desired.len()));
+        // It leaves every status out (`ignoreResourceStatusField: all`, the default): what a controller takes out of one between
+        // these two looks is no drift.
+        for object in live.iter_mut().chain(&mut predicted) {
+            if let Some(fields) = object.as_object_mut() {
+                fields.remove("status");
+            }
+        }
+        let each = live.iter().zip(&self.desired).zip(&predicted);
+        let questions: Vec<_> = each
+            .map(|((live, desired), predicted)| json!({"live": live, "desired": desired, "predicted": predicted}))
+            .collect();
+        let openapi = self.openapi.display().to_string();
+        let opinions = tokio::task::spawn_blocking(move || ask(&questions, &openapi)).await??;
+        assert_eq!(opinions.len(), live.len());
+        let differing = opinions.iter().zip(&live).filter(|(opinion, _)| opinion.modified);
+        Ok(differing.map(|(it, live)| format!("{}: {} would become {}", told(live), it.is, it.becomes)).collect())
+    }
+
+    /// Applies all of it, and returns what the objects are then.
+    async fn apply(&self, testbed: &Testbed, further: &[&str]) -> Result<String, Failed> {
+        let name = self.file.to_string_lossy();
+        let sync = ["apply", "--server-side", "--force-conflicts", "--field-manager=argocd-controller", "-o", "json"];
+        let sync = [&sync[..], &["--show-managed-fields", "-f", &name], further].concat();
+        Ok(testbed.kubectl(&sync).await?)
+    }
 }
 
 fn ask(items: &[Value], openapi: &str) -> Result<Vec<Opinion>, Failed> {

@@ -4,7 +4,9 @@
 mod again;
 mod argo_cd;
 mod flux;
+mod incident;
 mod kstatus;
+mod managers;
 mod world;
 
 use std::sync::Arc;
@@ -27,7 +29,11 @@ pub fn trials() -> Vec<Trial> {
     let alone = shared.clone();
     let wide = std::env::var_os("BULKHEAD_WIDE").is_some();
     vec![
-        trial(&shared, "applying_everything_again_changes_nothing", again::applying_everything_again_changes_nothing),
+        trial(
+            &shared,
+            "applying_everything_again_changes_nothing_in_a_failover_too",
+            again::applying_everything_again_changes_nothing_in_a_failover_too,
+        ),
         trial(&shared, "applying_the_chart_again_changes_nothing", again::applying_the_chart_again_changes_nothing),
         trial(
             &shared,
@@ -39,6 +45,11 @@ pub fn trials() -> Vec<Trial> {
         })
         // Flux takes nine minutes of a processor to build.
         .with_ignored_flag(!wide),
+        Trial::test("gitops::every_field_manager_is_documented", managers::every_field_manager_is_documented),
+        Trial::test(
+            "gitops::every_documented_field_manager_is_there",
+            managers::every_documented_field_manager_is_there,
+        ),
     ]
 }
 

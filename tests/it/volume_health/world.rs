@@ -69,7 +69,7 @@ impl World {
     pub async fn start() -> Result<Self, Failed> {
         let cluster = Cluster::start(options()).await?;
         let root = crate::api::world::root();
-        for folder in ["config/volume-health", "config/rbac/fencer-test"] {
+        for folder in ["config/volume-health", "hack/testbed/manifests/fencer"] {
             cluster.testbed.apply_dir(&root.join(folder)).await?;
         }
         let admin = cluster.testbed.client(&Identity::Admin).await?;
