@@ -1,5 +1,7 @@
 //! The frozen decision of an episode.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -83,6 +85,13 @@ impl Plan {
     fn is_only(&self, channel: Channel, reason: &str) -> bool {
         let for_something_else = |pod: &PlannedPod| pod.action == PodAction::Release && pod.reason != reason;
         self.evidence.iter().all(|evidence| evidence.channel == channel) && !self.pods.iter().any(for_something_else)
+    }
+
+    /// The drivers whose word counts in the incident: of its volumes, and of the backends whose lost path is part of the evidence.
+    /// Those may be of volumes that no method covers, whose rows name no driver; and a driver has one backend, of its own name.
+    pub fn drivers(&self) -> BTreeSet<&str> {
+        let of_volumes = self.volumes.iter().filter_map(|volume| volume.driver.as_deref());
+        of_volumes.chain(self.lost_backends()).collect()
     }
 
     /// The storage backends whose lost path is part of the evidence.

@@ -21,8 +21,8 @@ use super::memory::{Found, Incident, Live};
 pub fn stored(cx: &Context, name: &str, incident: &mut Incident, settings: Settings, now: Now) -> Option<Seen> {
     let stores = &cx.stores;
     let fence = stores.fences.get(&ObjectKey::cluster(name))?;
-    let drivers = fence.spec.plan.volumes.iter().filter_map(|volume| volume.driver.clone());
-    let reports = drivers.filter_map(|driver| Some((driver.clone(), stores.reports.get(&ObjectKey::cluster(driver))?)));
+    let report = |driver: &str| Some((driver.to_owned(), stores.reports.get(&ObjectKey::cluster(driver))?));
+    let reports = fence.spec.plan.drivers().into_iter().filter_map(report).collect();
     let volumes = fence.spec.plan.volumes.iter().map(|volume| &volume.name);
     let healths = volumes.filter_map(|name| Some((name.clone(), stores.healths.get(&ObjectKey::cluster(name))?)));
     let policies =
@@ -33,7 +33,7 @@ pub fn stored(cx: &Context, name: &str, incident: &mut Incident, settings: Setti
         pods: stores.pods.by_index(BY_NODE, name).into_iter().map(|pod| PodView::new(pod, stores)).collect(),
         attachments: stores.attachments.by_index(BY_NODE, name),
         requests: stores.requests.by_index(BY_NODE, name),
-        reports: reports.collect(),
+        reports,
         node_report: stores.node_reports.get(&ObjectKey::cluster(name)),
         healths: stores.healths.synced().then(|| healths.collect()),
         policies: policies.collect(),

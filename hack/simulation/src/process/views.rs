@@ -147,7 +147,7 @@ impl Views {
     pub fn node(&self, shape: &Shape, name: &str) -> Option<NodeFound> {
         let fence = self.fences.get(name)?;
         let bound = self.with_volumes().filter(|pod| pod.spec.node_name.as_deref() == Some(name));
-        let drivers = fence.spec.plan.volumes.iter().filter_map(|volume| volume.driver.clone());
+        let report = |driver: &str| Some((driver.to_owned(), self.reports.get(driver)?));
         let volumes = fence.spec.plan.volumes.iter().map(|volume| &volume.name);
         Some(NodeFound {
             node: self.nodes.get(name),
@@ -155,7 +155,7 @@ impl Views {
             pods: bound.map(|pod| PodView::new(pod.clone(), shape)).collect(),
             attachments: self.attachments.objects.values().filter(|it| it.spec.node_name == name).cloned().collect(),
             requests: self.requests.objects.values().filter(|it| it.spec.node_name == name).cloned().collect(),
-            reports: drivers.filter_map(|driver| Some((driver.clone(), self.reports.get(&driver)?))).collect(),
+            reports: fence.spec.plan.drivers().into_iter().filter_map(report).collect(),
             node_report: self.node_reports.get(name),
             healths: Some(volumes.filter_map(|it| Some((it.clone(), self.healths.get(it)?))).collect()),
             policies: fence.spec.policies.iter().filter_map(|policy| self.policies.get(&policy.name)).collect(),
