@@ -58,13 +58,14 @@ impl Synced {
     /// Which of the objects it would call out of sync now. As it does, this asks the server what each would become; nothing is
     /// written.
     pub async fn drift(&self, testbed: &Testbed) -> Result<Vec<String>, Failed> {
-        let mut live = live(testbed, &self.file).await?;
+        let live = live(testbed, &self.file).await?;
         let mut predicted = items(&self.apply(testbed, &["--dry-run=server"]).await?)?;
         assert_eq!((predicted.len(), live.len()), (self.desired.len(), self.desired.len()));
-        // It leaves every status out (`ignoreResourceStatusField: all`, the default): what a controller takes out of one between
-        // these two looks is no drift.
-        for object in live.iter_mut().chain(&mut predicted) {
-            if let Some(fields) = object.as_object_mut() {
+        // It compares no status (`ignoreResourceStatusField: all`, the default), and wants to see it all the same, for health: what a
+        // controller takes out of one between these two looks is no drift.
+        for (live, predicted) in live.iter().zip(&mut predicted) {
+            predicted["status"] = live["status"].clone();
+            if let Some(fields) = predicted.as_object_mut().filter(|fields| fields["status"].is_null()) {
                 fields.remove("status");
             }
         }
