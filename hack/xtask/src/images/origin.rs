@@ -13,6 +13,9 @@ use crate::Result;
 /// The variable by which distributions say what time it should be in what they build.
 const EPOCH: &str = "SOURCE_DATE_EPOCH";
 
+/// Behind the commit where the tree differs from it.
+const DIRTY: &str = "-dirty";
+
 /// What an image of this tree says of itself.
 pub struct Origin {
     /// The version of the workspace.
@@ -25,9 +28,8 @@ pub struct Origin {
 
 /// That of the tree at `root`.
 pub fn of(root: &Path) -> Result<Origin> {
-    let commit = git(root, &["rev-parse", "HEAD"])?;
-    let is_clean = git(root, &["status", "--porcelain"])?.is_empty();
-    let revision = if is_clean { commit } else { format!("{commit}-dirty") };
+    // First: whatever changes from here on, `check` sees.
+    let revision = revision(root)?;
     let seconds = match std::env::var(EPOCH) {
         Ok(seconds) => seconds,
         Err(_) => git(root, &["log", "-1", "--format=%ct"])?,
@@ -36,6 +38,14 @@ pub fn of(root: &Path) -> Result<Origin> {
 }
 
 impl Origin {
+    /// Fails if the tree is no longer what it was: then nobody knows what was built.
+    pub fn check(&self, root: &Path) -> Result<()> {
+        match change(&self.revision, &revision(root)?) {
+            None => Ok(()),
+            Some(change) => Err(change.into()),
+        }
+    }
+
     /// As labels of an image that has this bill of materials.
     pub fn with_sbom(&self, sbom: &str) -> images::Origin {
         let label = |name: &str, value: &str| (format!("org.opencontainers.image.{name}"), value.to_owned());
@@ -52,6 +62,31 @@ impl Origin {
             ],
         }
     }
+}
+
+fn revision(root: &Path) -> Result<String> {
+    let commit = git(root, &["rev-parse", "HEAD"])?;
+    let is_clean = git(root, &["status", "--porcelain"])?.is_empty();
+    Ok(if is_clean { commit } else { commit + DIRTY })
+}
+
+/// What became of the tree between two looks at its revision, and what to do.
+fn change(before: &str, now: &str) -> Option<String> {
+    if before == now {
+        return None;
+    }
+    let (commit, is_dirty) = before.strip_suffix(DIRTY).map_or((before, false), |commit| (commit, true));
+    let what = if now.strip_suffix(DIRTY).unwrap_or(now) != commit {
+        format!("it was {before} and is {now}")
+    } else if is_dirty {
+        format!("files differed from the commit {commit} and do so no longer")
+    } else {
+        format!("files differ from the commit {commit} now, see git status")
+    };
+    Some(format!(
+        "the tree changed while it was built: {what}. Nothing was packed, for no revision is that of the programs: \
+         build again in a worktree of its own (git worktree add --detach FOLDER {commit})"
+    ))
 }
 
 fn time(seconds: &str) -> Result<String> {
@@ -73,6 +108,23 @@ fn git(root: &Path, arguments: &[&str]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tree_that_changed_while_it_was_built_is_told() {
+        for same in ["0123", "0123-dirty"] {
+            assert_eq!(change(same, same), None);
+        }
+        let changes = [
+            ("0123", "4567", "it was 0123 and is 4567."),
+            ("0123-dirty", "4567", "it was 0123-dirty and is 4567."),
+            ("0123", "0123-dirty", "files differ from the commit 0123 now"),
+            ("0123-dirty", "0123", "and do so no longer"),
+        ];
+        for (before, now, what) in changes {
+            let told = change(before, now).unwrap();
+            assert!(told.contains(what) && told.ends_with("(git worktree add --detach FOLDER 0123)"), "{told}");
+        }
+    }
 
     #[test]
     fn times_are_those_of_the_source() {

@@ -197,7 +197,7 @@ fn serial(content: &str) -> String {
 }
 
 /// SHA-256 in hexadecimal.
-pub fn digest(content: &str) -> String {
+pub fn digest(content: impl AsRef<[u8]>) -> String {
     Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
