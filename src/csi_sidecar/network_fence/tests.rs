@@ -11,6 +11,7 @@ mod sharing;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use chrono::DateTime;
 use serde_json::{Value, json};
 
 use crate::api::driver_report::{KnownBy, NetworkFenceClients};
@@ -130,11 +131,13 @@ impl World {
             driver: DRIVER.into(),
             class: CLASS.into(),
             class_uid: String::new(),
+            class_made: None,
             cluster: None,
             round: 3,
             fences: Vec::new(),
             requests: vec![request],
             around: Some(around),
+            now: DateTime::from_timestamp(1_800_000_000, 0).unwrap(),
         })
     }
 
