@@ -50,6 +50,8 @@ pub struct Seen {
     pub fences: Vec<NetworkFence>,
     /// All FenceRequests, as they were after the fences; while a fence is made or looked at, its own.
     pub requests: Vec<Arc<FenceRequest>>,
+    /// All NetworkFenceClasses, while a fence is lifted.
+    pub classes: Vec<NetworkFenceClass>,
     /// What addresses are whose, where somebody looked.
     pub around: Option<Around>,
     /// The time here.

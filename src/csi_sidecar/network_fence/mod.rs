@@ -285,13 +285,13 @@ async fn write(cx: &Context, seen: &Seen, step: Step) -> ApiResult<()> {
 async fn observe(cx: &Context, request: &Arc<FenceRequest>, asked: Asked<'_>) -> ApiResult<Seen> {
     // One after the other: a fence whose request is not in the later list is of nobody any more.
     let fences = list(cx).await?;
-    let requests: Vec<FenceRequest> = match request.spec.desired {
+    let (requests, classes): (Vec<FenceRequest>, Vec<NetworkFenceClass>) = match request.spec.desired {
         Desired::Fenced => {
             let api: Api<FenceRequest> = Api::all(cx.clients.reads.clone());
-            api.get_opt(&request.name_any()).await?.into_iter().collect()
+            (api.get_opt(&request.name_any()).await?.into_iter().collect(), Vec::new())
         }
-        // Others may want out whom this one lets in.
-        Desired::Unfenced => list::<FenceRequest>(cx).await?,
+        // Others may want out whom this one lets in; and csi-addons lifts by the class as it is now.
+        Desired::Unfenced => tokio::try_join!(list(cx), list(cx))?,
     };
     Ok(Seen {
         request: request.clone(),
@@ -303,6 +303,7 @@ async fn observe(cx: &Context, request: &Arc<FenceRequest>, asked: Asked<'_>) ->
         round: asked.round,
         fences,
         requests: requests.into_iter().map(Arc::new).collect(),
+        classes,
         around: None,
         now: cx.clock.now().wall,
     })

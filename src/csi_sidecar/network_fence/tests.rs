@@ -136,6 +136,7 @@ impl World {
             round: 3,
             fences: Vec::new(),
             requests: vec![request],
+            classes: Vec::new(),
             around: Some(around),
             now: DateTime::from_timestamp(1_800_000_000, 0).unwrap(),
         })

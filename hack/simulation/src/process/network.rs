@@ -303,6 +303,8 @@ impl World {
             round,
             fences: self.others.csi_addons.fences.values().cloned().collect(),
             requests,
+            // None changes here.
+            classes: Vec::new(),
             around: None,
             now: self.processes[pid].now(self.now).wall,
         }
