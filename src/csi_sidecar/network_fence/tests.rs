@@ -6,6 +6,7 @@ mod identity;
 mod left;
 mod lifting;
 mod making;
+mod round;
 mod sharing;
 
 use std::collections::BTreeSet;
