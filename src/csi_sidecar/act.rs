@@ -175,4 +175,4 @@ fn internal(message: String) -> Failure {
 
 #[cfg(test)]
 #[path = "act_tests.rs"]
-mod tests;
+pub(super) mod tests;

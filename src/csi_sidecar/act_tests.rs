@@ -22,7 +22,10 @@ use crate::runtime::leader::Leadership;
 use crate::runtime::telemetry::Telemetry;
 
 /// A context whose API answers so, and whose driver is at that socket.
-fn context(socket: &str, answer: impl Fn(ApiCall) -> Reply + Send + Sync + 'static) -> Context {
+pub(in crate::csi_sidecar) fn context(
+    socket: &str,
+    answer: impl Fn(ApiCall) -> Reply + Send + Sync + 'static,
+) -> Context {
     let client = fake_api::client(answer);
     let (telemetry, leadership) = (Telemetry::new(), Leadership::always());
     let clients =

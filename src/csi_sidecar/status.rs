@@ -83,7 +83,7 @@ fn reason_of(row: &FenceResult) -> &'static str {
     match row.reason.as_deref() {
         Some("Unimplemented") => "Unimplemented",
         Some("PermissionDenied" | "Unauthenticated") => "NotPermitted",
-        Some("DeadlineExceeded" | "NetworkFencing") => "Timeout",
+        Some("DeadlineExceeded" | "NetworkFencing" | "ClassTooNew") => "Timeout",
         Some("ClassNotFound" | "ClassOfAnotherDriver" | CLASS_OF_ANOTHER_CLUSTER | CSI_ADDONS_MISSING) => {
             "ClassNotFound"
         }

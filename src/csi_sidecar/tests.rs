@@ -236,6 +236,7 @@ fn the_conditions_say_what_the_rows_say() {
         (failed("ClientsUnknown"), ("False", "AddressesUnknown", "0/1")),
         (failed("NetworkFenceFailed"), ("False", "NetworkFenceFailed", "0/1")),
         (failed("ClassOfAnotherDriver"), ("False", "ClassNotFound", "0/1")),
+        (failed("ClassTooNew"), ("False", "Timeout", "0/1")),
     ] {
         let (status, reason, progress) = ready(&Case { row: Some(row), ..Case::new() });
         assert_eq!((status.as_str(), reason.as_str(), progress.as_str()), expected);

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use kube::ResourceExt as _;
 use kube::api::ObjectMeta;
 
@@ -15,6 +16,7 @@ use crate::api::names::{
     FENCED_CLASS_ANNOTATION, FENCED_CLUSTER_ANNOTATION, UNFENCING_LABEL,
 };
 use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceClass, NetworkFenceSpec};
+use crate::api::time;
 use crate::mutants::{self, Mutant};
 
 use super::addresses::{self, Around};
@@ -22,6 +24,11 @@ use super::lift::{is_left, remove_lifted};
 
 /// Reason of a row whose fence does not hold any more.
 pub const LIFTED: &str = "NetworkFenceLifted";
+
+/// For so long csi-addons may go by the text of a class that was deleted and made anew: it reads classes from a cache of its own.
+const CACHE_LAG: TimeDelta = TimeDelta::seconds(60);
+/// Clocks that differ by less than this cost no round.
+const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(10);
 
 /// What a step is decided on.
 pub struct Seen {
@@ -33,6 +40,8 @@ pub struct Seen {
     pub class: String,
     /// Its uid; empty where no cluster is demanded.
     pub class_uid: String,
+    /// When it was made, by the API server's clock; `None` where no cluster is demanded.
+    pub class_made: Option<DateTime<Utc>>,
     /// The cluster of the storage that the volumes demand; `None` where they are attached.
     pub cluster: Option<String>,
     /// The round that is asked for.
@@ -41,8 +50,12 @@ pub struct Seen {
     pub fences: Vec<NetworkFence>,
     /// All FenceRequests, as they were after the fences; while a fence is made or looked at, its own.
     pub requests: Vec<Arc<FenceRequest>>,
+    /// All NetworkFenceClasses, while a fence is lifted.
+    pub classes: Vec<NetworkFenceClass>,
     /// What addresses are whose, where somebody looked.
     pub around: Option<Around>,
+    /// The time here.
+    pub now: DateTime<Utc>,
 }
 
 /// What to do next.
@@ -104,6 +117,14 @@ pub fn fence(seen: &Seen) -> Step {
             },
         };
     }
+    if !is_settled(seen, seen.now) {
+        let message = format!(
+            "NetworkFenceClass {} was made less than {} s ago: csi-addons may still go by one that was there before",
+            seen.class,
+            CACHE_LAG.num_seconds()
+        );
+        return Step::Wait(wait("ClassTooNew", message));
+    }
     let Some(around) = &seen.around else { return Step::LookAround };
     let known = seen.own().find(is_of_now).map(addresses::of);
     let addresses = match addresses::to_fence(seen, around, known) {
@@ -153,9 +174,17 @@ fn is_of_cluster(fence: &NetworkFence, demanded: Option<&str>) -> bool {
 }
 
 /// Whether its class is there as it was when it was made, where a cluster is demanded: one that was deleted and made anew may have
-/// been of another cluster in between, when csi-addons read it.
+/// been of another cluster in between, when csi-addons read it. Whether it was there long enough the API server's stamps tell; by our
+/// clock we only waited.
 fn is_of_class(seen: &Seen, fence: &NetworkFence) -> bool {
-    seen.cluster.is_none() || fence.annotations().get(FENCED_CLASS_ANNOTATION) == Some(&seen.class_uid)
+    let made = fence.creation_timestamp().map(|at| time::from_k8s(&at) + CLOCKS_DIFFER);
+    let is_same = || fence.annotations().get(FENCED_CLASS_ANNOTATION) == Some(&seen.class_uid);
+    seen.cluster.is_none() || is_same() && made.is_none_or(|at| is_settled(seen, at))
+}
+
+/// Whether csi-addons has seen the class by then, where a cluster is demanded.
+fn is_settled(seen: &Seen, at: DateTime<Utc>) -> bool {
+    seen.cluster.is_none() || seen.class_made.is_none_or(|made| at - made >= CACHE_LAG)
 }
 
 /// The episode that a fence of ours was made in.

@@ -5,10 +5,12 @@ use kube::ResourceExt as _;
 
 use crate::api::cidr::readable;
 use crate::api::fence_request::Desired;
-use crate::api::names::FENCE_OPEN_FINALIZER;
+use crate::api::names::{FENCE_OPEN_FINALIZER, FENCED_CLUSTER_ANNOTATION};
 use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
+use crate::api::proof::CLASS_OF_ANOTHER_CLUSTER;
 use crate::mutants::{self, Mutant};
 
+use super::super::decide::Failure;
 use super::addresses;
 use super::decide::{Seen, Step, is_leaving, labelled, lifting, spent, stop, wait, was_announced};
 
@@ -37,10 +39,10 @@ fn lift(seen: &Seen, fence: &NetworkFence) -> Step {
         let is_needed = seen.own().any(|other| is_deleted_fence(other) && stand_in(other) == fence.name_any());
         return if is_needed && is_lifted(fence) { Step::Done } else { remove_lifted(fence) };
     }
-    match (seen.wanted_by(fence), is_leaving(fence)) {
+    match (held(seen, fence), is_leaving(fence)) {
         // Who holds us up may itself wait until nobody is about to lift.
         (Some(_), true) => Step::Replace(Box::new(labelled(fence, false))),
-        (Some(who), false) => Step::Wait(wait("AddressShared", format!("{who} wants the same addresses out"))),
+        (Some(why), false) => Step::Wait(why),
         (None, false) => Step::Replace(Box::new(labelled(fence, true))),
         (None, true) => warn(seen, fence).unwrap_or_else(|| {
             let mut next = fence.clone();
@@ -49,6 +51,32 @@ fn lift(seen: &Seen, fence: &NetworkFence) -> Step {
             Step::Replace(Box::new(next))
         }),
     }
+}
+
+/// Why it is not lifted now.
+fn held(seen: &Seen, fence: &NetworkFence) -> Option<Failure> {
+    let shared = |who: String| wait("AddressShared", format!("{who} wants the same addresses out"));
+    seen.wanted_by(fence).map(shared).or_else(|| class_of_another_cluster(seen, fence))
+}
+
+/// csi-addons lifts by the class as it is now: by one of another cluster it would let the node in there, and say that it is lifted.
+/// Where the class is gone it says so itself.
+fn class_of_another_cluster(seen: &Seen, fence: &NetworkFence) -> Option<Failure> {
+    let named = |cluster: &str| if cluster.is_empty() { "no cluster".to_owned() } else { format!("cluster {cluster}") };
+    let made = fence.annotations().get(FENCED_CLUSTER_ANNOTATION)?.as_str();
+    let name = fence.spec.network_fence_class_name.as_ref()?;
+    let class = seen.classes.iter().find(|class| class.name_any() == *name)?;
+    let now = class.cluster_id().unwrap_or_default();
+    (made != now).then(|| {
+        let message = format!(
+            "NetworkFenceClass {name} names {} now, and named {} when NetworkFence {} was made: csi-addons would lift \
+             it elsewhere. Make the class as it was",
+            named(now),
+            named(made),
+            fence.name_any()
+        );
+        wait(CLASS_OF_ANOTHER_CLUSTER, message)
+    })
 }
 
 /// What is lifted for one is lifted for all: the fences of other requests, which want nobody out any more, are marked first. So
@@ -69,8 +97,8 @@ fn lift_deleted(seen: &Seen, fence: &NetworkFence) -> Step {
     match seen.own().find(|other| other.name_any() == name) {
         Some(other) if is_lifted(other) => release(fence),
         Some(other) => Step::Wait(lifting(other)),
-        None => match seen.wanted_by(fence) {
-            Some(who) => Step::Wait(wait("AddressShared", format!("{who} wants the same addresses out"))),
+        None => match held(seen, fence) {
+            Some(why) => Step::Wait(why),
             None => warn(seen, fence).unwrap_or_else(|| {
                 let mut next = NetworkFence::new(&name, unfenced(fence));
                 next.metadata.labels.clone_from(&fence.metadata.labels);

@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::api::ListParams;
+use chrono::{DateTime, Utc};
+use kube::api::{ListParams, ObjectMeta};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -23,6 +24,7 @@ use crate::api::fence_request::{Desired, FenceRequest, RequestedVolume};
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
 use crate::api::slim::network::ReportedAddresses;
 use crate::api::slim::{CsiNode, Node};
+use crate::api::time;
 use crate::error::{Error, ErrorClass, Result as ApiResult};
 use crate::runtime::store::ObjectKey;
 
@@ -52,14 +54,16 @@ pub async fn fence(
     volumes: &[RequestedVolume],
     timeout: Duration,
 ) -> Result<(), Failure> {
-    let class_uid = check_cluster(cx, class, volumes).await?;
+    let before = check_cluster(cx, class, volumes).await?;
+    let class_uid = before.uid.as_deref().unwrap_or_default();
+    let class_made = before.creation_timestamp.as_ref().map(time::from_k8s);
     let round = volumes.iter().map(|volume| volume.round).max().unwrap_or(1);
     let cluster = volumes.iter().find_map(RequestedVolume::demanded_cluster);
-    let asked = Asked { class, class_uid: &class_uid, cluster, round };
+    let asked = Asked { class, class_uid, class_made, cluster, round };
     advance(cx, request, asked, decide::fence, timeout).await?;
     // csi-addons read the class after we did.
     let now = check_cluster(cx, class, volumes).await?;
-    addresses::check_same(class, &class_uid, &now)
+    addresses::check_same(class, class_uid, now.uid.as_deref().unwrap_or_default())
 }
 
 /// What a fence is asked to be; nothing where it is lifted, or only looked at.
@@ -67,21 +71,22 @@ pub async fn fence(
 struct Asked<'a> {
     class: &'a str,
     class_uid: &'a str,
+    class_made: Option<DateTime<Utc>>,
     cluster: Option<&'a str>,
     round: i32,
 }
 
 /// A class that shuts addresses out of another cluster of the storage leaves these volumes to whoever writes them. Looked at before
-/// and after each round: somebody may have made the class anew. Its uid, which tells; empty where none of them demands a cluster.
-async fn check_cluster(cx: &Context, class: &str, volumes: &[RequestedVolume]) -> Result<String, Failure> {
+/// and after each round: somebody may have made the class anew. Its metadata tell; empty where none of them demands a cluster.
+async fn check_cluster(cx: &Context, class: &str, volumes: &[RequestedVolume]) -> Result<ObjectMeta, Failure> {
     if volumes.iter().all(|volume| volume.demanded_cluster().is_none()) {
-        return Ok(String::new());
+        return Ok(ObjectMeta::default());
     }
     let classes: Api<NetworkFenceClass> = Api::all(cx.clients.reads.clone());
     let found = classes.get_opt(class).await.map_err(|error| unavailable(error.into()))?;
     let cluster_id = found.as_ref().and_then(NetworkFenceClass::cluster_id);
     addresses::check_cluster(class, cluster_id, volumes)?;
-    Ok(found.and_then(|class| class.metadata.uid).unwrap_or_default())
+    Ok(found.map(|class| class.metadata).unwrap_or_default())
 }
 
 /// Lets it in again. An error says what is waited for.
@@ -280,24 +285,27 @@ async fn write(cx: &Context, seen: &Seen, step: Step) -> ApiResult<()> {
 async fn observe(cx: &Context, request: &Arc<FenceRequest>, asked: Asked<'_>) -> ApiResult<Seen> {
     // One after the other: a fence whose request is not in the later list is of nobody any more.
     let fences = list(cx).await?;
-    let requests: Vec<FenceRequest> = match request.spec.desired {
+    let (requests, classes): (Vec<FenceRequest>, Vec<NetworkFenceClass>) = match request.spec.desired {
         Desired::Fenced => {
             let api: Api<FenceRequest> = Api::all(cx.clients.reads.clone());
-            api.get_opt(&request.name_any()).await?.into_iter().collect()
+            (api.get_opt(&request.name_any()).await?.into_iter().collect(), Vec::new())
         }
-        // Others may want out whom this one lets in.
-        Desired::Unfenced => list::<FenceRequest>(cx).await?,
+        // Others may want out whom this one lets in; and csi-addons lifts by the class as it is now.
+        Desired::Unfenced => tokio::try_join!(list(cx), list(cx))?,
     };
     Ok(Seen {
         request: request.clone(),
         driver: cx.name.clone(),
         class: asked.class.to_owned(),
         class_uid: asked.class_uid.to_owned(),
+        class_made: asked.class_made,
         cluster: asked.cluster.map(str::to_owned),
         round: asked.round,
         fences,
         requests: requests.into_iter().map(Arc::new).collect(),
+        classes,
         around: None,
+        now: cx.clock.now().wall,
     })
 }
 

@@ -6,11 +6,13 @@ mod identity;
 mod left;
 mod lifting;
 mod making;
+mod round;
 mod sharing;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use chrono::DateTime;
 use serde_json::{Value, json};
 
 use crate::api::driver_report::{KnownBy, NetworkFenceClients};
@@ -130,11 +132,14 @@ impl World {
             driver: DRIVER.into(),
             class: CLASS.into(),
             class_uid: String::new(),
+            class_made: None,
             cluster: None,
             round: 3,
             fences: Vec::new(),
             requests: vec![request],
+            classes: Vec::new(),
             around: Some(around),
+            now: DateTime::from_timestamp(1_800_000_000, 0).unwrap(),
         })
     }
 

@@ -298,11 +298,15 @@ impl World {
             driver: self.driver_of(pid),
             class: class.to_owned(),
             class_uid: String::new(),
+            class_made: None,
             cluster: None,
             round,
             fences: self.others.csi_addons.fences.values().cloned().collect(),
             requests,
+            // None changes here.
+            classes: Vec::new(),
             around: None,
+            now: self.processes[pid].now(self.now).wall,
         }
     }
 

@@ -1,5 +1,7 @@
 //! How the node is let in again, and who else is asked.
 
+use kube::ResourceExt as _;
+
 use super::*;
 
 #[test]
@@ -113,4 +115,55 @@ fn one_that_somebody_deleted_is_lifted_by_another() {
     assert_eq!(released.metadata.finalizers, Some(Vec::new()));
     world.0.fences = vec![lifted, *released];
     assert!(matches!(give_back(&world.0), Step::Delete(_)));
+}
+
+/// The fence of the request that holds, made while its class named that cluster.
+fn made_for(cluster: Option<&str>) -> NetworkFence {
+    let mut world = World::new("Fenced");
+    world.around().class = class_of(cluster);
+    with_result(world.made(), "Succeeded", "fencing operation successful")
+}
+
+/// csi-addons would let the node in there, and say that it is lifted.
+#[test]
+fn one_whose_class_is_of_another_cluster_by_now_is_not_lifted() {
+    for (then, now) in [(Some("a"), Some("b")), (Some("a"), None), (None, Some("b"))] {
+        let mut world = World::new("Unfenced");
+        world.0.classes = class_of(now).into_iter().collect();
+        world.0.fences = vec![made_for(then)];
+        assert_eq!(world.code(give_back), "ClassOfAnotherCluster", "{then:?} {now:?}");
+        // One that was announced before steps back: others may wait for it.
+        world.0.fences[0].labels_mut().insert(names::UNFENCING_LABEL.into(), "true".into());
+        let Step::Replace(back) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+        assert!(!back.labels().contains_key(names::UNFENCING_LABEL), "{then:?} {now:?}");
+        assert_eq!(back.spec.fence_state, FenceState::Fenced);
+        world.0.fences = vec![*back];
+        assert_eq!(world.code(give_back), "ClassOfAnotherCluster", "{then:?} {now:?}");
+        // Nor by another object, where somebody deleted it.
+        world.0.fences[0].metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!(world.code(give_back), "ClassOfAnotherCluster", "{then:?} {now:?}");
+        world.0.classes = class_of(then).into_iter().collect();
+        assert!(matches!(give_back(&world.0), Step::Create(_)), "it is as it was: {then:?} {now:?}");
+    }
+}
+
+#[test]
+fn one_whose_class_is_as_it_was_or_gone_is_lifted() {
+    let mut untold = made_for(Some("a"));
+    untold.annotations_mut().remove(names::FENCED_CLUSTER_ANNOTATION);
+    let mut other = class_of(Some("b")).unwrap();
+    other.metadata.name = Some("another-class".into());
+    for (made, classes) in [
+        (made_for(Some("a")), class_of(Some("a")).into_iter().collect()),
+        (made_for(None), class_of(None).into_iter().collect()),
+        (made_for(Some("a")), vec![other]),
+        (made_for(Some("a")), Vec::new()),
+        // Of a release that did not say it; or an admin took it off, for the cluster is the same.
+        (untold, class_of(Some("b")).into_iter().collect()),
+    ] {
+        let mut world = World::new("Unfenced");
+        (world.0.fences, world.0.classes) = (vec![made], classes);
+        let Step::Replace(announced) = give_back(&world.0) else { panic!("{:?}", give_back(&world.0)) };
+        assert!(announced.labels().contains_key(names::UNFENCING_LABEL), "{:?}", world.0.classes);
+    }
 }

@@ -1,6 +1,9 @@
 //! How the node is shut out: an object of its own, on record before it is made, and used once.
 
+use chrono::TimeDelta;
 use kube::ResourceExt as _;
+
+use crate::api::time;
 
 use super::*;
 
@@ -191,4 +194,43 @@ fn one_whose_class_was_made_anew_proves_nothing() {
     world.around().class = None;
     world.0.class_uid = String::new();
     assert_eq!(world.code(fence), "ClassNotFound");
+}
+
+/// csi-addons may still go by one that was there before, which may have been of another cluster.
+#[test]
+fn by_a_class_that_was_just_made_nobody_is_shut_out() {
+    let mut world = World::new("Fenced");
+    world.around().class = class_of(Some("a"));
+    let now = world.0.now;
+    for (age, is_made) in [(5, false), (59, false), (61, true)] {
+        world.0.class_made = Some(now - TimeDelta::seconds(age));
+        world.0.cluster = Some("a".into());
+        if !is_made {
+            assert_eq!(world.code(fence), "ClassTooNew", "{age}");
+            world.0.cluster = None;
+        }
+        // Of attached volumes the policy's word is taken.
+        world.made();
+    }
+}
+
+/// It was made though: our clock was wrong, or the class was made anew between two reads.
+#[test]
+fn one_that_was_made_when_its_class_was_new_proves_nothing() {
+    let mut world = World::new("Fenced");
+    world.around().class = class_of(Some("a"));
+    world.0.cluster = Some("a".into());
+    let class_made = world.0.now - TimeDelta::hours(1);
+    world.0.class_made = Some(class_made);
+    let made = with_result(world.made(), "Succeeded", "fencing operation successful");
+    for (age, counts) in [(5, false), (45, false), (55, true), (61, true)] {
+        let mut made = made.clone();
+        made.metadata.creation_timestamp = Some(time::to_k8s(class_made + TimeDelta::seconds(age)));
+        world.0.fences = vec![made];
+        if counts {
+            assert_eq!(fence(&world.0), Step::Done, "{age}");
+        } else {
+            assert_eq!(world.code(fence), "NetworkFenceChanged", "the name is taken: {age}");
+        }
+    }
 }
