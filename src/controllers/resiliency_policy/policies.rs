@@ -1,12 +1,13 @@
 //! What a pass writes to the policies themselves: our finalizer, and their status.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::names;
 use crate::api::resiliency_policy::{
     CheckSwitch, CrashLoopDelete, ResiliencyPolicy, ResiliencyPolicyStatus, Restraint, RestraintType,
 };
 use crate::api::time::{self, Now};
+use crate::api::usage::PodView;
 
 use super::decide::{Decision, Effect, Seen};
 use super::policy_brakes::PolicyBrakes;
@@ -101,8 +102,14 @@ fn restraints(policy: &ResiliencyPolicy, brake: &PolicyBrakes, now: Now) -> Vec<
     restraints
 }
 
-/// Drivers that the policy's pods use, where it lets what their arrays say count.
-pub(super) fn drivers_in_use(seen: &Seen, policy: &ResiliencyPolicy) -> BTreeMap<String, usize> {
-    let asks = policy.spec.detection.storage.connectivity_check == CheckSwitch::Enabled;
-    if asks { scope::counted(seen, policy).drivers } else { BTreeMap::new() }
+/// Drivers that the policy's pods use, where it lets what their arrays say count. What was counted may be older than a pod:
+/// those in sight, on which alone this pass can decide anything, are looked at themselves.
+pub(super) fn drivers_in_use(seen: &Seen, policy: &ResiliencyPolicy) -> BTreeSet<String> {
+    if policy.spec.detection.storage.connectivity_check != CheckSwitch::Enabled {
+        return BTreeSet::new();
+    }
+    let in_sight = seen.pods.values().chain(seen.live.values().map(|live| &live.pods)).flatten();
+    let ours = in_sight.filter(|pod| scope::is_protected(seen, policy, pod));
+    let used = ours.flat_map(PodView::drivers).map(str::to_owned);
+    scope::counted(seen, policy).drivers.into_keys().chain(used).collect()
 }

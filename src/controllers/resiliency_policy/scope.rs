@@ -120,6 +120,13 @@ pub(super) fn counted(seen: &Seen, policy: &ResiliencyPolicy) -> Counted {
     counted
 }
 
+/// Whether the policy protects a pod that may be released.
+pub(super) fn is_protected(seen: &Seen, policy: &ResiliencyPolicy, pod: &PodView) -> bool {
+    let none = BTreeMap::new();
+    let labels = seen.namespaces.get(pod.namespace()).unwrap_or(&none);
+    decide::may_be_released(pod) && select::is_releasable(policy, pod) && select::selects(policy, pod, labels)
+}
+
 impl Counted {
     /// Nothing is counted yet.
     fn of(policy: &ResiliencyPolicy) -> Self {
@@ -128,11 +135,7 @@ impl Counted {
 
     /// Counts the pod, if the policy protects it.
     fn take(&mut self, seen: &Seen, policy: &ResiliencyPolicy, pod: &PodView) {
-        let none = BTreeMap::new();
-        let labels = seen.namespaces.get(pod.namespace()).unwrap_or(&none);
-        let is_protected =
-            decide::may_be_released(pod) && select::is_releasable(policy, pod) && select::selects(policy, pod, labels);
-        if !is_protected {
+        if !is_protected(seen, policy, pod) {
             return;
         }
         self.protected += 1;

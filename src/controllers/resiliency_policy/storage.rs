@@ -96,7 +96,7 @@ pub fn restraints(policy: &ResiliencyPolicy, seen: &Seen, now: DateTime<Utc>) ->
     // Only where there is one its pods are looked at.
     if !restraints.is_empty() {
         let used = policies::drivers_in_use(seen, policy);
-        restraints.retain(|(driver, _)| used.contains_key(*driver));
+        restraints.retain(|(driver, _)| used.contains(*driver));
     }
     restraints.into_iter().map(|(_, restraint)| restraint).take(MOST).collect()
 }

@@ -1,6 +1,8 @@
 //! Crash loops on a node that is well: who is deleted, how often, how far apart; and what no restart forgets.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -10,6 +12,7 @@ use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
 use super::super::decide::Effect;
+use super::super::scope::Scope;
 use super::World;
 
 /// The pod fails again and again since that second.
@@ -186,6 +189,16 @@ fn who_is_left_alone() {
                 })
             },
             Some("CorrelatedOutage"),
+        ),
+        (
+            "its array was out, and it was not counted yet",
+            db(),
+            json!({}),
+            |w| {
+                w.seen.scope = Scope::Nodes(BTreeSet::new());
+                w.seen.backend_outage_seen.insert(DRIVER.into(), Duration::from_secs(1));
+            },
+            Some("ArrayOutage"),
         ),
         (
             "the API says that it runs again",
