@@ -11,6 +11,8 @@ use crate::runtime::clock::Clock;
 use crate::runtime::events::Events;
 use crate::runtime::telemetry::Telemetry;
 
+#[cfg(test)]
+pub(crate) mod feed_tests;
 pub mod indexes;
 mod listed;
 #[cfg(test)]

@@ -85,7 +85,7 @@ pub async fn run(cx: Context, settings: Settings, cancel: CancellationToken) {
 
 fn feed(cx: &Context, queue: &Queue<String>) {
     let stores = &cx.stores;
-    on_change(cx, stores.fences.subscribe(), queue, Worth::Fenced(None), |change| vec![change.key.name.clone()]);
+    on_change(cx, stores.fences.subscribe(), queue, Worth::All, |change| vec![change.key.name.clone()]);
     on_change(cx, stores.nodes.subscribe(), queue, Worth::Unreported, |change: &Change<Node>| {
         vec![change.key.name.clone()]
     });
@@ -117,6 +117,8 @@ fn both<K>(change: &Change<K>) -> impl Iterator<Item = &Arc<K>> {
 /// For which nodes a change is worth a look: the others are none of this controller's business.
 #[derive(Clone, Copy)]
 enum Worth {
+    /// All: of a NodeFence that has gone, what is remembered of it must go too.
+    All,
     /// Those with a NodeFence; changes are gathered for this long.
     Fenced(Option<Duration>),
     /// Those as well that have no report. That is not asked for each pod: reports are large.
@@ -125,8 +127,12 @@ enum Worth {
 
 impl Worth {
     fn is_for(self, stores: &Stores, node: &ObjectKey) -> bool {
-        let is_unreported = || matches!(self, Self::Unreported) && missing_report(stores, node).is_some();
-        stores.fences.get(node).is_some() || is_unreported()
+        let is_fenced = || stores.fences.get(node).is_some();
+        match self {
+            Self::All => true,
+            Self::Fenced(_) => is_fenced(),
+            Self::Unreported => is_fenced() || missing_report(stores, node).is_some(),
+        }
     }
 }
 
@@ -144,7 +150,7 @@ fn on_change<K: Send + Sync + 'static>(
                 match worth {
                     _ if !worth.is_for(&stores, &ObjectKey::cluster(&node)) => {}
                     Worth::Fenced(Some(pace)) => queue.add_after(node, pace),
-                    Worth::Fenced(None) | Worth::Unreported => queue.add(node),
+                    Worth::All | Worth::Fenced(None) | Worth::Unreported => queue.add(node),
                 }
             }
         }

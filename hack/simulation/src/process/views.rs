@@ -118,9 +118,9 @@ impl Views {
                 wanted.extend(changes.iter().map(|_| (Key::Cluster, 500)));
             }
         }
-        // Only nodes with a NodeFence are queued.
+        // Only nodes with a NodeFence are queued, and those whose NodeFence has gone, to be forgotten.
         wanted.retain(|(key, _)| match key {
-            Key::Node(name) => self.fences.objects.contains_key(name),
+            Key::Node(name) => kind == Kind::Fences || self.fences.objects.contains_key(name),
             _ => true,
         });
         wanted

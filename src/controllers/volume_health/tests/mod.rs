@@ -1,4 +1,5 @@
 mod beats;
+mod feed;
 mod lives;
 mod nodes;
 mod people;

@@ -1,0 +1,92 @@
+//! With what the feeds of controllers are tested: stores that a test fills by hand, and the keys that a change queues.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Context, Informers, Stores};
+use crate::runtime::apply::Writer;
+use crate::runtime::client::Clients;
+use crate::runtime::clock::Clock;
+use crate::runtime::events::Events;
+use crate::runtime::fake_api;
+use crate::runtime::health::Health;
+use crate::runtime::leader::Leadership;
+use crate::runtime::queue::{self, Next, Queue, QueueConfig};
+use crate::runtime::telemetry::Telemetry;
+
+/// Longer than any change is held back, on paused time.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// A context whose API never answers. Its stores have the indexes of the product; their informers ended before they began.
+pub fn context() -> Context {
+    let client = fake_api::client(|_| fake_api::silence());
+    let (telemetry, health, leadership) = (Telemetry::new(), Health::new(), Leadership::always());
+    let ended = CancellationToken::new();
+    ended.cancel();
+    let informers = Informers { client: &client, telemetry: &telemetry, health: &health, cancel: &ended };
+    let stores = Stores::spawn(informers, "bulkhead-system");
+    let clients =
+        Clients { reads: client.clone(), writes: client.clone(), leases: client.clone(), watches: client.clone() };
+    Context {
+        stores,
+        clients,
+        writer: Writer::new(client.clone(), leadership.clone(), "bulkhead-test"),
+        events: Events::spawn(client, "b", "p", leadership, &telemetry, ended),
+        telemetry,
+        clock: Clock::system(),
+    }
+}
+
+/// All first lists have come, and hold what is in the stores.
+pub fn list_done(stores: &Stores) {
+    stores.nodes.list_done();
+    stores.leases.list_done();
+    stores.fencer_leases.list_done();
+    stores.pods.list_done();
+    stores.claims.list_done();
+    stores.volumes.list_done();
+    stores.attachments.list_done();
+    stores.csi_nodes.list_done();
+    stores.csi_drivers.list_done();
+    stores.namespaces.list_done();
+    stores.policies.list_done();
+    stores.fences.list_done();
+    stores.requests.list_done();
+    stores.reports.list_done();
+    stores.node_reports.list_done();
+    stores.health_policies.list_done();
+    stores.healths.list_done();
+    stores.agents.list_done();
+    stores.admission_bindings.list_done();
+}
+
+/// The keys that come out of a queue. Nothing is done about them.
+pub struct Queued(Arc<Mutex<BTreeSet<String>>>);
+
+impl Queued {
+    /// Of a new queue.
+    pub fn queue() -> (Queue<String>, Self) {
+        let (queue, receiver) = queue::queue();
+        let keys = Arc::<Mutex<BTreeSet<String>>>::default();
+        let noted = keys.clone();
+        let note = move |key: String| {
+            noted.lock().unwrap().insert(key);
+            async { Ok(Next::Await) }
+        };
+        tokio::spawn(async move {
+            let (config, telemetry) = (QueueConfig::test("test"), Telemetry::new());
+            queue::run(config, receiver, &telemetry, CancellationToken::new(), None, note).await;
+        });
+        (queue, Self(keys))
+    }
+
+    /// Those that came since this was asked last, each once.
+    pub async fn taken(&self) -> Vec<String> {
+        tokio::time::sleep(SETTLED).await;
+        mem::take(&mut *self.0.lock().unwrap()).into_iter().collect()
+    }
+}
