@@ -3,11 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use chrono::TimeDelta;
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::usage::CLUSTER_ID;
+
+/// For so long csi-addons may go by the text of a class that was deleted and made anew: it reads classes from a cache of its own.
+pub const CACHE_LAG: TimeDelta = TimeDelta::seconds(60);
 
 /// What csi-addons writes of a fence that holds.
 const FENCED_MESSAGE: &str = "fencing operation successful";

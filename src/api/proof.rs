@@ -11,7 +11,13 @@ pub const CLASS_NOT_FOUND: &str = "ClassNotFound";
 /// The NetworkFenceClass shuts addresses out of another cluster of the storage than the one that a volume is of, or does not say which.
 pub const CLASS_OF_ANOTHER_CLUSTER: &str = "ClassOfAnotherCluster";
 
-/// The same as a sentence that says what to do. The cluster is that of the volume, empty where it names none.
+/// The NetworkFenceClass is not of the driver.
+pub const CLASS_OF_ANOTHER_DRIVER: &str = "ClassOfAnotherDriver";
+
+/// The NetworkFenceClass was made a moment ago, and csi-addons may still go by one of that name that was there before.
+pub const CLASS_TOO_NEW: &str = "ClassTooNew";
+
+/// [`CLASS_OF_ANOTHER_CLUSTER`] as a sentence that says what to do. The cluster is that of the volume, empty where it names none.
 pub fn class_of_another_cluster(class: &str, cluster: &str) -> String {
     if cluster.is_empty() {
         return format!(

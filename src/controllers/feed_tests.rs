@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Context, Informers, Stores};
 use crate::runtime::apply::Writer;
-use crate::runtime::client::Clients;
 use crate::runtime::clock::Clock;
 use crate::runtime::events::Events;
 use crate::runtime::fake_api;
@@ -29,8 +28,7 @@ pub fn context() -> Context {
     ended.cancel();
     let informers = Informers { client: &client, telemetry: &telemetry, health: &health, cancel: &ended };
     let stores = Stores::spawn(informers, "bulkhead-system");
-    let clients =
-        Clients { reads: client.clone(), writes: client.clone(), leases: client.clone(), watches: client.clone() };
+    let clients = fake_api::clients(&client);
     Context {
         stores,
         clients,

@@ -14,7 +14,6 @@ use super::super::tests::{Case, sends};
 use super::*;
 use crate::csi::client;
 use crate::runtime::apply::Writer;
-use crate::runtime::client::Clients;
 use crate::runtime::clock::Clock;
 use crate::runtime::events::Events;
 use crate::runtime::fake_api::{self, Call as ApiCall, Reply, ok, refuse};
@@ -28,8 +27,7 @@ pub(in crate::csi_sidecar) fn context(
 ) -> Context {
     let client = fake_api::client(answer);
     let (telemetry, leadership) = (Telemetry::new(), Leadership::always());
-    let clients =
-        Clients { reads: client.clone(), writes: client.clone(), leases: client.clone(), watches: client.clone() };
+    let clients = fake_api::clients(&client);
     Context {
         driver: Driver::new(client::connect(socket).unwrap()),
         name: "csi.example.com".into(),

@@ -5,7 +5,7 @@ use crate::api::fence_request::{
     Desired, FenceOutcome, FenceRequest, FenceRequestStatus, FenceResult, GOOD_REASONS, SHUT_OUT,
 };
 use crate::api::fencing::Proof;
-use crate::api::proof::CLASS_OF_ANOTHER_CLUSTER;
+use crate::api::proof::{CLASS_NOT_FOUND, CLASS_OF_ANOTHER_CLUSTER, CLASS_OF_ANOTHER_DRIVER, CLASS_TOO_NEW};
 use crate::api::time::Now;
 
 use super::unfence::CSI_ADDONS_MISSING;
@@ -58,7 +58,7 @@ pub fn compute(request: &FenceRequest, answers: Vec<FenceResult>, now: Now) -> F
         (false, _, None) => ("Fencing", String::new()),
     };
     conditions::set(&mut status.conditions, "Ready", State::from(all), reason, message.clone(), generation, now.wall);
-    if matches!(reason, "Unimplemented" | "NotPermitted" | "ClassNotFound") {
+    if matches!(reason, "Unimplemented" | "NotPermitted" | CLASS_NOT_FOUND) {
         conditions::set(&mut status.conditions, "Stalled", State::True, reason, message, generation, now.wall);
     } else {
         conditions::remove(&mut status.conditions, "Stalled");
@@ -83,9 +83,9 @@ fn reason_of(row: &FenceResult) -> &'static str {
     match row.reason.as_deref() {
         Some("Unimplemented") => "Unimplemented",
         Some("PermissionDenied" | "Unauthenticated") => "NotPermitted",
-        Some("DeadlineExceeded" | "NetworkFencing" | "ClassTooNew") => "Timeout",
-        Some("ClassNotFound" | "ClassOfAnotherDriver" | CLASS_OF_ANOTHER_CLUSTER | CSI_ADDONS_MISSING) => {
-            "ClassNotFound"
+        Some("DeadlineExceeded" | "NetworkFencing" | CLASS_TOO_NEW) => "Timeout",
+        Some(CLASS_NOT_FOUND | CLASS_OF_ANOTHER_DRIVER | CLASS_OF_ANOTHER_CLUSTER | CSI_ADDONS_MISSING) => {
+            CLASS_NOT_FOUND
         }
         Some("AddressClaimed") => "AddressClaimed",
         Some(

@@ -8,6 +8,8 @@ use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 use serde_json::{Value, json};
 
+use super::client::Clients;
+
 /// One request, taken apart.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
@@ -32,6 +34,11 @@ impl Call {
 
 /// An answer, perhaps later, perhaps never.
 pub(crate) type Reply = BoxFuture<'static, Response<Body>>;
+
+/// All clients of a process, of this one.
+pub(crate) fn clients(client: &Client) -> Clients {
+    Clients { reads: client.clone(), writes: client.clone(), leases: client.clone(), watches: client.clone() }
+}
 
 /// A client whose requests `answer` answers.
 pub(crate) fn client(answer: impl Fn(Call) -> Reply + Send + Sync + 'static) -> Client {

@@ -205,7 +205,8 @@ fn header(kind: EntryType, mode: u32, size: usize) -> Header {
     header
 }
 
-fn digest(bytes: &[u8]) -> String {
+/// SHA-256 in hexadecimal.
+pub fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -102,7 +102,7 @@ pub struct Options {
     /// Volumes whose fence hangs for ever; their pods stay, and are left out of what is measured
     #[arg(long, default_value_t = 0)]
     hanging: usize,
-    /// Also print, for each run, who asked the API server for what until the hand-over
+    /// Also print, for each run, who asked the API server for what, until the hand-over and after it
     #[arg(long)]
     timeline: bool,
     /// Measure the development build: quick to make, slow to run

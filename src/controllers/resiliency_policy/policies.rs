@@ -111,5 +111,10 @@ pub(super) fn drivers_in_use(seen: &Seen, policy: &ResiliencyPolicy) -> BTreeSet
     let in_sight = seen.pods.values().chain(seen.live.values().map(|live| &live.pods)).flatten();
     let ours = in_sight.filter(|pod| scope::is_protected(seen, policy, pod));
     let used = ours.flat_map(PodView::drivers).map(str::to_owned);
-    scope::counted(seen, policy).drivers.into_keys().chain(used).collect()
+    // Where the pods of all nodes are in sight, to count them adds none.
+    let counted = match seen.scope {
+        Scope::Nodes(_) => scope::counted(seen, policy).drivers,
+        Scope::All => BTreeMap::new(),
+    };
+    counted.into_keys().chain(used).collect()
 }

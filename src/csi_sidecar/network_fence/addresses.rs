@@ -12,7 +12,9 @@ use crate::api::fence_request::RequestedVolume;
 use crate::api::names::FENCED_ADDRESSES_ANNOTATION;
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
 use crate::api::node_volume_report::unreported;
-use crate::api::proof::{CLASS_OF_ANOTHER_CLUSTER, class_of_another_cluster};
+use crate::api::proof::{
+    CLASS_NOT_FOUND, CLASS_OF_ANOTHER_CLUSTER, CLASS_OF_ANOTHER_DRIVER, class_of_another_cluster,
+};
 use crate::api::slim::NodeAddress;
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 use crate::mutants::{self, Mutant};
@@ -65,9 +67,9 @@ pub(super) fn to_fence(seen: &Seen, around: &Around, known: Option<Vec<Cidr>>) -
 
 fn check_class(seen: &Seen, around: &Around) -> Result<(), Failure> {
     match &around.class {
-        None => Err(stop("ClassNotFound", format!("NetworkFenceClass {} not found", seen.class))),
+        None => Err(stop(CLASS_NOT_FOUND, format!("NetworkFenceClass {} not found", seen.class))),
         Some(class) if class.spec.provisioner != seen.driver => Err(stop(
-            "ClassOfAnotherDriver",
+            CLASS_OF_ANOTHER_DRIVER,
             format!("NetworkFenceClass {} is of driver {}, not of {}", seen.class, class.spec.provisioner, seen.driver),
         )),
         Some(_) => Ok(()),

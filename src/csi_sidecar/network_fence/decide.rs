@@ -15,7 +15,8 @@ use crate::api::names::{
     self, ANNOUNCED_ANNOTATION, EPISODE_LABEL, FENCE_OPEN_FINALIZER, FENCE_REQUEST_LABEL, FENCED_ADDRESSES_ANNOTATION,
     FENCED_CLASS_ANNOTATION, FENCED_CLUSTER_ANNOTATION, UNFENCING_LABEL,
 };
-use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceClass, NetworkFenceSpec};
+use crate::api::network_fence::{CACHE_LAG, FenceState, NetworkFence, NetworkFenceClass, NetworkFenceSpec};
+use crate::api::proof::CLASS_TOO_NEW;
 use crate::api::time;
 use crate::mutants::{self, Mutant};
 
@@ -25,8 +26,6 @@ use super::lift::{is_left, remove_lifted};
 /// Reason of a row whose fence does not hold any more.
 pub const LIFTED: &str = "NetworkFenceLifted";
 
-/// For so long csi-addons may go by the text of a class that was deleted and made anew: it reads classes from a cache of its own.
-const CACHE_LAG: TimeDelta = TimeDelta::seconds(60);
 /// Clocks that differ by less than this cost no round.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(10);
 
@@ -117,13 +116,12 @@ pub fn fence(seen: &Seen) -> Step {
             },
         };
     }
-    if !is_settled(seen, seen.now) {
-        let message = format!(
-            "NetworkFenceClass {} was made less than {} s ago: csi-addons may still go by one that was there before",
-            seen.class,
-            CACHE_LAG.num_seconds()
-        );
-        return Step::Wait(wait("ClassTooNew", message));
+    if let Some(made) = seen.class_made.filter(|_| !is_settled(seen, seen.now)) {
+        return Step::Wait(too_new(&seen.class, made, seen.now));
+    }
+    // What counts for nothing now must not be taken for one that holds later, when only the cluster is looked at.
+    if let Some(void) = seen.own().filter(is_of_now).find(|fence| fence.is_wanted() && !was_announced(fence)) {
+        return Step::Replace(Box::new(spent(void)));
     }
     let Some(around) = &seen.around else { return Step::LookAround };
     let known = seen.own().find(is_of_now).map(addresses::of);
@@ -184,7 +182,17 @@ fn is_of_class(seen: &Seen, fence: &NetworkFence) -> bool {
 
 /// Whether csi-addons has seen the class by then, where a cluster is demanded.
 fn is_settled(seen: &Seen, at: DateTime<Utc>) -> bool {
-    seen.cluster.is_none() || seen.class_made.is_none_or(|made| at - made >= CACHE_LAG)
+    seen.class_made.is_none_or(|made| at - made >= CACHE_LAG)
+}
+
+/// Both times are told: where the clock here is behind, it takes longer.
+pub(super) fn too_new(class: &str, made: DateTime<Utc>, now: DateTime<Utc>) -> Failure {
+    let message = format!(
+        "NetworkFenceClass {class} was made at {made}, and it is {now} here: for {} s csi-addons may still go by one that \
+         was there before",
+        CACHE_LAG.num_seconds()
+    );
+    wait(CLASS_TOO_NEW, message)
 }
 
 /// The episode that a fence of ours was made in.
@@ -245,8 +253,10 @@ fn create(seen: &Seen, around: &Around, addresses: &[Cidr]) -> Step {
     let fence = new_fence(seen, around, addresses);
     let name = fence.name_any();
     if seen.fences.iter().any(|it| it.name_any() == name) {
-        let message =
-            format!("somebody deleted or changed NetworkFence {name}, or its class: the next round makes another");
+        let message = format!(
+            "somebody deleted or changed NetworkFence {name}, or its class, or it was made too soon after that: the next \
+             round makes another"
+        );
         return Step::Stop(stop("NetworkFenceChanged", message));
     }
     Step::Create(Box::new(fence))

@@ -5,14 +5,15 @@ use kube::ResourceExt as _;
 
 use crate::api::cidr::readable;
 use crate::api::fence_request::Desired;
-use crate::api::names::{FENCE_OPEN_FINALIZER, FENCED_CLUSTER_ANNOTATION};
-use crate::api::network_fence::{FenceState, NetworkFence, NetworkFenceSpec};
-use crate::api::proof::CLASS_OF_ANOTHER_CLUSTER;
+use crate::api::names::{FENCE_OPEN_FINALIZER, FENCED_CLASS_ANNOTATION, FENCED_CLUSTER_ANNOTATION};
+use crate::api::network_fence::{CACHE_LAG, FenceState, NetworkFence, NetworkFenceClass, NetworkFenceSpec};
+use crate::api::proof::{CLASS_NOT_FOUND, CLASS_OF_ANOTHER_CLUSTER, CLASS_OF_ANOTHER_DRIVER};
+use crate::api::time;
 use crate::mutants::{self, Mutant};
 
 use super::super::decide::Failure;
 use super::addresses;
-use super::decide::{Seen, Step, is_leaving, labelled, lifting, spent, stop, wait, was_announced};
+use super::decide::{Seen, Step, is_leaving, labelled, lifting, spent, stop, too_new, wait, was_announced};
 
 /// The next step to let the node in again.
 pub fn give_back(seen: &Seen) -> Step {
@@ -56,27 +57,40 @@ fn lift(seen: &Seen, fence: &NetworkFence) -> Step {
 /// Why it is not lifted now.
 fn held(seen: &Seen, fence: &NetworkFence) -> Option<Failure> {
     let shared = |who: String| wait("AddressShared", format!("{who} wants the same addresses out"));
-    seen.wanted_by(fence).map(shared).or_else(|| class_of_another_cluster(seen, fence))
+    seen.wanted_by(fence).map(shared).or_else(|| unfit_class(seen, fence))
 }
 
-/// csi-addons lifts by the class as it is now: by one of another cluster it would let the node in there, and say that it is lifted.
-/// Where the class is gone it says so itself.
-fn class_of_another_cluster(seen: &Seen, fence: &NetworkFence) -> Option<Failure> {
-    let named = |cluster: &str| if cluster.is_empty() { "no cluster".to_owned() } else { format!("cluster {cluster}") };
-    let made = fence.annotations().get(FENCED_CLUSTER_ANNOTATION)?.as_str();
+/// csi-addons lifts by the class as it is when it comes to that: by one of another driver or another cluster it would let the node
+/// in there, and say that it is lifted. Where the class is gone it tries again, by one that is made meanwhile. Who knows better
+/// takes the annotation of the cluster off.
+fn unfit_class(seen: &Seen, fence: &NetworkFence) -> Option<Failure> {
+    let cluster = fence.annotations().get(FENCED_CLUSTER_ANNOTATION)?;
     let name = fence.spec.network_fence_class_name.as_ref()?;
-    let class = seen.classes.iter().find(|class| class.name_any() == *name)?;
+    let would = format!("csi-addons would lift NetworkFence {} elsewhere, or not at all", fence.name_any());
+    let Some(class) = seen.classes.iter().find(|class| class.name_any() == *name) else {
+        return Some(wait(CLASS_NOT_FOUND, format!("NetworkFenceClass {name} is gone: {would}. Make it as it was")));
+    };
+    let provisioner = &class.spec.provisioner;
+    if *provisioner != seen.driver {
+        let message = format!("NetworkFenceClass {name} is of driver {provisioner} now: {would}. Make it as it was");
+        return Some(wait(CLASS_OF_ANOTHER_DRIVER, message));
+    }
+    let named = |cluster: &str| if cluster.is_empty() { "no cluster".to_owned() } else { format!("cluster {cluster}") };
     let now = class.cluster_id().unwrap_or_default();
-    (made != now).then(|| {
-        let message = format!(
-            "NetworkFenceClass {name} names {} now, and named {} when NetworkFence {} was made: csi-addons would lift \
-             it elsewhere. Make the class as it was",
-            named(now),
-            named(made),
-            fence.name_any()
-        );
-        wait(CLASS_OF_ANOTHER_CLUSTER, message)
-    })
+    if cluster != now {
+        let (now, then) = (named(now), named(cluster));
+        let message =
+            format!("NetworkFenceClass {name} names {now} now, and named {then} before: {would}. Make it as it was");
+        return Some(wait(CLASS_OF_ANOTHER_CLUSTER, message));
+    }
+    young(seen, fence, class)
+}
+
+/// One that was made anew is right by now, but csi-addons may still go by what was there in between.
+fn young(seen: &Seen, fence: &NetworkFence, class: &NetworkFenceClass) -> Option<Failure> {
+    let is_same = fence.annotations().get(FENCED_CLASS_ANNOTATION) == class.metadata.uid.as_ref();
+    let made = class.creation_timestamp().map(|at| time::from_k8s(&at)).filter(|_| !is_same)?;
+    (seen.now - made < CACHE_LAG).then(|| too_new(&class.name_any(), made, seen.now))
 }
 
 /// What is lifted for one is lifted for all: the fences of other requests, which want nobody out any more, are marked first. So

@@ -137,7 +137,7 @@ impl World {
             round: 3,
             fences: Vec::new(),
             requests: vec![request],
-            classes: Vec::new(),
+            classes: class_of(None).into_iter().collect(),
             around: Some(around),
             now: DateTime::from_timestamp(1_800_000_000, 0).unwrap(),
         })
@@ -153,6 +153,14 @@ impl World {
         made.metadata.uid = Some("made".into());
         made.metadata.resource_version = Some("1".into());
         *made
+    }
+
+    /// The first of the fences is marked as one whose result does not count any more.
+    fn marks(&mut self) {
+        let Step::Replace(marked) = fence(&self.0) else { panic!("{:?}", fence(&self.0)) };
+        assert!(marked.metadata.annotations.as_ref().unwrap().contains_key(names::ANNOUNCED_ANNOTATION));
+        let status = self.0.fences[0].status.take();
+        self.0.fences[0] = NetworkFence { status, ..*marked };
     }
 
     /// Why it is waited for, or cannot be.

@@ -293,9 +293,12 @@ impl World {
             Desired::Fenced => self.api.requests.get(&request.name_any()).cloned().into_iter().collect(),
             Desired::Unfenced => self.api.requests.values().cloned().collect(),
         };
+        let driver = self.driver_of(pid);
         Seen {
             request: request.clone(),
-            driver: self.driver_of(pid),
+            // None changes here.
+            classes: vec![self.class_of(&driver)],
+            driver,
             class: class.to_owned(),
             class_uid: String::new(),
             class_made: None,
@@ -303,23 +306,26 @@ impl World {
             round,
             fences: self.others.csi_addons.fences.values().cloned().collect(),
             requests,
-            // None changes here.
-            classes: Vec::new(),
             around: None,
             now: self.processes[pid].now(self.now).wall,
         }
     }
 
-    /// What addresses are whose now. csi-addons has forgotten what the plugins said; it is on record.
-    fn around(&self, driver: &str) -> Around {
-        let class = fence_class(driver);
+    /// The class of a driver.
+    fn class_of(&self, driver: &str) -> NetworkFenceClass {
         let provisioner = driver.to_owned();
         let cluster = self.shape.cluster_of_class(driver);
         let parameters = cluster.map(|cluster| [(CLUSTER_ID.to_owned(), cluster.to_owned())].into());
+        NetworkFenceClass::new(&fence_class(driver), NetworkFenceClassSpec { provisioner, parameters })
+    }
+
+    /// What addresses are whose now. csi-addons has forgotten what the plugins said; it is on record.
+    fn around(&self, driver: &str) -> Around {
+        let class = fence_class(driver);
         let is_behind_nat = self.shape.network.is_some_and(|network| network.is_behind_nat);
         let told = self.api.nodes.values().filter(|_| is_behind_nat);
         Around {
-            class: Some(NetworkFenceClass::new(&class, NetworkFenceClassSpec { provisioner, parameters })),
+            class: Some(self.class_of(driver)),
             nodes: self.api.nodes.values().map(|node| addresses_of(node)).collect(),
             reports: self.api.nodes.values().map(|node| reported_of(node)).collect(),
             record: told

@@ -137,7 +137,8 @@ pub async fn run(programs: &Path, options: &Options, size: Size) -> Result<Measu
     };
     let measured = measure(&cluster, &victims, killed, spent(0), spent(1))?;
     if options.timeline {
-        println!("{}", timeline::of_run(&cluster, first_taint(&cluster, &victims)?, measured.handed_over)?);
+        let [before, after] = timeline::of_run(&cluster, first_taint(&cluster, &victims)?, measured.handed_over)?;
+        println!("until the hand-over\n{before}\nafter it\n{after}");
     }
     Ok(measured)
 }

@@ -1,7 +1,8 @@
-//! Where the time goes: who asked the API server for what between the taint and the last detach, from the audit log.
+//! Where the time goes: who asked the API server for what from the taint to the end of the run, from the audit log.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use bulkhead_testbed::audit::Record;
 
@@ -24,12 +25,12 @@ struct Line {
 pub struct Timeline(BTreeMap<(String, String, String), Line>);
 
 impl Timeline {
-    /// What was asked for from `zero` on for that many seconds. Watches and Leases are left out.
-    pub fn new(records: impl Iterator<Item = Record>, zero: Moment, length: f64) -> Self {
+    /// What was asked for within these seconds since `zero`. Watches and Leases are left out.
+    fn new(records: impl Iterator<Item = Record>, zero: Moment, within: Range<f64>) -> Self {
         let mut lines: BTreeMap<_, Line> = BTreeMap::new();
         for record in records.filter(|record| record.verb != "watch" && record.resource != "leases") {
             let (first, last) = (seconds(zero, record.received), seconds(zero, record.finished));
-            if !(0.0..length).contains(&first) {
+            if !within.contains(&first) {
                 continue;
             }
             let user = record.user.rsplit(':').next().unwrap_or_default().to_owned();
@@ -63,9 +64,11 @@ impl fmt::Display for Timeline {
     }
 }
 
-/// The timeline of one run, up to the hand-over and a little longer.
-pub fn of_run(cluster: &bulkhead_testbed::cluster::Cluster, zero: Moment, handed_over: f64) -> Result<Timeline> {
-    Ok(Timeline::new(cluster.testbed.audit().records()?, zero, handed_over + 0.5))
+/// The timelines of one run: until the hand-over, a little longer, and what came after that.
+pub fn of_run(cluster: &bulkhead_testbed::cluster::Cluster, zero: Moment, handed_over: f64) -> Result<[Timeline; 2]> {
+    let end = handed_over + 0.5;
+    let part = |within| -> Result<_> { Ok(Timeline::new(cluster.testbed.audit().records()?, zero, within)) };
+    Ok([part(0.0..end)?, part(end..f64::INFINITY)?])
 }
 
 #[cfg(test)]
@@ -93,7 +96,7 @@ mod tests {
         let records =
             [record("list", -20, -10), record("delete", 100, 150), record("list", 50, 60), record("delete", 120, 190)];
         let lines: Vec<_> =
-            Timeline::new(records.into_iter(), zero, 1.0).to_string().lines().skip(1).map(str::to_owned).collect();
+            Timeline::new(records.into_iter(), zero, 0.0..1.0).to_string().lines().skip(1).map(str::to_owned).collect();
         assert_eq!(
             lines,
             [

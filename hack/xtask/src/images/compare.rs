@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::Path;
 
+use bulkhead_testbed::image::digest;
 use bulkhead_testbed::images;
 use serde_json::Value;
 
-use super::sbom::digest;
 use crate::Result;
 
 /// A part of an archive, as people call it, and its digest.

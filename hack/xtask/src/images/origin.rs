@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::process::Command;
 
+use bulkhead_testbed::image::digest;
 use bulkhead_testbed::images;
 use chrono::{DateTime, SecondsFormat};
 
-use super::sbom;
 use crate::Result;
 
 /// The variable by which distributions say what time it should be in what they build.
@@ -58,7 +58,7 @@ impl Origin {
                 label("revision", &self.revision),
                 label("title", "Bulkhead"),
                 label("version", self.version),
-                ("dev.bulkhead.sbom.digest".to_owned(), format!("sha256:{}", sbom::digest(sbom))),
+                ("dev.bulkhead.sbom.digest".to_owned(), format!("sha256:{}", digest(sbom.as_bytes()))),
             ],
         }
     }

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use bulkhead_testbed::image::digest;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::origin::Origin;
 use super::platform::Platform;
@@ -188,17 +188,12 @@ fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
 
 /// A UUID (version 8, RFC 9562) that is the same for the same content.
 fn serial(content: &str) -> String {
-    let mut hex = digest(content);
+    let mut hex = digest(content.as_bytes());
     hex.truncate(32);
     hex.replace_range(12..13, "8");
     hex.replace_range(16..17, "8");
     let parts: Vec<_> = [0..8, 8..12, 12..16, 16..20, 20..32].into_iter().filter_map(|range| hex.get(range)).collect();
     format!("urn:uuid:{}", parts.join("-"))
-}
-
-/// SHA-256 in hexadecimal.
-pub fn digest(content: impl AsRef<[u8]>) -> String {
-    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ pub enum Fencer {
     Hangs,
     /// Proves this volume, and never writes anything of the others.
     BeginsOnly(&'static str),
+    /// Writes Started, then why it does not go on yet.
+    Waits(&'static str),
     /// Calls, and fails with this reason.
     Fails(&'static str),
     /// Refuses before any call.
@@ -51,6 +53,10 @@ pub fn answer(
             Some(FenceResult { result: FenceOutcome::Started, proof: Proof::None, started_at, round, ..row })
         }
         Fencer::Hangs => None,
+        Fencer::Waits(reason) => {
+            let waits = row.reason.as_deref() == Some(reason);
+            (!waits).then(|| FenceResult { reason: Some((*reason).into()), ..row })
+        }
         Fencer::BeginsOnly(_) => answer(&Fencer::Proves(Proof::Verified), desired, asked, known, now),
         Fencer::Fails(reason) => {
             Some(FenceResult { result: FenceOutcome::Failed, reason: Some((*reason).into()), round, ..row })

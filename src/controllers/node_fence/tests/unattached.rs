@@ -9,6 +9,7 @@ use crate::api::driver_report::{DriverReport, NetworkFenceCluster};
 use crate::api::fence_request::{FencerMethodType, IO_IN_PROGRESS};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{PodStatusState, VolumeStatusState};
+use crate::api::proof::CLASS_TOO_NEW;
 use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
@@ -218,6 +219,28 @@ fn the_node_is_not_switched_off_while_its_storage_may_shut_it_out() {
     assert!(world.did("delete files grace 0") && !asks(&world), "{:#?}", world.log);
     let mut world = failed(vec![files()], "Acknowledged", &[network(), external()]);
     world.fencers.insert(FILES.into(), Fencer::Fails("NetworkFenceFailed"));
+    world.run();
+    assert!(asks(&world) && world.did("delete files grace 0"), "{:#?}", world.log);
+}
+
+/// Its sidecar waits a minute, until csi-addons has seen the class, and shuts the node out then.
+#[test]
+fn the_node_is_not_switched_off_while_its_class_is_too_new() {
+    let asks = |world: &World| world.seen.request(POWER).is_some();
+    let mut world = failed(vec![files()], "Acknowledged", &[network(), external()]);
+    world.fencers.insert(FILES.into(), Fencer::Waits(CLASS_TOO_NEW));
+    world.run();
+    world.wait(60.0);
+    world.run();
+    assert!(!asks(&world), "{:#?}", world.log);
+    world.fencers.insert(FILES.into(), Fencer::Proves(Proof::Acknowledged));
+    world.run();
+    assert!(world.did("delete files grace 0") && !asks(&world), "{:#?}", world.log);
+    // A clock that is far behind must not keep the node's pods for ever.
+    let mut world = failed(vec![files()], "Acknowledged", &[network(), external()]);
+    world.fencers.insert(FILES.into(), Fencer::Waits(CLASS_TOO_NEW));
+    world.run();
+    world.wait(67.1);
     world.run();
     assert!(asks(&world) && world.did("delete files grace 0"), "{:#?}", world.log);
 }

@@ -1,6 +1,9 @@
 //! How the node is let in again, and who else is asked.
 
+use chrono::TimeDelta;
 use kube::ResourceExt as _;
+
+use crate::api::time;
 
 use super::*;
 
@@ -147,19 +150,51 @@ fn one_whose_class_is_of_another_cluster_by_now_is_not_lifted() {
     }
 }
 
+/// csi-addons goes on trying, by a class that is made meanwhile, of whatever cluster.
 #[test]
-fn one_whose_class_is_as_it_was_or_gone_is_lifted() {
+fn one_whose_class_is_gone_or_of_another_driver_is_not_lifted() {
+    let (mut elsewhere, mut other) = (class_of(Some("a")).unwrap(), class_of(Some("a")).unwrap());
+    elsewhere.spec.provisioner = "csi.other.example.com".into();
+    other.metadata.name = Some("another-class".into());
+    for (classes, code) in
+        [(Vec::new(), "ClassNotFound"), (vec![other], "ClassNotFound"), (vec![elsewhere], "ClassOfAnotherDriver")]
+    {
+        let mut world = World::new("Unfenced");
+        (world.0.fences, world.0.classes) = (vec![made_for(Some("a"))], classes);
+        assert_eq!(world.code(give_back), code);
+    }
+}
+
+/// Whoever makes the class as it was does so because we said it: csi-addons may not have seen that yet.
+#[test]
+fn by_a_class_that_was_just_made_anew_nobody_is_let_in() {
+    for (uid, age, is_lifted) in
+        [("second", 5, false), ("second", 59, false), ("second", 60, true), ("first", 5, true)]
+    {
+        let mut world = World::new("Unfenced");
+        let mut made = made_for(Some("a"));
+        made.annotations_mut().insert(names::FENCED_CLASS_ANNOTATION.into(), "first".into());
+        let mut class = class_of(Some("a")).unwrap();
+        class.metadata.uid = Some(uid.into());
+        class.metadata.creation_timestamp = Some(time::to_k8s(world.0.now - TimeDelta::seconds(age)));
+        (world.0.fences, world.0.classes) = (vec![made], vec![class]);
+        match is_lifted {
+            true => assert!(matches!(give_back(&world.0), Step::Replace(_)), "{uid} {age}"),
+            false => assert_eq!(world.code(give_back), "ClassTooNew", "{uid} {age}"),
+        }
+    }
+}
+
+#[test]
+fn one_whose_class_is_as_it_was_is_lifted() {
     let mut untold = made_for(Some("a"));
     untold.annotations_mut().remove(names::FENCED_CLUSTER_ANNOTATION);
-    let mut other = class_of(Some("b")).unwrap();
-    other.metadata.name = Some("another-class".into());
     for (made, classes) in [
         (made_for(Some("a")), class_of(Some("a")).into_iter().collect()),
         (made_for(None), class_of(None).into_iter().collect()),
-        (made_for(Some("a")), vec![other]),
-        (made_for(Some("a")), Vec::new()),
         // Of a release that did not say it; or an admin took it off, for the cluster is the same.
-        (untold, class_of(Some("b")).into_iter().collect()),
+        (untold.clone(), class_of(Some("b")).into_iter().collect()),
+        (untold, Vec::new()),
     ] {
         let mut world = World::new("Unfenced");
         (world.0.fences, world.0.classes) = (vec![made], classes);

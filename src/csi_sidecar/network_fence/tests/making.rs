@@ -175,13 +175,18 @@ fn one_whose_class_was_made_anew_proves_nothing() {
     assert_eq!(fence(&world.0), Step::Done);
     world.around().class = class("second");
     world.0.class_uid = "second".into();
+    let unmarked = world.0.fences[0].clone();
+    world.marks();
     assert_eq!(world.code(fence), "NetworkFenceChanged", "the name is taken");
+    let looked = |seen: &Seen| holds(seen, &BTreeSet::new());
+    assert_eq!(world.code(looked), "NetworkFenceLifted", "it is not taken for one that holds later");
     // Nor does one of the release before, which did not say it.
-    let mut untold = world.0.fences[0].clone();
+    let mut untold = unmarked.clone();
     assert_eq!(class_uid(&mut untold).as_deref(), Some("first"));
-    for before in [world.0.fences[0].clone(), untold] {
+    for before in [unmarked, untold] {
         world.0.fences = vec![before];
         world.0.round = 3;
+        world.marks();
         assert_eq!(world.code(fence), "NetworkFenceChanged");
         world.0.round = 4;
         let mut made = world.made();
@@ -202,16 +207,18 @@ fn by_a_class_that_was_just_made_nobody_is_shut_out() {
     let mut world = World::new("Fenced");
     world.around().class = class_of(Some("a"));
     let now = world.0.now;
-    for (age, is_made) in [(5, false), (59, false), (61, true)] {
+    world.0.cluster = Some("a".into());
+    for (age, is_made) in [(5, false), (59, false), (60, true)] {
         world.0.class_made = Some(now - TimeDelta::seconds(age));
-        world.0.cluster = Some("a".into());
-        if !is_made {
+        if is_made {
+            world.made();
+        } else {
             assert_eq!(world.code(fence), "ClassTooNew", "{age}");
-            world.0.cluster = None;
         }
-        // Of attached volumes the policy's word is taken.
-        world.made();
     }
+    // Of attached volumes the policy's word is taken: nobody asks how old the class is.
+    (world.0.class_made, world.0.cluster) = (None, None);
+    world.made();
 }
 
 /// It was made though: our clock was wrong, or the class was made anew between two reads.
@@ -230,6 +237,7 @@ fn one_that_was_made_when_its_class_was_new_proves_nothing() {
         if counts {
             assert_eq!(fence(&world.0), Step::Done, "{age}");
         } else {
+            world.marks();
             assert_eq!(world.code(fence), "NetworkFenceChanged", "the name is taken: {age}");
         }
     }
