@@ -197,7 +197,7 @@ fn one_whose_class_was_made_anew_proves_nothing() {
     }
     // It is gone: nobody makes another.
     world.around().class = None;
-    world.0.class_uid = String::new();
+    (world.0.class_uid, world.0.fences) = (String::new(), Vec::new());
     assert_eq!(world.code(fence), "ClassNotFound");
 }
 

@@ -32,7 +32,7 @@ fn proved() -> NetworkFence {
 /// Where these objects are. Each read of the class finds the next of them, and the last from then on.
 fn with(asked: &FenceRequest, fences: Vec<NetworkFence>, classes: Vec<NetworkFenceClass>) -> Context {
     let (asked, name, reads) = (asked.clone(), asked.name_any(), AtomicUsize::new(0));
-    context("/nobody/listens", move |call| {
+    let cx = context("/nobody/listens", move |call| {
         let read = || reads.fetch_add(1, Ordering::SeqCst).min(classes.len() - 1);
         let list = |items: Value| ok(json!({ "metadata": {}, "items": items }));
         match call.path.rsplit('/').next().unwrap() {
@@ -43,7 +43,8 @@ fn with(asked: &FenceRequest, fences: Vec<NetworkFence>, classes: Vec<NetworkFen
             last if last == name => ok(json!(asked)),
             _ => list(json!([])),
         }
-    })
+    });
+    Context { name: DRIVER.into(), ..cx }
 }
 
 /// A round for a volume of cluster a that is not attached.
