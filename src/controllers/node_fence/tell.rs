@@ -8,7 +8,8 @@ use kube::ResourceExt;
 use crate::api::conditions;
 use crate::api::names;
 use crate::api::node_fence::{
-    MACHINE_MAY_RUN, NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatus, VolumeStatusState,
+    AWAITING_STORAGE, MACHINE_MAY_RUN, NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatus,
+    VolumeStatusState,
 };
 use crate::api::slim::{Node, PersistentVolumeClaim};
 use crate::api::usage::PodView;
@@ -167,10 +168,11 @@ fn tell_ready(cx: &Context, fence: &NodeFence, old: &NodeFenceStatus) {
             tracing::warn!(node = fence.name_any(), note, "incident waits");
             let (event, action) = match condition.reason.as_str() {
                 "CleanupBlocked" | MACHINE_MAY_RUN => ("CleanupBlocked", "Clean"),
+                AWAITING_STORAGE => ("PathNotRestored", "Watch"),
                 "AwaitingApproval" | "ApprovalOutdated" => ("ApprovalNeeded", "Fence"),
                 _ => (event, "Fence"),
             };
-            if matches!(event, "CleanupBlocked" | "ApprovalNeeded") {
+            if matches!(event, "CleanupBlocked" | "PathNotRestored" | "ApprovalNeeded") {
                 on_both(cx, fence, EventType::Warning, event, action, note);
             } else {
                 cx.events.publish(reference(fence), EventType::Warning, event, action, note);

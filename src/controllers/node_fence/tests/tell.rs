@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use crate::api::node_fence::{NodeFence, NodeFenceStatus, Phase, Timeline};
+use crate::api::conditions::{self, State};
+use crate::api::node_fence::{AWAITING_STORAGE, NodeFence, NodeFenceStatus, Phase, Timeline};
 use crate::api::slim::Node;
 use crate::controllers::feed_tests::telling;
 use crate::controllers::testing::*;
@@ -21,11 +22,17 @@ fn then(before: &NodeFence, change: impl FnOnce(&mut NodeFenceStatus)) -> NodeFe
 /// What happens, and the reason of the Event that tells it on the NodeFence and on its Node.
 type Case = (&'static str, fn(&mut NodeFenceStatus));
 
-const CASES: [Case; 2] = [
+const CASES: [Case; 3] = [
     ("NodeReturned", |status| {
         status.timeline = Some(Timeline { returned_at: Some(at(1)), ..Timeline::default() });
     }),
-    ("NodeRecovered", |status| status.phase = Some(Phase::Recovered)),
+    ("PathNotRestored", |status| {
+        conditions::set(&mut status.conditions, "Stalled", State::True, AWAITING_STORAGE, "not proved", 1, at(2));
+    }),
+    ("NodeRecovered", |status| {
+        conditions::remove(&mut status.conditions, "Stalled");
+        status.phase = Some(Phase::Recovered);
+    }),
 ];
 
 #[tokio::test(start_paused = true)]
