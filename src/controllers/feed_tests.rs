@@ -5,6 +5,8 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use serde::Serialize;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{Context, Informers, Stores};
@@ -36,6 +38,35 @@ pub fn context() -> Context {
         events: Events::spawn(client, "b", "p", leadership, &telemetry, ended),
         telemetry,
         clock: Clock::system(),
+    }
+}
+
+/// A context whose API takes every write, answers those of objects with this one, and notes the Events that it is sent.
+pub fn telling<K: Serialize>(written: &K) -> (Context, Told) {
+    let (told, written) = (Arc::<Mutex<Vec<String>>>::default(), serde_json::to_value(written).unwrap());
+    let noted = told.clone();
+    let client = fake_api::client(move |call| {
+        if !call.path.ends_with("/events") {
+            return fake_api::ok(written.clone());
+        }
+        let text = |pointer| call.body.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let event = format!("{} {} {}", text("/regarding/kind"), text("/regarding/name"), text("/reason"));
+        noted.lock().unwrap().push(event);
+        fake_api::ok(call.body)
+    });
+    let (cx, leadership) = (context(), Leadership::always());
+    let events = Events::spawn(client.clone(), "b", "p", leadership.clone(), &cx.telemetry, CancellationToken::new());
+    (Context { writer: Writer::new(client, leadership, "bulkhead-test"), events, ..cx }, Told(told))
+}
+
+/// Events: kind and name of the object, and the reason.
+pub struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Told {
+    /// Those that came since this was asked last.
+    pub async fn taken(&self) -> Vec<String> {
+        tokio::time::sleep(SETTLED).await;
+        mem::take(&mut *self.0.lock().unwrap())
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::api::conditions::{self, State};
 use crate::api::fencing::PolicyMode;
-use crate::api::node_fence::{Channel, MACHINE_MAY_RUN, NodeFence, NodeFenceStatus, Phase, Timeline};
+use crate::api::node_fence::{AWAITING_STORAGE, Channel, MACHINE_MAY_RUN, NodeFence, NodeFenceStatus, Phase, Timeline};
 use crate::api::shared_volume::{LastFailover, SharedVolumeStatus};
 use crate::api::time;
 use crate::api::volume_health::VolumeHealth;
@@ -162,6 +162,26 @@ fn a_machine_that_may_run_is_counted_in_whichever_phase() {
     ];
     metrics.pass(&resiliency_policy::decide::Decision::default(), &fences);
     assert!(telemetry.encode().unwrap().contains("bulkhead_machines_shut_out 2\n"));
+}
+
+#[test]
+fn a_node_that_awaits_its_storage_is_counted_in_whichever_phase() {
+    let telemetry = Telemetry::new();
+    let metrics = resiliency_policy::metrics::Metrics::register(&telemetry);
+    let waits = |phase, reason| {
+        let mut fence = declared(Channel::Storage, "Disconnected");
+        let status = fence.status.get_or_insert_default();
+        status.phase = Some(phase);
+        conditions::set(&mut status.conditions, "Ready", State::False, reason, "", 1, testing::at(0));
+        std::sync::Arc::new(fence)
+    };
+    let fences = [
+        waits(Phase::Detached, AWAITING_STORAGE),
+        waits(Phase::Cleaning, AWAITING_STORAGE),
+        waits(Phase::Detached, "AwaitingNode"),
+    ];
+    metrics.pass(&resiliency_policy::decide::Decision::default(), &fences);
+    assert!(telemetry.encode().unwrap().contains("bulkhead_nodes_awaiting_storage 2\n"));
 }
 
 /// A plan of node n0, of its first episode.

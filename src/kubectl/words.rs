@@ -22,6 +22,11 @@ pub fn of_incident(reason: &str) -> Option<Words> {
             "everything has moved; the node is away",
             "repair or reboot the node, or delete its Node object if it never comes back",
         ),
+        "AwaitingStorage" => (
+            "the node is there, and it is not proved that it reaches its storage: no pod may land on it until then",
+            "mend the node's path to the array, and see that the driver's sidecar runs; where nobody can prove the path, set \
+             triggers.storagePathLoss: Ignore in each policy of the plan until the node is given back",
+        ),
         "Cleaning" => ("the node is back, and its agent removes what is left of the moved pods", NOTHING),
         "Recovered" => ("it is over; only the record is kept, for 7 days", "nothing"),
         "FencerMissing" => (

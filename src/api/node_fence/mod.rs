@@ -6,6 +6,7 @@ mod status;
 pub use plan::*;
 pub use status::*;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -178,9 +179,17 @@ impl NodeFence {
 
     /// Whether only who knows the machine can end the incident, in whichever phase that is: the word that it is off is waited for.
     pub fn waits_for_word_of_its_machine(&self) -> bool {
-        let conditions = self.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        let stalled = conditions::find(conditions, "Stalled").filter(|stalled| stalled.status == "True");
+        let stalled = self.condition("Stalled").filter(|stalled| stalled.status == "True");
         stalled.is_some_and(|stalled| stalled.reason == MACHINE_MAY_RUN)
+    }
+
+    /// Whether only the proof is waited for that the node reaches its storage again, in whichever phase that is.
+    pub fn awaits_storage(&self) -> bool {
+        self.condition("Ready").is_some_and(|ready| ready.reason == AWAITING_STORAGE)
+    }
+
+    fn condition(&self, type_: &str) -> Option<&Condition> {
+        conditions::find(&self.status.as_ref()?.conditions, type_)
     }
 
     /// Digest of these volumes, in any order.

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::schema;
 
+/// Reason of Ready and Stalled: the node is there, and only the proof is lacking that it reaches its storage again.
+pub const AWAITING_STORAGE: &str = "AwaitingStorage";
 /// Reason of Stalled and NodeClean: a network fence shuts out a machine that may write on, until somebody says that it is off. And
 /// what holds another machine of its name until then.
 pub const MACHINE_MAY_RUN: &str = "MachineMayRun";
@@ -87,7 +89,7 @@ pub enum Phase {
     Fencing,
     /// Attachments are being removed.
     PodsReleased,
-    /// Everything moved; the node is away.
+    /// Everything moved; the node is away, or does not reach its storage.
     Detached,
     /// The node is back; what is left on it is removed.
     Cleaning,

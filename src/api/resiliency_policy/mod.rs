@@ -226,8 +226,8 @@ pub enum NodeFailureAction {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Recovery {
-    /// How long a node that is back may keep our taint, not clean, before a Warning Event on the Node names what is left and
-    /// the remedy; a duration from 1m to 168h.
+    /// How long a node that is back may keep our taint, not clean or not proved to reach its storage, before a Warning Event on
+    /// the Node names what is left and the remedy; a duration from 1m to 168h.
     #[serde(default = "Recovery::default_warn_after")]
     #[x_kube(validation = Rule::new("duration(self) >= duration('1m') && duration(self) <= duration('168h')").message("must be between 1m and 168h"))]
     pub warn_after: Duration,

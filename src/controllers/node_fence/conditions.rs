@@ -1,10 +1,12 @@
 //! The conditions of a NodeFence, each from the rows alone: what it waits for, in the documented reasons.
 
+use chrono::{DateTime, Utc};
+
 use crate::api::conditions::{self, State};
 use crate::api::fence_request::IO_IN_PROGRESS;
 use crate::api::names;
 use crate::api::node_fence::{
-    ANOTHER_MACHINE, MACHINE_MAY_RUN, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState,
+    ANOTHER_MACHINE, AWAITING_STORAGE, MACHINE_MAY_RUN, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState,
 };
 use crate::api::node_volume_report::{CleanupState, Remnant};
 use crate::api::resiliency_policy::{Recovery, RestraintType};
@@ -15,7 +17,7 @@ use super::clean::{self, CleanBy};
 use super::decide::{NodeState, Seen, Step};
 use super::rows::{Rows, VolumeRow};
 use super::status::Counts;
-use super::{fencers, io, requests, shut_out};
+use super::{fencers, io, requests, shut_out, storage};
 
 /// What one condition says.
 struct Said {
@@ -41,19 +43,23 @@ pub(super) fn set(
     let phase = status.phase.unwrap_or(Phase::Planned);
     let done = phase == Phase::Recovered;
     let waiting = waiting(rows);
+    // Until its attachments are gone, and were watched, that is what is waited for.
+    let awaited = storage::awaited(seen, rows).filter(|_| matches!(phase, Phase::Detached | Phase::Cleaning));
+    let stage = if awaited.is_some() { AWAITING_STORAGE } else { reason_or(phase) };
     // What nobody may try yet has not failed.
     let held = held(seen, rows, now).filter(|_| !done);
-    let stalled = stalled(seen, rows, now).filter(|_| !done && rows.held.is_none() && !is_io(&held));
+    let stalled =
+        stalled(seen, rows, awaited.as_deref(), now).filter(|_| !done && rows.held.is_none() && !is_io(&held));
     let ready = match (&held, &stalled) {
         _ if done => said("Ready", true, "Recovered", ""),
         (Some((reason, message)), _) => said("Ready", false, *reason, message),
         (None, Some((reason, message))) => said("Ready", false, reason, message),
         (None, None) => {
-            let message = waiting.as_ref().map(|(_, message)| message.as_str()).unwrap_or_default();
-            said("Ready", false, step_reason(phase, step, &waiting), message)
+            let message = waiting.as_ref().map(|(_, message)| message.as_str()).or(awaited.as_deref());
+            said("Ready", false, step_reason(phase, stage, step, &waiting), message.unwrap_or_default())
         }
     };
-    let reconciling = (!done && stalled.is_none()).then(|| said("Reconciling", true, reason_or(phase), &ready.message));
+    let reconciling = (!done && stalled.is_none()).then(|| said("Reconciling", true, stage, &ready.message));
     let stalled = stalled.map(|(reason, message)| said("Stalled", true, reason, message));
     let held =
         held.map_or_else(|| said("Held", false, "NotHeld", ""), |(why, message)| said("Held", true, why, message));
@@ -141,11 +147,16 @@ fn reason_or(phase: Phase) -> &'static str {
     }
 }
 
-fn step_reason<'a>(phase: Phase, step: Option<&Step>, waiting: &'a Option<(String, String)>) -> &'a str {
+fn step_reason<'a>(
+    phase: Phase,
+    stage: &'a str,
+    step: Option<&Step>,
+    waiting: &'a Option<(String, String)>,
+) -> &'a str {
     match (phase, waiting) {
         (Phase::Fencing | Phase::Planned, Some((reason, _))) => reason,
         (Phase::Fencing, None) if step.is_some_and(|step| step.reason == "Releasing") => "Releasing",
-        _ => reason_or(phase),
+        _ => stage,
     }
 }
 
@@ -182,8 +193,9 @@ fn documented(reason: Option<&str>) -> String {
     }
 }
 
-/// Reported once the policy's `giveUpAfter` has passed without proof; retries go on.
-fn stalled(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
+/// Reported once the policy's `giveUpAfter` has passed without proof; retries go on. `awaited` is what is said while nothing but the
+/// path to the storage is waited for.
+fn stalled(seen: &Seen, rows: &Rows, awaited: Option<&str>, now: Now) -> Option<(String, String)> {
     let patience = seen.policies.iter().map(|policy| policy.spec.fencing.give_up_after.get()).min();
     let patience = patience.unwrap_or(std::time::Duration::from_secs(300));
     let since = now.wall.signed_duration_since(seen.fence.spec.plan.decided_at).to_std().unwrap_or_default();
@@ -192,7 +204,7 @@ fn stalled(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
     let certain = waiting(rows)
         .filter(|(reason, _)| matches!(reason.as_str(), "FencerMissing" | "Unimplemented" | "UnknownVolumeKind"));
     let certain = certain.or_else(|| another_machine(rows)).or_else(|| awaits_machine(seen));
-    match (certain, since >= patience) {
+    let told = match (certain, since >= patience) {
         (Some(known), _) => Some(known),
         (None, _) if rows.node == NodeState::Back => not_clean_for_long(seen, rows, now),
         (None, false) => None,
@@ -205,7 +217,8 @@ fn stalled(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
             }
             None => waiting(rows).map(|(_, message)| ("ProofTooWeak".into(), message)).or_else(|| unproved(rows)),
         },
-    }
+    };
+    told.or_else(|| without_storage_for_long(seen, awaited?, now))
 }
 
 /// The first volume whose proof is of another machine than the one that may be there now. When that one is back its kubelet ends the pods.
@@ -228,19 +241,31 @@ fn unproved(rows: &Rows) -> Option<(String, String)> {
 /// The node is back and not clean for longer than the policies want to know of. The time that it was away does not count:
 /// its agent could do nothing then.
 fn not_clean_for_long(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
+    seen.our_taint()?;
+    let returned = seen.fence.status.as_ref()?.timeline.as_ref()?.returned_at?;
+    let left = node_clean(seen, rows, false);
+    (left.state == State::False && is_long(seen, returned, now)).then(|| ("CleanupBlocked".into(), left.message))
+}
+
+/// The path is waited for longer than the policies want to know of: since the node came back, or since everything has moved off one
+/// that was never away.
+fn without_storage_for_long(seen: &Seen, awaited: &str, now: Now) -> Option<(String, String)> {
+    let timeline = seen.fence.status.as_ref()?.timeline.as_ref()?;
+    let since = timeline.returned_at.or(timeline.detached_at)?;
+    is_long(seen, since, now).then(|| (AWAITING_STORAGE.into(), awaited.to_owned()))
+}
+
+/// Whether a policy's `warnAfter` has passed.
+fn is_long(seen: &Seen, since: DateTime<Utc>, now: Now) -> bool {
     let patience = seen.policies.iter().map(|policy| policy.spec.recovery.warn_after.get()).min();
     let patience = patience.unwrap_or_else(|| Recovery::default().warn_after.get());
-    seen.our_taint()?;
-    let timeline = seen.fence.status.as_ref().and_then(|status| status.timeline.as_ref());
-    let returned = timeline.and_then(|timeline| timeline.returned_at)?;
-    let held = now.wall.signed_duration_since(returned).to_std().unwrap_or_default();
-    let left = node_clean(seen, rows, false);
-    (left.state == State::False && held >= patience).then(|| ("CleanupBlocked".into(), left.message))
+    now.wall.signed_duration_since(since).to_std().unwrap_or_default() >= patience
 }
 
 fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
     let committed = rows.volumes.iter().any(|row| row.is_committed());
-    let back = rows.node == NodeState::Back;
+    // One that has lost nothing but the path to its storage was never away.
+    let is_there = rows.node == NodeState::Back || storage::is_by_path(seen);
     if !committed {
         return said("NodeClean", true, "NoVolumes", "nothing was cut off");
     }
@@ -252,9 +277,9 @@ fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
     if let Some((reason, message)) = awaits_machine(seen).filter(|_| !done) {
         return said("NodeClean", State::Unknown, reason, message);
     }
-    match clean::by(seen).filter(|_| back) {
+    match clean::by(seen).filter(|_| is_there) {
         Some(by) => said("NodeClean", true, by.reason(), ""),
-        None if back => still_unclean(seen),
+        None if is_there => still_unclean(seen),
         None => said("NodeClean", State::Unknown, "NodeAway", ""),
     }
 }
@@ -286,10 +311,12 @@ fn awaits_machine(seen: &Seen) -> Option<(String, String)> {
 fn still_unclean(seen: &Seen) -> Said {
     const REMEDY: &str = "rebooting the node clears it";
     let Some(cleanup) = clean::cleanup(seen) else {
-        let message = format!(
-            "the node is back in a boot in which it failed, and {}: see that bulkhead-node-agent runs on it; {REMEDY}",
-            why_unheard(seen)
-        );
+        let boot = if storage::is_by_path(seen) {
+            "the node is in the boot in which its pods lost their storage"
+        } else {
+            "the node is back in a boot in which it failed"
+        };
+        let message = format!("{boot}, and {}: see that bulkhead-node-agent runs on it; {REMEDY}", why_unheard(seen));
         return said("NodeClean", false, "AgentMissing", message);
     };
     let told = |left: &Remnant| format!("{} ({})", printable(&left.id), left.reason);

@@ -7,7 +7,7 @@ use chrono::TimeDelta;
 
 use crate::api::fence_request::FenceRequest;
 use crate::api::names;
-use crate::api::node_fence::Phase;
+use crate::api::node_fence::{AWAITING_STORAGE, Phase};
 use crate::api::time::Now;
 
 use super::decide::{Effect, NodeState, Seen, Step, is_settled};
@@ -77,9 +77,8 @@ pub fn give_back(seen: &Seen, rows: &Rows) -> Option<Step> {
     if let Some(step) = requests::withdraw(seen) {
         return Some(step);
     }
-    // No pod is to land where it would not reach its data.
-    if storage::is_lost(seen) && rows.node == NodeState::Back && !storage::is_by_path(seen) {
-        return Step::wait("AwaitingStorage", LOOK_AT_STORAGE);
+    if storage::is_awaited(seen, rows) {
+        return Step::wait(AWAITING_STORAGE, LOOK_AT_STORAGE);
     }
     if let (Some(node), Some(taint)) = (&seen.node, seen.our_taint()) {
         let effect = Effect::RemoveTaint { taint: taint.clone(), node: node.clone() };

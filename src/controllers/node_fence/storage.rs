@@ -2,10 +2,13 @@
 //! pods have lost their data already: they are ended as on a failed node. The node takes no pod until the array says that it
 //! is connected again.
 
+use std::collections::BTreeSet;
+
 use crate::api::driver_report::PathState;
 use crate::api::resiliency_policy::{CheckSwitch, RestraintType, StoragePathLossAction};
 
-use super::decide::Seen;
+use super::decide::{NodeState, Seen, is_settled};
+use super::rows::Rows;
 use super::volumes;
 
 /// Whether the incident is one of a lost path only, on a node whose kubelet is there.
@@ -23,6 +26,52 @@ pub fn is_over(seen: &Seen) -> bool {
 /// Whether a path whose loss is part of the evidence is not proved to be back.
 pub fn is_lost(seen: &Seen) -> bool {
     is_asked_for(seen) && seen.fence.spec.plan.lost_backends().any(|backend| !is_back(seen, backend))
+}
+
+/// Whether nothing else is waited for: a node that failed is back and clean, or everything has moved off one that was never away.
+/// No pod is to land where it would not reach its data.
+pub fn is_awaited(seen: &Seen, rows: &Rows) -> bool {
+    let is_rest_done = match rows.node {
+        NodeState::Away => is_by_path(seen) && rows.pods.iter().all(|row| is_settled(row.state)),
+        NodeState::Back => !is_by_path(seen) && rows.is_over(),
+        NodeState::Gone => false,
+    };
+    is_rest_done && is_lost(seen)
+}
+
+/// What is said while nothing but the path is waited for: who does not prove it, why, and the way out where nobody can.
+pub fn awaited(seen: &Seen, rows: &Rows) -> Option<String> {
+    if !is_awaited(seen, rows) {
+        return None;
+    }
+    let lost: BTreeSet<_> = seen.fence.spec.plan.lost_backends().filter(|backend| !is_back(seen, backend)).collect();
+    let told: Vec<_> =
+        lost.iter().take(5).map(|backend| format!("driver {backend} {}", unproved(seen, backend))).collect();
+    let more = lost.len().saturating_sub(told.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Some(format!(
+        "it is not proved that the node reaches its storage: {}{more}; it takes no pods until then. Where nobody can prove it, \
+         triggers.storagePathLoss: Ignore in each policy of the plan gives the node back",
+        told.join(", ")
+    ))
+}
+
+/// Why the word of a driver does not prove the path to its backend.
+fn unproved(seen: &Seen, backend: &str) -> String {
+    let node = seen.fence.metadata.name.as_deref().unwrap_or_default();
+    let Some(report) = driver_of(seen, backend).and_then(|driver| seen.reports.get(driver)) else {
+        return "has no DriverReport".into();
+    };
+    if !report.is_ready() {
+        return "does not answer its sidecar".into();
+    }
+    if !report.tells_connectivity() {
+        return "cannot say it, without the podmon extension".into();
+    }
+    match report.paths_of(node).find(|pair| pair.backend == backend) {
+        Some(pair) => format!("says {:?} since {}", pair.state, pair.since.to_rfc3339()),
+        None => "says it of too few nodes".into(),
+    }
 }
 
 fn is_back(seen: &Seen, backend: &str) -> bool {

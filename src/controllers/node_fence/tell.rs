@@ -8,7 +8,8 @@ use kube::ResourceExt;
 use crate::api::conditions;
 use crate::api::names;
 use crate::api::node_fence::{
-    MACHINE_MAY_RUN, NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatus, VolumeStatusState,
+    AWAITING_STORAGE, MACHINE_MAY_RUN, NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatus,
+    VolumeStatusState,
 };
 use crate::api::slim::{Node, PersistentVolumeClaim};
 use crate::api::usage::PodView;
@@ -78,19 +79,34 @@ pub fn transitions(cx: &Context, before: &NodeFence, after: &NodeFence) {
             cx.events.publish(reference(claim.as_ref()), EventType::Normal, "VolumeFenced", "Fence", note);
         }
     }
+    tell_return(cx, after, &old);
+    tell_waiting(cx, after, &old);
+    tell_ready(cx, after, &old);
+}
+
+/// Who looks at the Node sees how it ends, as they saw that it was tainted.
+fn tell_return(cx: &Context, fence: &NodeFence, old: &NodeFenceStatus) {
+    let Some(new) = &fence.status else { return };
     if old.phase != Some(Phase::Recovered) && new.phase == Some(Phase::Recovered) {
-        publish(EventType::Normal, "NodeRecovered", "Recover", "access, taint and label are given back".into());
+        let note = "access, taint and label are given back";
+        on_both(cx, fence, EventType::Normal, "NodeRecovered", "Recover", note.into());
     }
     if new.was_back() && !old.was_back() {
-        let note = match &after.spec.plan {
+        let note = match &fence.spec.plan {
             plan if plan.is_by_volume() => "its pods have gone, or their volumes are well again",
             plan if plan.is_by_path() => "it reaches its storage again",
             _ => "the node is back",
         };
-        publish(EventType::Normal, "NodeReturned", "Watch", note.into());
+        on_both(cx, fence, EventType::Normal, "NodeReturned", "Watch", note.into());
     }
-    tell_waiting(cx, after, &old);
-    tell_ready(cx, after, &old);
+}
+
+/// On the NodeFence, and on its Node while there is one.
+fn on_both(cx: &Context, fence: &NodeFence, kind: EventType, reason: &'static str, action: &'static str, note: String) {
+    if let Some(node) = cx.stores.nodes.get(&ObjectKey::cluster(fence.name_any())) {
+        cx.events.publish(reference(node.as_ref()), kind, reason, action, note.clone());
+    }
+    cx.events.publish(reference(fence), kind, reason, action, note);
 }
 
 fn tell_waiting(cx: &Context, fence: &NodeFence, old: &NodeFenceStatus) {
@@ -152,14 +168,15 @@ fn tell_ready(cx: &Context, fence: &NodeFence, old: &NodeFenceStatus) {
             tracing::warn!(node = fence.name_any(), note, "incident waits");
             let (event, action) = match condition.reason.as_str() {
                 "CleanupBlocked" | MACHINE_MAY_RUN => ("CleanupBlocked", "Clean"),
+                AWAITING_STORAGE => ("PathNotRestored", "Watch"),
                 "AwaitingApproval" | "ApprovalOutdated" => ("ApprovalNeeded", "Fence"),
                 _ => (event, "Fence"),
             };
-            let concerned = matches!(event, "CleanupBlocked" | "ApprovalNeeded");
-            if let Some(node) = cx.stores.nodes.get(&ObjectKey::cluster(fence.name_any())).filter(|_| concerned) {
-                cx.events.publish(reference(node.as_ref()), EventType::Warning, event, action, note.clone());
+            if matches!(event, "CleanupBlocked" | "PathNotRestored" | "ApprovalNeeded") {
+                on_both(cx, fence, EventType::Warning, event, action, note);
+            } else {
+                cx.events.publish(reference(fence), EventType::Warning, event, action, note);
             }
-            cx.events.publish(reference(fence), EventType::Warning, event, "Fence", note);
         }
     }
 }

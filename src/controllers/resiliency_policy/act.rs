@@ -65,7 +65,9 @@ pub async fn act(cx: &Context, effect: Effect) -> Result<Option<NodeFence>> {
         Effect::RemoveTaint { taint, node } => {
             if let Some(patch) = patch::remove_taint(identity(&node), node.taints(), &taint.key, &taint.effect) {
                 cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
+                let note = format!("taint {}:{} is taken back: its cause is over", taint.key, taint.effect);
                 tracing::info!(node = node.name_any(), taint = taint.key, "taint taken back");
+                cx.events.publish(reference(node.as_ref()), EventType::Normal, "NodeUntainted", "Untaint", note);
             }
         }
         Effect::Reschedule { pod, note } => {

@@ -76,6 +76,7 @@ pub struct Metrics {
     plugins_down: Gauge,
     contradicted: Gauge,
     machines: Gauge,
+    without_storage: Gauge,
     detection: Family<SilentLabel, Histogram>,
 }
 
@@ -126,6 +127,11 @@ impl Metrics {
             machines: telemetry.register(
                 "machines_shut_out",
                 "NodeFences that wait for a person: a NetworkFence shuts out a machine whose Node is gone, and that may run",
+                Gauge::default(),
+            ),
+            without_storage: telemetry.register(
+                "nodes_awaiting_storage",
+                "Nodes that are there and keep our taint only since it is not proved that they reach their storage",
                 Gauge::default(),
             ),
             fences: telemetry.register("node_fences", "NodeFences by phase", Family::default()),
@@ -183,6 +189,8 @@ impl Metrics {
         }
         let machines = fences.iter().filter(|fence| fence.waits_for_word_of_its_machine()).count();
         self.machines.set(i64::try_from(machines).unwrap_or(i64::MAX));
+        let without_storage = fences.iter().filter(|fence| fence.awaits_storage()).count();
+        self.without_storage.set(i64::try_from(without_storage).unwrap_or(i64::MAX));
         let phases = [
             (Phase::Planned, PhaseLabel::Planned),
             (Phase::Fencing, PhaseLabel::Fencing),

@@ -87,6 +87,7 @@ pub async fn new_pods_stay_away_while_it_is_down_and_nobody_leaves(cluster: &Clu
         json!({ "spec": { "template": { "spec": { "containers": [{ "name": "driver", "image": "works" }] } } } });
     api.patch(&name, &PatchParams::default(), &Patch::Strategic(works)).await?;
     tainted(&lane, &[]).await?;
+    event(cluster, "Node", &victim, "NodeUntainted", "taken back").await?;
 
     // And to one that fails, which is then removed for good.
     let fails = json!([{ "name": "driver", "image": format!("crash-on/{victim}") }]);

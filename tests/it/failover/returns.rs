@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use libtest_mimic::Failed;
 
 use super::fleet::{Lane, LaneOptions};
-use super::look::{answer, condition, is_released, pod_row, volume_row};
+use super::look::{answer, condition, event, is_released, pod_row, volume_row};
 
 pub async fn a_node_back_before_the_first_call_is_undone(cluster: &Cluster) -> Result<(), Failed> {
     let lane = Lane::new(cluster, "undone", LaneOptions::default()).await?;
@@ -84,12 +84,17 @@ pub async fn a_node_back_during_the_fence_loses_its_pods_gracefully(cluster: &Cl
 /// The victim is back with its old boot id, which is not enough; with a new one the incident ends.
 async fn reboot(lane: &Lane<'_>) -> Result<(), Failed> {
     lane.fence("back, not clean", |fence| condition(fence, "NodeClean") == Some(("False", "AgentMissing"))).await?;
-    lane.event("NodeReturned", "back").await?;
+    let victim = lane.victim()?.name();
+    for kind in ["NodeFence", "Node"] {
+        event(lane.cluster, kind, victim, "NodeReturned", "back").await?;
+    }
     let tainted = lane.taints().await?.into_iter().any(|taint| taint.key == names::FENCED_TAINT);
     assert!(tainted, "a node with its old boot id was untainted");
     lane.victim()?.reboot().await?;
     let fence = lane.recovered().await?;
     assert_eq!(condition(&fence, "NodeClean"), Some(("True", "Rebooted")));
-    lane.event("NodeRecovered", "").await?;
+    for kind in ["NodeFence", "Node"] {
+        event(lane.cluster, kind, victim, "NodeRecovered", "").await?;
+    }
     Ok(())
 }

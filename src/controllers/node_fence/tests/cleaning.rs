@@ -50,7 +50,8 @@ pub fn says(world: &mut World, status: NodeVolumeReportStatus) {
     world.seen.node_report = Some(Arc::new(report));
 }
 
-fn condition(world: &World, type_: &str) -> (String, String, String) {
+/// Status, reason and message of a condition.
+pub fn condition(world: &World, type_: &str) -> (String, String, String) {
     let status = world.seen.fence.status.as_ref().expect("a status");
     let found = conditions::find(&status.conditions, type_).unwrap_or_else(|| panic!("no {type_}"));
     (found.status.clone(), found.reason.clone(), found.message.clone())

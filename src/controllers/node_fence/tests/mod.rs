@@ -23,6 +23,7 @@ mod proof;
 mod property;
 mod returns;
 mod storage;
+mod tell;
 mod unattached;
 mod units;
 mod volumes;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::api::driver_report::{Backend, BackendState, PathState, UnreachablePair};
+use crate::api::conditions;
+use crate::api::driver_report::{Backend, BackendState, DriverReport, PathState, UnreachablePair};
 use crate::api::node_fence::{Channel, Phase, PodStatusState, STORAGE_PATH_LOSS};
 use crate::api::resiliency_policy::{ResiliencyPolicyStatus, Restraint, RestraintType};
 use crate::api::time;
 use crate::controllers::testing::*;
 
-use super::cleaning::{clean, says};
+use super::cleaning::{clean, condition, says};
 use super::world::{Fencer, World};
 
 /// A node with a pod whose storage it does not reach, and one that has nothing to do with it.
@@ -61,6 +62,24 @@ impl World {
 
     fn is_tainted(&self) -> bool {
         self.seen.our_taint().is_some()
+    }
+
+    fn is_stalled(&self) -> bool {
+        conditions::is_true(&self.seen.fence.status.as_ref().unwrap().conditions, "Stalled")
+    }
+
+    /// Everything has moved, and was watched.
+    fn settles(&mut self) {
+        self.run();
+        self.wait(61.0);
+        self.run();
+    }
+
+    /// Nothing but the path is waited for, and by the words of Ready.
+    fn assert_awaits_storage(&self, phase: Phase) {
+        assert_eq!(self.seen.phase(), Some(phase), "{:#?}", self.log);
+        let (_, reason, message) = condition(self, "Ready");
+        assert!(reason == "AwaitingStorage" && message.contains(DRIVER), "{reason}: {message}");
     }
 }
 
@@ -227,14 +246,20 @@ fn what_was_begun_is_brought_to_its_end_whatever_the_array_says() {
     }
 }
 
-#[test]
-fn a_failed_node_of_which_the_array_said_the_same_is_given_back_when_it_reaches_its_storage() {
+/// A failed node of which the array says that it does not reach it either.
+fn failed_and_cut_off() -> World {
     let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
     let mut storage = world.plan().evidence[0].clone();
     storage.channel = Channel::Storage;
     storage.backend = Some(DRIVER.into());
     world.plan().evidence.push(storage);
     world.says_of_the_path(Some(PathState::Disconnected));
+    world
+}
+
+#[test]
+fn a_failed_node_of_which_the_array_said_the_same_is_given_back_when_it_reaches_its_storage() {
+    let mut world = failed_and_cut_off();
     world.run();
     world.node_reboots();
     world.run();
@@ -257,4 +282,97 @@ fn a_kubelet_that_falls_silent_meanwhile_makes_it_a_failed_node() {
     world.run();
     assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
     assert_untouched(&world);
+}
+
+#[test]
+fn a_lost_path_is_told_by_name_and_becomes_a_warning_after_the_policys_time() {
+    let mut world = cut_off();
+    world.run();
+    assert_eq!(condition(&world, "Ready").1, "Detaching", "what came back would be fenced again");
+    world.settles();
+    world.assert_awaits_storage(Phase::Detached);
+    assert_eq!(condition(&world, "Reconciling").1, "AwaitingStorage");
+    assert_eq!(world.condition("NodeClean"), Some(("False".into(), "AgentMissing".into())), "it was never away");
+    let agent = clean(&world);
+    says(&mut world, agent);
+    world.run();
+    assert_eq!(world.condition("NodeClean"), Some(("True".into(), "TwoCleanPasses".into())));
+    assert!(!world.is_stalled(), "the policy waits for 15 minutes");
+    world.wait(16.0 * 60.0);
+    world.run();
+    assert_eq!(condition(&world, "Stalled").1, "AwaitingStorage");
+    world.assert_awaits_storage(Phase::Detached);
+    world.says_of_the_path(None);
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+    assert!(!world.is_stalled());
+}
+
+#[test]
+fn a_path_that_is_lost_once_more_is_what_is_waited_for_again() {
+    let mut world = cut_off();
+    world.run();
+    world.says_of_the_path(None);
+    world.run();
+    assert_eq!((world.seen.phase(), condition(&world, "Ready").1), (Some(Phase::Cleaning), "Cleaning".into()));
+    world.says_of_the_path(Some(PathState::Disconnected));
+    world.run();
+    world.assert_awaits_storage(Phase::Cleaning);
+}
+
+#[test]
+fn who_does_not_prove_the_path_is_named_with_the_reason() {
+    fn told(world: &mut World, change: fn(&mut DriverReport)) {
+        change(Arc::make_mut(world.seen.reports.get_mut(DRIVER).unwrap()));
+    }
+    type Case = (&'static str, fn(&mut World));
+    let cases: [Case; 6] = [
+        ("says Disconnected since 2027-", |_| {}),
+        ("says Unknown since 2027-", |world| world.says_of_the_path(Some(PathState::Unknown))),
+        ("has no DriverReport", |world| world.seen.reports.clear()),
+        ("does not answer its sidecar", |world| {
+            told(world, |report| report.status.as_mut().unwrap().conditions[0].status = "False".into());
+        }),
+        ("cannot say it", |world| told(world, |report| report.status.as_mut().unwrap().capabilities.clear())),
+        ("says it of too few nodes", |world| {
+            told(world, |report| {
+                let status = report.status.as_mut().unwrap();
+                status.unreachable.clear();
+                status.backends[0].state = BackendState::Silent;
+            });
+        }),
+    ];
+    for (expected, change) in cases {
+        let mut world = cut_off();
+        world.settles();
+        change(&mut world);
+        world.run();
+        world.assert_awaits_storage(Phase::Detached);
+        let message = condition(&world, "Ready").2;
+        assert!(message.contains(&format!("driver {DRIVER} {expected}")), "{expected}: {message}");
+        assert!(message.contains("storagePathLoss: Ignore"), "the way out: {message}");
+    }
+}
+
+#[test]
+fn a_failed_node_that_is_back_and_clean_waits_for_its_storage_by_name() {
+    let mut world = failed_and_cut_off();
+    world.settles();
+    assert_eq!(condition(&world, "Ready").1, "AwaitingNode", "it is away");
+    world.node_returns();
+    world.run();
+    assert_eq!(condition(&world, "Ready").1, "Cleaning", "it is not clean yet");
+    world.wait(10.0 * 60.0);
+    let agent = clean(&world);
+    says(&mut world, agent);
+    world.run();
+    world.assert_awaits_storage(Phase::Cleaning);
+    assert_eq!(world.condition("NodeClean"), Some(("True".into(), "TwoCleanPasses".into())));
+    assert!(!world.is_stalled() && world.is_tainted());
+    world.wait(6.0 * 60.0);
+    world.run();
+    assert_eq!(condition(&world, "Stalled").1, "AwaitingStorage", "it has been back for 16 minutes");
+    world.edit_policy(&json!({ "triggers": { "storagePathLoss": "Ignore" } }));
+    world.run();
+    assert!(!world.is_tainted() && world.seen.phase() == Some(Phase::Recovered), "the way out: {:#?}", world.log);
 }

@@ -1,5 +1,6 @@
 //! The pass over the cluster, in a cluster that lives in one value. Expectations come from the design and the API.
 
+mod act;
 mod brakes;
 mod crash_loops;
 mod episodes;
