@@ -10,10 +10,8 @@ use crate::api::objects::read;
 use crate::api::world::root;
 use crate::metrics::{all_documented, documented, metrics};
 
-/// Where the rules are.
+/// Where the rules are: whatever stands here is in the chart too.
 const FOLDER: &str = "config/monitoring";
-/// The rules.
-const RULES: [&str; 2] = ["alert_rules.yaml", "volume_health_rules.yaml"];
 /// What a page has.
 const PARTS: [&str; 3] = ["## Look", "## Do", "## Harmless"];
 
@@ -71,21 +69,26 @@ fn each_alert_has_its_runbook() -> Result<(), Failed> {
     Ok(())
 }
 
-/// All rules.
+/// The rules of all PrometheusRules.
 fn rules() -> Result<Vec<Value>, Failed> {
     let mut found = Vec::new();
-    for file in RULES {
-        let before = found.len();
-        for object in read(&root().join(FOLDER).join(file))? {
+    for entry in fs::read_dir(root().join(FOLDER))? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|ending| ending != "yaml") {
+            continue;
+        }
+        let is_rules = |object: &Value| object.get("kind").is_some_and(|kind| kind == "PrometheusRule");
+        for object in read(&path)?.into_iter().filter(is_rules) {
+            let before = found.len();
             for group in object.pointer("/spec/groups").and_then(Value::as_array).into_iter().flatten() {
                 found.extend(group.pointer("/rules").and_then(Value::as_array).into_iter().flatten().cloned());
             }
-        }
-        if found.len() == before {
-            return Err(format!("{file} has no rules").into());
+            if found.len() == before {
+                return Err(format!("{} has no rules", path.display()).into());
+            }
         }
     }
-    Ok(found)
+    if found.is_empty() { Err(format!("no PrometheusRule in {FOLDER}").into()) } else { Ok(found) }
 }
 
 /// The text at a JSON pointer.

@@ -7,6 +7,11 @@
 {{- if not .Values.s3.endpointUrl -}}
 {{- fail "s3.enabled needs s3.endpointUrl: where S3 is, such as https://s3.example.com" -}}
 {{- end -}}
+{{- range $key := list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" "AWS_SESSION_TOKEN" -}}
+{{- if hasKey $.Values.s3.settings $key -}}
+{{- fail (printf "s3.settings.%s would stand in a ConfigMap, for all who may read kube-system: put the keys into the Secret s3-secret of kube-system, under access_key_id, secret_access_key and session_token" $key) -}}
+{{- end -}}
+{{- end -}}
 {{- if has .Values.mountpointPod.namespace (list .Release.Namespace "bulkhead-node-agent" "kube-system") -}}
 {{- fail (printf "mountpointPod.namespace must be a namespace of Mountpoint Pods alone, not %s" .Values.mountpointPod.namespace) -}}
 {{- end -}}
@@ -170,7 +175,12 @@ agents are left out with them, and the namespace of Mountpoint Pods is put in.
 - name: MOUNTPOINT_RESOURCES
   value: {{ toJson . | quote }}
 {{- end }}
-{{- with .template }}
+{{- /* What the template itself says of them wins. */}}
+{{- $template := deepCopy .template }}
+{{- with $.Values.image.pullSecrets }}
+{{- $template = merge $template (dict "spec" (dict "imagePullSecrets" .)) }}
+{{- end }}
+{{- with $template }}
 - name: MOUNTPOINT_POD_TEMPLATE
   value: {{ toJson . | quote }}
 {{- end }}

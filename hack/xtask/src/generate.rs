@@ -10,6 +10,7 @@ use crate::{Result, reference};
 
 mod rights;
 mod rights_page;
+mod values_page;
 
 /// Folders that hold generated files only.
 const FOLDERS: [&str; 4] = ["crds", "docs/reference", CSI, CSI_ADDONS];
@@ -83,7 +84,7 @@ fn drift(root: &Path) -> Result<Vec<(String, Option<Vec<u8>>)>> {
             }
         }
     }
-    let generated: BTreeSet<_> = rights::files().map(str::to_owned).collect();
+    let generated: BTreeSet<_> = rights::files().chain([values_page::FILE]).map(str::to_owned).collect();
     for file in generated.union(&left_over(root)?) {
         let (found, wanted) = (read(&root.join(file))?, read(&fresh.path().join(file))?);
         if found != wanted {
@@ -123,6 +124,7 @@ fn generate(root: &Path, out: &Path) -> Result<()> {
     definitions(&out.join("crds"))?;
     rights::write(out)?;
     reference::write(&out.join("docs/reference"))?;
+    values_page::write(root, out)?;
     for (folder, copies) in CHART {
         if !FOLDERS.contains(&folder) {
             copy(&root.join(folder), folder, &out.join(copies))?;

@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::chart::render::template;
+use crate::chart::render::{template, without_operators_kinds};
 use crate::chart::values;
 
 use super::Outcome;
@@ -21,16 +21,16 @@ const CONTROLLER: &str = "bulkhead-controller";
 
 pub async fn what_the_chart_makes_is_taken(world: &World) -> Outcome {
     world.testbed.apply_file(&root().join("config/s3/mount_namespace.yaml")).await?;
+    // That of full.yaml: a dry run makes none.
+    let buckets = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "buckets"}});
+    world.testbed.apply(vec![serde_json::from_value(buckets)?]).await?;
     let folder = tempfile::tempdir()?;
     for (name, values) in values::sets() {
         let rendered = tokio::task::spawn_blocking(move || {
             let values: Vec<_> = values.iter().map(String::as_str).collect();
             template(&values)
         });
-        let mut objects = rendered.await?.map_err(|error| format!("{name}: {error}"))?;
-        // The Prometheus operator's definitions are not there.
-        objects
-            .retain(|object| !object["apiVersion"].as_str().is_some_and(|it| it.starts_with("monitoring.coreos.com/")));
+        let objects = without_operators_kinds(rendered.await?.map_err(|error| format!("{name}: {error}"))?);
         let file = folder.path().join(format!("{name}.json"));
         let path = file.to_string_lossy().into_owned();
         std::fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string())?;

@@ -71,6 +71,11 @@ pub fn trials() -> Vec<Trial> {
             agent::a_report_leaves_the_rest_of_the_object_alone,
         ),
         trial(&shared, "a_fence_is_ranked_before_other_workloads", flow::a_fence_is_ranked_before_other_workloads),
+        trial(
+            &shared,
+            "the_controller_is_ranked_before_other_workloads",
+            flow::the_controller_is_ranked_before_other_workloads,
+        ),
         trial(&shared, "people_change_no_plan", admission::people_change_no_plan),
         trial(&shared, "people_approve_and_hold", approval::people_approve_and_hold),
         trial(

@@ -3,14 +3,24 @@
 use libtest_mimic::Failed;
 
 use super::render::{template, template_in};
+use super::values::S3;
 
 /// Values, and what is said.
-const CASES: [(&[&str], &str); 11] = [
+const CASES: [(&[&str], &str); 14] = [
     (&["--set", "s3.enabled=true"], "s3.enabled needs s3.endpointUrl"),
     (
         &["--set", "s3.enabled=true,s3.endpointUrl=https://s3.example.com,mountpointPod.namespace=kube-system"],
         "must be a namespace of Mountpoint Pods alone, not kube-system",
     ),
+    (
+        &["--set", S3, "--set", "s3.settings.AWS_ACCESS_KEY_ID=a"],
+        "s3.settings.AWS_ACCESS_KEY_ID would stand in a ConfigMap",
+    ),
+    (
+        &["--set", S3, "--set", "s3.settings.AWS_SECRET_ACCESS_KEY=a"],
+        "put the keys into the Secret s3-secret of kube-system",
+    ),
+    (&["--set", S3, "--set", "s3.settings.AWS_SESSION_TOKEN=a"], "s3.settings.AWS_SESSION_TOKEN would stand"),
     (&["--set", "controler.replicas=2"], "additional properties 'controler' not allowed"),
     (&["--set", "controller.replicas=two"], "at '/controller/replicas': got string, want integer"),
     (&["--set", "image.registry=https://registry.example.com"], "at '/image/registry'"),

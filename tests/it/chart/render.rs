@@ -41,6 +41,16 @@ pub fn kustomize(folder: &str) -> Result<Vec<Value>, String> {
     objects(&run(Program::Kubectl, &["kustomize", &root().join(folder).to_string_lossy()])?)
 }
 
+/// Without the kinds of the Prometheus operator, whose definitions no API server of the tests has.
+pub fn without_operators_kinds(mut objects: Vec<Value>) -> Vec<Value> {
+    let is_known = |object: &Value| {
+        let version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+        !version.starts_with("monitoring.coreos.com/")
+    };
+    objects.retain(is_known);
+    objects
+}
+
 fn helm(command: &str, namespace: &str, further: &[&str]) -> Result<String, String> {
     helm_of(&chart(), command, namespace, further)
 }

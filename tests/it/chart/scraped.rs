@@ -1,7 +1,5 @@
 //! Every program of ours is found by a PodMonitor, in whoever's pod it is.
 
-use std::fs;
-
 use libtest_mimic::Failed;
 use serde_json::{Map, Value};
 
@@ -12,18 +10,16 @@ use super::render::kustomize;
 
 /// The names of our programs' port: in our pods, and in those of CSI drivers.
 const PORTS: [&str; 2] = ["http", "bulkhead-http"];
-/// What is put into pods of CSI drivers.
-const PATCHES: [&str; 2] = ["config/sidecar/sidecar_patch.yaml", "config/agent-sidecar/agent_patch.yaml"];
+/// What is put into pods of CSI drivers, in pods of such.
+const BESIDE_DRIVERS: [&str; 2] = ["tests/it/chart/drivers", "tests/it/chart/agent-sidecar"];
 
 pub fn every_program_is_scraped() -> Result<(), Failed> {
     let monitors = read(&root().join("config/monitoring/pod_monitor.yaml"))?;
     let mut workloads = kustomize("config/with-s3")?;
-    for patch in PATCHES {
-        workloads.extend(read(&root().join(patch))?);
+    for folder in BESIDE_DRIVERS {
+        workloads.extend(kustomize(folder)?);
     }
-    for driver in fs::read_dir(root().join("config/sidecar/drivers"))? {
-        workloads.extend(read(&driver?.path().join("sidecar_patch.yaml"))?);
-    }
+    workloads.extend(read(&root().join("config/sidecar/sidecar_patch.yaml"))?);
     let mut programs = 0;
     for workload in &workloads {
         for port in ports(workload) {
@@ -34,18 +30,37 @@ pub fn every_program_is_scraped() -> Result<(), Failed> {
             }
         }
     }
-    // Controller, agent, node service, the two patches, and the drivers that have one of their own.
-    assert!(programs >= 11, "only {programs} programs have a port");
+    // Controller, agent, both of the S3 driver, the sidecars of common drivers, that of any, and an agent beside a driver.
+    assert!(programs >= 12, "only {programs} programs have a port");
+    Ok(())
+}
+
+/// For a Prometheus without the operator. In the pods of CSI drivers the annotations are the driver's.
+pub fn our_own_pods_say_where_they_are_scraped() -> Result<(), Failed> {
+    let mut workloads = kustomize("config/with-s3")?;
+    for folder in BESIDE_DRIVERS {
+        workloads.extend(kustomize(folder)?);
+    }
+    for workload in workloads.iter().filter(|it| !ports(it).is_empty()) {
+        let said = fields(workload, "/spec/template/metadata/annotations");
+        let said = ["prometheus.io/scrape", "prometheus.io/port"].map(|name| said.get(name).and_then(Value::as_str));
+        let port = number(workload, "http").map(|port| port.to_string());
+        let expected = if port.is_some() { [Some("true"), port.as_deref()] } else { [None, None] };
+        assert_eq!(said, expected, "{:?}", workload.pointer("/metadata/name"));
+    }
     Ok(())
 }
 
 /// Our ports of a workload's containers.
 fn ports(workload: &Value) -> Vec<&str> {
-    let list = |of: &Value, pointer: &str| of.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
-    let containers = list(workload, "/spec/template/spec/containers");
-    let names: Vec<_> = containers.iter().flat_map(|container| list(container, "/ports")).collect();
-    let is_there = |port: &&str| names.iter().any(|it| it.pointer("/name").is_some_and(|name| name == *port));
-    PORTS.into_iter().filter(is_there).collect()
+    PORTS.into_iter().filter(|port| number(workload, port).is_some()).collect()
+}
+
+/// The number of a port of its containers.
+fn number(workload: &Value, port: &str) -> Option<i64> {
+    let containers = workload.pointer("/spec/template/spec/containers")?.as_array()?;
+    let mut ports = containers.iter().filter_map(|it| it.get("ports")?.as_array()).flatten();
+    ports.find(|it| it.get("name").is_some_and(|name| name == port))?.get("containerPort")?.as_i64()
 }
 
 fn finds(monitor: &Value, labels: &Map<String, Value>, port: &str) -> bool {

@@ -1,35 +1,29 @@
 //! The agent of the DaemonSet and the one beside a driver's node plugin, on one node.
 
-use bulkhead::api::names;
 use bulkhead_testbed::audit::Record;
 use bulkhead_testbed::cluster::Cluster;
 use chrono::Utc;
 use kube::api::DynamicObject;
 use libtest_mimic::Failed;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::agents::{self, Account};
 use super::fleet::{Lane, LaneOptions, SOON};
+use crate::chart::render::kustomize;
 
 /// The ServiceAccount of a driver's node pods.
 const DRIVERS: Account = ("default", "driver-node");
 
-/// What `config/agent-sidecar` says that a driver's ServiceAccount needs.
-fn rights() -> Result<Vec<DynamicObject>, Failed> {
+/// What `config/agent-sidecar/rights` gives to a driver's ServiceAccount.
+async fn rights() -> Result<Vec<DynamicObject>, Failed> {
     let (namespace, name) = DRIVERS;
-    let group = "rbac.authorization.k8s.io";
-    let binding = |kind: &str, role: &str, of: Value| {
-        json!({
-            "apiVersion": format!("{group}/v1"), "kind": format!("{kind}Binding"), "metadata": of,
-            "roleRef": { "apiGroup": group, "kind": kind, "name": role },
-            "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": namespace }],
-        })
-    };
-    let objects = [
+    let mut objects = tokio::task::spawn_blocking(|| kustomize("config/agent-sidecar/rights")).await??;
+    for binding in &mut objects {
+        binding["subjects"][0] = json!({ "kind": "ServiceAccount", "name": name, "namespace": namespace });
+    }
+    objects.push(
         json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name, "namespace": namespace } }),
-        binding("ClusterRole", "bulkhead-node-agent", json!({ "name": name })),
-        binding("Role", "bulkhead-heartbeat-agent", json!({ "name": name, "namespace": names::OPERATOR_NAMESPACE })),
-    ];
+    );
     Ok(objects.into_iter().map(serde_json::from_value).collect::<Result<_, _>>()?)
 }
 
@@ -37,7 +31,7 @@ fn rights() -> Result<Vec<DynamicObject>, Failed> {
 pub async fn of_two_agents_of_a_node_one_acts(cluster: &Cluster) -> Result<(), Failed> {
     let lane =
         Lane::new(cluster, "twoagents", LaneOptions { nodes: 1, sidecar: false, ..LaneOptions::default() }).await?;
-    cluster.testbed.apply(rights()?).await?;
+    cluster.testbed.apply(rights().await?).await?;
     let node = lane.victim()?.name().to_owned();
     let first = agents::start(cluster, &node).await?;
     let (second, port) = agents::launch(cluster, &node, DRIVERS).await?;
