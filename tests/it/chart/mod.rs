@@ -26,5 +26,6 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("chart::its_readme_names_every_value", values::the_readme_names_every_value),
         Trial::test("chart::what_cannot_work_is_refused", refused::what_cannot_work_is_refused),
         Trial::test("chart::each_driver_has_its_own_sidecar", rights::each_driver_has_its_own),
+        Trial::test("chart::no_manifest_lists_secrets", rights::no_manifest_lists_secrets),
     ]
 }
