@@ -18,7 +18,7 @@ use crate::api::rules::sample;
 use crate::api::world::{DRIVER, World, eventually, root, samples};
 
 /// A request that must be refused, or (for comparison) allowed.
-struct Try {
+pub struct Try {
     what: String,
     api: Api<DynamicObject>,
     name: String,
@@ -26,8 +26,10 @@ struct Try {
     refused: bool,
 }
 
-enum How {
+/// What is sent.
+pub enum How {
     Create(Box<DynamicObject>),
+    Replace(Box<DynamicObject>),
     Patch(Value),
     PatchStatus(Value),
     /// As our programs write it: the whole, at the version that is stored.
@@ -36,9 +38,10 @@ enum How {
 }
 
 impl Try {
-    fn new(who: &str, api: Api<DynamicObject>, name: &str, how: How) -> Self {
+    pub fn new(who: &str, api: Api<DynamicObject>, name: &str, how: How) -> Self {
         let (verb, body) = match &how {
             How::Create(_) => ("create", String::new()),
+            How::Replace(_) => ("update", String::new()),
             How::Patch(body) => ("patch", body.to_string()),
             How::PatchStatus(body) => ("patch status of", body.to_string()),
             How::ReplaceStatus(object) => ("update status of", object.data["status"].to_string()),
@@ -59,6 +62,7 @@ impl Try {
         );
         match &self.how {
             How::Create(object) => self.api.create(&post, object).await.map(drop),
+            How::Replace(object) => self.api.replace(&self.name, &post, object).await.map(drop),
             How::Patch(body) => self.api.patch(&self.name, &patch, &Patch::Merge(body)).await.map(drop),
             How::PatchStatus(body) => self.api.patch_status(&self.name, &patch, &Patch::Merge(body)).await.map(drop),
             How::ReplaceStatus(object) => self.api.replace_status(&self.name, &post, object).await.map(drop),
@@ -84,24 +88,26 @@ impl Try {
 }
 
 pub async fn objects_of_others_are_out_of_reach(world: &World) -> Outcome {
-    super::identities::install(world).await?;
+    let subjects = super::identities::install(world).await?;
     world.testbed.apply_file(&root().join("config/s3/node_policy.yaml")).await?;
     world.testbed.apply_file(&samples().join("tenant.yaml")).await?;
-    let mut tries = nodes(world).await?;
+    let mut tries = super::rows::tries(world, &subjects).await?;
+    let of_rows = tries.len();
+    tries.extend(nodes(world).await?);
     tries.extend(answers(world).await?);
     tries.extend(incidents(world).await?);
     tries.extend(tenants(world).await?);
     let refusals = tries.iter().filter(|one| one.refused).count();
     let judged = stream::iter(tries.into_iter().map(Try::judged)).buffer_unordered(CONCURRENCY);
     let wrong: Vec<_> = judged.filter_map(async |wrong| wrong).collect().await;
-    println!("objects of others: {refusals} requests refused");
+    println!("objects of others: {refusals} requests refused, {of_rows} of them for rows of the table");
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(refusals >= 80, "only {refusals} were tried");
+    assert!(refusals >= 80 && of_rows >= 30, "only {refusals} were tried, {of_rows} of them for rows");
     Ok(())
 }
 
 /// Says this of an object as it is stored.
-fn says(stored: &DynamicObject, status: &Value) -> Result<How, Failed> {
+pub fn says(stored: &DynamicObject, status: &Value) -> Result<How, Failed> {
     Ok(How::ReplaceStatus(Box::new(with_status(stored, status)?)))
 }
 
@@ -166,10 +172,6 @@ async fn nodes(world: &World) -> Result<Vec<Try>, Failed> {
 /// Sidecars answer for their driver, and for no other; nobody else answers at all.
 async fn answers(world: &World) -> Result<Vec<Try>, Failed> {
     let template = ("csi-example", "csi-controller");
-    let account = json!({
-        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": template.1, "namespace": template.0},
-    });
-    world.testbed.apply(vec![dynamic(&account)?]).await?;
     let other = with_token_of(&world.testbed, &world.admin, template, Value::Null).await?;
     let identities = [
         ("the sidecar of the test driver", world.sidecar.clone(), DRIVER),

@@ -46,7 +46,10 @@ impl Subject {
 pub async fn install(world: &World) -> Result<Vec<Subject>, Failed> {
     // The template of the sidecars as it is, beside the overlay of the testbed's driver.
     let namespace = dynamic(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "csi-example"}}))?;
-    world.testbed.apply(vec![namespace]).await?;
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "csi-controller", "namespace": "csi-example"},
+    });
+    world.testbed.apply(vec![namespace, dynamic(&account)?]).await?;
     world.testbed.apply_dir(&root().join("config/rbac/fencer")).await?;
     for file in ["mount_namespace", "mount_namespace_controller_role", "node_rbac", "controller_rbac"] {
         world.testbed.apply_file(&root().join("config/s3").join(file).with_extension("yaml")).await?;
