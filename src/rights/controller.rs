@@ -144,9 +144,7 @@ const CLUSTER: &[Rule] = &[
         ],
     ),
     Rule::new("bulkhead.dev", "resiliencypolicies/status", &[(&["update"], "what a policy does, and why not")]),
-    Rule::new("bulkhead.dev", "nodefences/status", &[(&["update", "patch"], "the record of an incident")]),
-    Rule::new("bulkhead.dev", "resiliencypolicies/finalizers", &[(&["update"], OWNER)]),
-    Rule::new("bulkhead.dev", "nodefences/finalizers", &[(&["update"], OWNER)]),
+    Rule::new("bulkhead.dev", "nodefences/status", &[(&["update"], "the record of an incident")]),
     Rule::new(
         "bulkhead.dev",
         "fencerequests",
@@ -225,10 +223,8 @@ const CLUSTER: &[Rule] = &[
         ],
     ),
     Rule::new("s3.csi.scality.com", "mountpoints3podattachments/status", &[(&["update"], "conditions")]),
-    Rule::new("s3.csi.scality.com", "mountpoints3podattachments/finalizers", &[(&["update"], OWNER)]),
 ];
 
-const OWNER: &str = "a blocking owner reference needs it where OwnerReferencesPermissionEnforcement is on";
 const BEHIND: &str = "what is behind the address of a SharedVolume";
 const LEADS: &str = "leads the address to the server; controller-services.bulkhead.dev allows no others";
 

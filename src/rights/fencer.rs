@@ -31,11 +31,11 @@ pub(super) const ROLES: &[Role] = &[
                 "driverreports",
                 &[(READ, "what it said last"), (&["create"], "the report of its driver; this verb cannot be limited by name")],
             ),
-            Rule::new("bulkhead.dev", "fencerequests/status", &[(&["update", "patch"], "its answers and their proof")]),
+            Rule::new("bulkhead.dev", "fencerequests/status", &[(&["update"], "its answers and their proof")]),
             Rule::new(
                 "bulkhead.dev",
                 "driverreports/status",
-                &[(&["update", "patch"], "what its driver can do, and which nodes it reaches")],
+                &[(&["update"], "what its driver can do, and which nodes it reaches")],
             ),
             Rule::new(
                 "storage.k8s.io",

@@ -113,6 +113,22 @@ impl Switch {
     }
 }
 
+/// The rules of a role that has all of another one, and more.
+const fn joined<const N: usize>(mut first: &[Rule], mut more: &[Rule]) -> [Rule; N] {
+    assert!(N == first.len() + more.len());
+    let mut all = [Rule::new("", "", &[]); N];
+    let mut room: &mut [Rule] = &mut all;
+    while let Some((place, rest)) = room.split_first_mut() {
+        match (first.split_first(), more.split_first()) {
+            (Some((rule, left)), _) => (*place, first) = (*rule, left),
+            (None, Some((rule, left))) => (*place, more) = (*rule, left),
+            (None, None) => {}
+        }
+        room = rest;
+    }
+    all
+}
+
 /// The table.
 pub fn roles() -> impl Iterator<Item = &'static Role> {
     [controller::ROLES, node_agent::ROLES, fencer::ROLES, people::ROLES, s3::ROLES].into_iter().flatten()

@@ -56,7 +56,7 @@ pub(super) const ROLES: &[Role] = &[
             Rule::new(
                 "bulkhead.dev",
                 "nodevolumereports/status",
-                &[(&["update", "patch"], "what it says, of its own node only")],
+                &[(&["update"], "what it says, of its own node only")],
             ),
             EVENTS,
         ],

@@ -42,6 +42,19 @@ fn each_verb_has_its_reason_and_stands_once() {
     }
 }
 
+/// A person who is given more keeps what she had.
+#[test]
+fn a_role_that_is_said_to_have_all_of_another_has_it() {
+    let of = |name: &str| -> BTreeSet<_> {
+        let rules = roles().filter(|role| role.name == name).flat_map(|role| role.rules);
+        rules.flat_map(|rule| rule.all_verbs().map(move |verb| (rule.group, rule.resource, verb))).collect()
+    };
+    for (small, large) in [("bulkhead-approver", "bulkhead-operator"), ("bulkhead-viewer", "bulkhead-support")] {
+        let (small, large) = (of(small), of(large));
+        assert!(!small.is_empty() && small.is_subset(&large) && small != large, "{:?}", small.difference(&large));
+    }
+}
+
 #[test]
 fn a_role_is_there_once() {
     let mut seen = BTreeSet::new();

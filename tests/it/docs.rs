@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
+use bulkhead::rights::{Holder, Role, roles};
 use bulkhead_testbed::pages::beside;
 use libtest_mimic::{Failed, Trial};
 use serde_json::{Value, json};
@@ -23,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("docs::every_link_leads_somewhere", every_link_leads_somewhere),
         Trial::test("docs::the_site_has_every_page_once", the_site_has_every_page_once),
         Trial::test("docs::who_comes_from_podmon_gets_the_sample", who_comes_from_podmon_gets_the_sample),
+        Trial::test("docs::every_role_for_people_is_told", every_role_for_people_is_told),
     ]
 }
 
@@ -72,6 +74,17 @@ fn who_comes_from_podmon_gets_the_sample() -> Result<(), Failed> {
     assert_eq!(triggers(&mut read), Some(nothing), "podmon acts meanwhile");
     assert!(triggers(&mut sample).is_some_and(|it| it.get("nodeFailure").is_none()), "the sample acts");
     assert_eq!(read, sample, "the page and the sample are not the same policy");
+    Ok(())
+}
+
+/// Whoever binds them finds there for whom they are.
+fn every_role_for_people_is_told() -> Result<(), Failed> {
+    let page = fs::read_to_string(root().join("docs/kubectl.md"))?;
+    let rows: Vec<_> = page.lines().filter(|line| line.starts_with("| `bulkhead-")).collect();
+    let of_people = roles().filter(|role| !matches!(role.holder, Holder::Program(_)));
+    let told = |role: &Role| rows.iter().any(|row| row.contains(&format!("`{}`", role.name)));
+    let untold: BTreeSet<_> = of_people.filter(|role| !told(role)).map(|role| role.name).collect();
+    assert!(untold.is_empty(), "docs/kubectl.md does not say for whom these are: {untold:?}");
     Ok(())
 }
 

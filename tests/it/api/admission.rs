@@ -8,8 +8,8 @@ use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
 use super::Outcome;
-use super::objects::{Changes, api, api_of, changed, dynamic, one};
-use super::rules::sample;
+use super::objects::{Changes, api, api_of, changed, dynamic, one, with_status};
+use super::rules::{dry_run, sample};
 use super::world::{DRIVER, World, eventually, root, samples};
 
 /// What the server says.
@@ -35,23 +35,24 @@ pub async fn create(client: &Client, kind: &str, name: &str, changes: &Changes) 
 }
 
 pub async fn only_the_fencer_attests(world: &World) -> Outcome {
-    create(&world.controller, "FenceRequest", "for-us", &vec![("/spec/fencerName", json!(DRIVER))]).await?;
-    create(&world.controller, "FenceRequest", "for-block", &vec![]).await?;
-    let answer = Patch::Merge(json!({"status": {"progress": "0/2"}}));
-    let dry = dry_merge();
+    let ours = create(&world.controller, "FenceRequest", "for-us", &vec![("/spec/fencerName", json!(DRIVER))]).await?;
+    let other = create(&world.controller, "FenceRequest", "for-block", &vec![]).await?;
+    let answer = json!({"progress": "0/2"});
+    let (ours, other) = (with_status(&ours, &answer)?, with_status(&other, &answer)?);
+    let dry = dry_run();
     let sidecar = api(&world.sidecar, "FenceRequest");
     comes_to_deny(
         "only fencer csi.block.example.com may answer: system:serviceaccount:bulkhead-system:bulkhead-csi-sidecar lacks \
          the verb attest on fencers.bulkhead.dev/csi.block.example.com",
-        || sidecar.patch_status("for-block", &dry, &answer),
+        || sidecar.replace_status("for-block", &dry, &other),
     )
     .await?;
-    sidecar.patch_status("for-us", &dry, &answer).await?;
-    let person = api(&world.person, "FenceRequest").patch_status("for-us", &dry, &answer).await;
+    sidecar.replace_status("for-us", &dry, &ours).await?;
+    let person = api(&world.person, "FenceRequest").replace_status("for-us", &dry, &ours).await;
     assert!(denied(&person, "alice lacks the verb attest"), "{person:?}");
     // Nor can the controller make up a proof: it has not even the subresource.
-    let controller = api(&world.controller, "FenceRequest").patch_status("for-us", &dry, &answer).await;
-    assert!(denied(&controller, "cannot patch resource \"fencerequests/status\""), "{controller:?}");
+    let controller = api(&world.controller, "FenceRequest").replace_status("for-us", &dry, &ours).await;
+    assert!(denied(&controller, "cannot update resource \"fencerequests/status\""), "{controller:?}");
     Ok(())
 }
 
@@ -154,11 +155,11 @@ pub async fn only_the_controller_plans(world: &World) -> Outcome {
             .await?;
         api(&world.controller, kind).create(&dry, &object).await?;
     }
-    create(&world.controller, "NodeFence", "told", &vec![]).await?;
-    let told = Patch::Merge(json!({"status": {"phase": "Recovered"}}));
-    let (person, dry) = (api(&world.person, "NodeFence"), dry_merge());
-    comes_to_deny("alice lacks the verb plan", || person.patch_status("told", &dry, &told)).await?;
-    api(&world.controller, "NodeFence").patch_status("told", &dry, &told).await?;
+    let stored = create(&world.controller, "NodeFence", "told", &vec![]).await?;
+    let told = with_status(&stored, &json!({"phase": "Recovered"}))?;
+    let person = api(&world.person, "NodeFence");
+    comes_to_deny("alice lacks the verb plan", || person.replace_status("told", &dry, &told)).await?;
+    api(&world.controller, "NodeFence").replace_status("told", &dry, &told).await?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use bulkhead_testbed::{Identity, Testbed};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
-use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DynamicObject, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use libtest_mimic::Failed;
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 use super::admission::{comes_to_deny, denied};
-use super::objects::{api, dynamic};
+use super::objects::{api, dynamic, with_status};
+use super::rules::dry_run;
 use super::world::World;
 
 /// The agent's ServiceAccount and its namespace, as shipped.
@@ -64,9 +65,9 @@ pub async fn with_token_of(
     Ok(Client::try_from(config)?)
 }
 
-/// What an agent says of a clean node.
-fn report() -> Patch<Value> {
-    Patch::Merge(json!({"status": {"agentVersion": "0.1.0", "addresses": ["10.0.3.17"]}}))
+/// What an agent says of a clean node, in the report of it.
+fn said(report: &DynamicObject) -> Result<DynamicObject, Failed> {
+    Ok(with_status(report, &json!({"agentVersion": "0.1.0", "addresses": ["10.0.3.17"]}))?)
 }
 
 async fn report_of(world: &World, node: &str) -> Result<DynamicObject, Failed> {
@@ -75,13 +76,12 @@ async fn report_of(world: &World, node: &str) -> Result<DynamicObject, Failed> {
 }
 
 pub async fn only_the_agent_of_a_node_reports(world: &World) -> Outcome {
-    report_of(world, NODE).await?;
-    report_of(world, OTHER_NODE).await?;
-    let dry = PatchParams { dry_run: true, ..PatchParams::default() };
+    let (own, others) = (said(&report_of(world, NODE).await?)?, said(&report_of(world, OTHER_NODE).await?)?);
+    let dry = dry_run();
     let agent = api(&world.agent, "NodeVolumeReport");
     let text = "this token is bound to node \"worker-3\", not worker-4";
-    comes_to_deny(text, async || agent.patch_status(OTHER_NODE, &dry, &report()).await).await?;
-    agent.patch_status(NODE, &dry, &report()).await?;
+    comes_to_deny(text, async || agent.replace_status(OTHER_NODE, &dry, &others).await).await?;
+    agent.replace_status(NODE, &dry, &own).await?;
     // The same ServiceAccount, from anywhere; and who may do everything.
     let unbound = api(&with_token(&world.testbed, &world.admin, Value::Null).await?, "NodeVolumeReport");
     let node = Api::<Node>::all(world.admin.clone()).get(OTHER_NODE).await?;
@@ -93,7 +93,7 @@ pub async fn only_the_agent_of_a_node_reports(world: &World) -> Outcome {
         (elsewhere, "bound to node \"worker-4\", not worker-3"),
         (admin, "bound to node \"\", not worker-3"),
     ] {
-        let answer = client.patch_status(NODE, &dry, &report()).await;
+        let answer = client.replace_status(NODE, &dry, &own).await;
         assert!(denied(&answer, text), "{text}: {answer:?}");
     }
     Ok(())
@@ -106,15 +106,12 @@ pub async fn a_report_leaves_the_rest_of_the_object_alone(world: &World) -> Outc
     let node = make_node(&world.admin, name).await?;
     let bound = json!({"kind": "Node", "apiVersion": "v1", "name": name, "uid": node.uid()});
     let agent = api(&with_token(&world.testbed, &world.admin, bound).await?, "NodeVolumeReport");
-    let patch = Patch::Merge(json!({
-        "metadata": {
-            "labels": {"forged": "yes"},
-            "finalizers": ["forged.example.com/stay"],
-            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "x", "uid": "x"}],
-        },
-        "status": {"agentVersion": "0.1.0"},
-    }));
-    let after = agent.patch_status(name, &PatchParams::default(), &patch).await?;
+    let mut forged = said(&before)?;
+    forged.labels_mut().insert("forged".into(), "yes".into());
+    forged.finalizers_mut().push("forged.example.com/stay".into());
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "x", "uid": "x"});
+    forged.owner_references_mut().push(serde_json::from_value(owner)?);
+    let after = agent.replace_status(name, &PostParams::default(), &forged).await?;
     assert_eq!(after.data["status"]["agentVersion"], "0.1.0");
     assert_eq!((after.labels(), after.finalizers()), (before.labels(), before.finalizers()));
     assert_eq!(after.owner_references(), before.owner_references());

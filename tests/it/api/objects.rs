@@ -1,12 +1,15 @@
 //! Objects as data: read from YAML, changed at a path, sent to the server.
 
+use std::fmt::Debug;
 use std::path::Path;
 
-use kube::api::{ApiResource, DynamicObject};
+use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use libtest_mimic::Failed;
-use serde_json::Value;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 /// What to change: JSON pointers and the values to put there; null removes.
 pub type Changes = Vec<(&'static str, Value)>;
@@ -84,6 +87,23 @@ pub fn api_of(client: &Client, object: &Value) -> Result<Api<DynamicObject>, Fai
 
 fn resource(kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk("bulkhead.dev", "v1alpha1", kind))
+}
+
+/// Writes what is new of a status as our programs write it, who may update and not patch: the whole, at the version that
+/// was read.
+pub async fn tell<K>(api: &Api<K>, name: &str, status: &Value) -> kube::Result<K>
+where
+    K: Clone + Debug + Serialize + DeserializeOwned,
+{
+    let told = with_status(&api.get(name).await?, status).map_err(kube::Error::SerdeError)?;
+    api.replace_status(name, &PostParams::default(), &told).await
+}
+
+/// An object that was read, with what is new of its status.
+pub fn with_status<K: Serialize + DeserializeOwned>(stored: &K, status: &Value) -> serde_json::Result<K> {
+    let mut object = serde_json::to_value(stored)?;
+    json_patch::merge(&mut object, &json!({ "status": status }));
+    serde_json::from_value(object)
 }
 
 /// An object to send.

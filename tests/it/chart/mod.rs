@@ -48,5 +48,6 @@ pub fn trials() -> Vec<Trial> {
             "chart::the_agent_beside_a_driver_has_the_rights_of_the_daemonset",
             agent_sidecar::it_has_the_rights_of_the_daemonset,
         ),
+        Trial::test("chart::no_manifest_lists_secrets", rights::no_manifest_lists_secrets),
     ]
 }

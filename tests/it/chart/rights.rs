@@ -1,5 +1,5 @@
 //! The components of `config/sidecar/drivers` and their rights: beside the Deployments of their drivers, all in one
-//! kustomization.
+//! kustomization. And what no Role that we ship may say, those of samples too.
 
 use bulkhead::api::names;
 use bulkhead::kubectl::sidecar::find::{self, Asked, Workload};
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::render::kustomize;
 use super::same::part;
+use crate::api::objects::read;
 use crate::api::world::root;
 
 /// Where the components are.
@@ -54,6 +55,37 @@ pub fn each_driver_has_its_own() -> Result<(), Failed> {
         is_what_the_command_prints(&objects, deployment, driver)?;
     }
     Ok(())
+}
+
+/// Who lists Secrets has all of them, those to come too. The table of rights is held to it by a test of its own; Roles that are
+/// written by hand, as those of samples, are held to it here.
+pub fn no_manifest_lists_secrets() -> Result<(), Failed> {
+    let (mut folders, mut rules) = (vec![root().join("config")], 0);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "yaml") {
+                for object in read(&path)? {
+                    rules += lists_no_secrets(&object).map_err(|rule| format!("{}: {rule}", path.display()))?;
+                }
+            }
+        }
+    }
+    assert!(rules >= 4, "only {rules} rules about Secrets were found");
+    Ok(())
+}
+
+/// How many rules of a Role are about Secrets, or one that says too much.
+fn lists_no_secrets(object: &Value) -> Result<usize, &Value> {
+    let is_role = matches!(part(object, "/kind"), "Role" | "ClusterRole");
+    let rules = object.get("rules").and_then(Value::as_array).filter(|_| is_role).into_iter().flatten();
+    let about = rules.filter(|rule| {
+        let resources = rule.get("resources").and_then(Value::as_array).into_iter().flatten();
+        resources.into_iter().any(|resource| *resource == "secrets" || *resource == "*")
+    });
+    about.map(|rule| if rule.get("verbs") == Some(&json!(["get"])) { Ok(1) } else { Err(rule) }).sum()
 }
 
 /// A container without what differs from driver to driver: its socket and the port that is free there.

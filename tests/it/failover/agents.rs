@@ -15,7 +15,7 @@ use bulkhead_testbed::cluster::{Cluster, ClusterError};
 use bulkhead_testbed::process::{Launch, Process};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, ServiceAccount};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
@@ -23,6 +23,7 @@ use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
 use super::fleet::SOON;
+use crate::api::objects::tell;
 
 /// A ServiceAccount, by namespace and name.
 pub type Account = (&'static str, &'static str);
@@ -127,8 +128,7 @@ impl Mute {
             json!({ "nodeUID": object.uid(), "bootID": cluster.node(node)?.boot_id(), "heartbeat": heartbeat });
         let client = client(&kubeconfig(cluster, node, SHIPPED).await?).await?;
         let reports: Api<NodeVolumeReport> = Api::all(client);
-        let patch = Patch::Merge(json!({ "status": status }));
-        reports.patch_status(node, &PatchParams::default(), &patch).await?;
+        tell(&reports, node, &status).await?;
         let mut agent = Agent::new(keys);
         let replica = announced(cluster).await?;
         agent.set_replicas(&[replica]);

@@ -29,7 +29,7 @@ impl Played {
             "rules": [
                 { "apiGroups": ["bulkhead.dev"], "resources": ["fencers"], "resourceNames": [name], "verbs": ["attest"] },
                 { "apiGroups": ["bulkhead.dev"], "resources": ["fencerequests"], "verbs": ["get", "list", "watch"] },
-                { "apiGroups": ["bulkhead.dev"], "resources": ["fencerequests/status"], "verbs": ["update", "patch"] },
+                { "apiGroups": ["bulkhead.dev"], "resources": ["fencerequests/status"], "verbs": ["update"] },
             ],
         }))?;
         let binding: ClusterRoleBinding = serde_json::from_value(json!({

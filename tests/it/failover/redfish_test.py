@@ -54,21 +54,35 @@ class Answers:
     """The API: what is at a path; what was written."""
 
     def __init__(self, objects):
-        self.objects, self.written = objects, []
+        self.objects, self.read, self.written = objects, [], []
 
     def get(self, path):
-        return self.objects.get(path)
+        self.read.append(path)
+        found = self.objects.get(path)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def call(self, method, path, body=None):
+        if method == "GET":
+            return {"items": self.objects.get(path.split("?")[0], [])}
         self.written.append((method, path, body))
         return body
+
+
+SECRET = "/api/v1/namespaces/s/secrets/bmc-n"
+
+
+def watch(objects, leadership=None):
+    settings = types.SimpleNamespace(fencer="redfish.example.com", secret_namespace="s", watch_seconds=5.0)
+    return fencer.PowerWatch(settings, Answers(objects), leadership)
 
 
 class Whose(unittest.TestCase):
     def test_what_is_reported(self):
         for key, of_node, told, is_it in WITH_NODE:
             with self.subTest(key=key, of_node=of_node, told=told), bmc(told):
-                row = fencer.PowerWatch.row_of(node(of_node), secret(key))
+                row = watch({SECRET: secret(key)}).row_of(node(of_node))
                 self.assertEqual(row and row["nodeUID"], "uid-n" if is_it else None)
 
     def test_what_is_switched_off(self):
@@ -76,7 +90,7 @@ class Whose(unittest.TestCase):
         cases += [(key, None, told, "uid-n", is_it) for key, told, is_it in WITHOUT_NODE]
         cases += [("new-machine", node("New-Machine"), "new-machine", "uid-before", False)]
         for key, found, told, uid, is_it in cases:
-            objects = {"/api/v1/namespaces/s/secrets/bmc-n": secret(key), "/api/v1/nodes/n": found}
+            objects = {SECRET: secret(key), "/api/v1/nodes/n": found}
             settings = types.SimpleNamespace(secret_namespace="s")
             one = fencer.Fencer(settings, Answers(objects), None)
             with self.subTest(key=key, found=found, told=told, uid=uid), bmc(told):
@@ -103,6 +117,59 @@ class Watch(unittest.TestCase):
                 fencer.PowerWatch(settings, api, mock.Mock()).run(stop)
                 told = [(method, path, body["status"]["poweredOff"]) for method, path, body in api.written]
                 self.assertEqual(told, wanted)
+
+
+class Secrets(unittest.TestCase):
+    """Nobody may list them: each is read by its name, and what it said, or that there is none, is remembered for some looks."""
+
+    def reads(self, one, told):
+        """What is seen of the node, and whether its Secret was read for that."""
+        one.kubernetes.read.clear()
+        with bmc(told):
+            row = one.row_of(node("New-Machine"))
+        self.assertIn(one.kubernetes.read, ([], [SECRET]))
+        return bool(row), one.kubernetes.read == [SECRET]
+
+    def test_one_is_read_again_after_some_looks(self):
+        with mock.patch.object(fencer.time, "monotonic") as clock:
+            for begins, becomes in [(secret(None), None), (None, secret(None))]:
+                clock.return_value = 100.0
+                one = watch({SECRET: begins})
+                self.assertEqual(self.reads(one, "new-machine"), (begins is not None, True))
+                one.kubernetes.objects[SECRET] = becomes
+                clock.return_value = 159.0
+                self.assertEqual(self.reads(one, "new-machine"), (begins is not None, False))
+                clock.return_value = 160.0
+                self.assertEqual(self.reads(one, "new-machine"), (becomes is not None, True))
+
+    def test_one_that_does_not_fit_is_read_at_the_next_look(self):
+        one = watch({SECRET: secret(None)})
+        self.assertEqual(self.reads(one, "old-machine"), (False, True))
+        self.assertEqual(self.reads(one, "new-machine"), (True, True))
+        self.assertEqual(self.reads(one, "new-machine"), (True, False))
+
+    def test_what_was_seen_stays_while_it_cannot_be_read(self):
+        path = f"{fencer.REPORTS}/redfish.example.com"
+        nodes = {"/api/v1/nodes": [node("New-Machine")], path: {"status": {}}}
+        one = watch({**nodes, SECRET: fencer.Refused(503, "no answer")}, mock.Mock())
+
+        def look():
+            with bmc("new-machine"):
+                one.look()
+                list(fencer.concurrent.futures.as_completed(one.looks.values()))
+                one.collect()
+                one.tell()
+            return [row["node"] for row in one.off.values()]
+
+        self.assertEqual((look(), one.kubernetes.written), ([], []), "not every node was looked at")
+        one.kubernetes.objects[SECRET] = secret(None)
+        self.assertEqual(look(), ["n"])
+        self.assertEqual(len(one.kubernetes.written), 1)
+        one.kubernetes.objects[SECRET] = fencer.Refused(503, "no answer")
+        one.secrets.clear()
+        self.assertEqual((look(), len(one.kubernetes.written)), (["n"], 1))
+        one.kubernetes.objects[SECRET] = None
+        self.assertEqual((look(), len(one.kubernetes.written)), ([], 2))
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ use bulkhead_testbed::array::{Effect, Fault, Method};
 use bulkhead_testbed::cluster::Cluster;
 use flate2::read::GzDecoder;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
-use super::plugin;
-use crate::failover::fleet::{Lane, LaneOptions};
+use super::{plugin, rights};
+use crate::failover::fleet::{Lane, LaneOptions, SOON};
 
 /// Runs it, and reads what it made: paths below the archive's folder, and texts.
 async fn bundle(
@@ -36,6 +37,33 @@ async fn bundle(
         texts.insert(path.to_string_lossy().into_owned(), text);
     }
     Ok((texts, serde_json::from_str(&said.out)?))
+}
+
+/// Somebody with the roles that are for this, and no others.
+async fn supporter(cluster: &Cluster) -> Result<Identity, Failed> {
+    const NAME: &str = "supporter";
+    for role in ["bulkhead-support", "bulkhead-support-logs"] {
+        rights::bind(cluster, NAME, role).await?;
+    }
+    let binding: RoleBinding = serde_json::from_value(json!({
+        "metadata": { "name": NAME },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "bulkhead-support" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": NAME }],
+    }))?;
+    let admin = cluster.testbed.client(&Identity::Admin).await?;
+    let namespace = bulkhead::api::names::OPERATOR_NAMESPACE;
+    Api::namespaced(admin, namespace).create(&PostParams::default(), &binding).await?;
+    let person = rights::person(NAME);
+    cluster
+        .wait("the bindings count", SOON, async || {
+            // It writes over no file.
+            let folder = tempfile::tempdir().map_err(|error| super::simulate::told(error.into()))?;
+            let file = folder.path().join("bundle.tar.gz");
+            let (_, index) = bundle(cluster, &person, &file).await.map_err(super::simulate::told)?;
+            Ok(if index["notRead"] == json!([]) { Ok(()) } else { Err(index["notRead"].to_string()) })
+        })
+        .await?;
+    Ok(person)
 }
 
 pub async fn a_bundle_has_what_helps_and_no_credentials(cluster: &Cluster) -> Result<(), Failed> {
@@ -59,7 +87,7 @@ pub async fn a_bundle_has_what_helps_and_no_credentials(cluster: &Cluster) -> Re
     })
     .await?;
     let folder = tempfile::tempdir()?;
-    let (texts, index) = bundle(cluster, &plugin::ADMIN, &folder.path().join("bundle.tar.gz")).await?;
+    let (texts, index) = bundle(cluster, &supporter(cluster).await?, &folder.path().join("bundle.tar.gz")).await?;
     let text = |path: &str| texts.get(path).map(String::as_str).unwrap_or_default();
     for (path, word) in [
         ("versions.json", "gitVersion"),

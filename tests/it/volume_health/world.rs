@@ -23,7 +23,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::api::agent;
-use crate::api::objects::api;
+use crate::api::objects::{api, tell};
 use crate::failover::kept::Kept;
 use crate::shared;
 
@@ -222,11 +222,8 @@ impl World {
         let agents = self.agents.lock().await;
         let client = agents.get(node).ok_or("no agent there")?;
         let reports: Api<NodeVolumeReport> = Api::all(client.clone());
-        let status = json!({ "status": { "nodeUID": object.uid(), "volumes": volumes } });
-        let write = async || {
-            let written = reports.patch_status(node, &PatchParams::default(), &Patch::Merge(&status)).await;
-            Ok(written.map(drop).map_err(|error| error.to_string()))
-        };
+        let status = json!({ "nodeUID": object.uid(), "volumes": volumes });
+        let write = async || Ok(tell(&reports, node, &status).await.map(drop).map_err(|error| error.to_string()));
         // The controller makes the report.
         Ok(self.cluster.wait("report is taken", SOON, write).await?)
     }
@@ -238,9 +235,9 @@ impl World {
         let all: Vec<_> = abnormal.values().filter_map(Value::as_array).flatten().cloned().collect();
         let now = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
         let ready = json!({ "type": "Ready", "status": "True", "reason": "Reporting", "message": "", "lastTransitionTime": now });
-        let status = json!({ "status": { "abnormal": all, "coverage": "Complete", "conditions": [ready] } });
+        let status = json!({ "abnormal": all, "coverage": "Complete", "conditions": [ready] });
         let reports: Api<DriverReport> = Api::all(self.sidecar.clone());
-        reports.patch_status(DRIVER, &PatchParams::default(), &Patch::Merge(&status)).await?;
+        tell(&reports, DRIVER, &status).await?;
         Ok(())
     }
 

@@ -34,6 +34,8 @@ HOLD_SECONDS = 10
 # So many BMCs are looked at side by side, and so many nodes have room in a report.
 BMCS_AT_ONCE = 32
 REPORTED_MAX = 1024
+# For so many looks it is remembered what a node's Secret says, or that it has none. One that its BMC refuses is read again at once.
+LOOKS_PER_SECRET = 12
 
 log = logging.getLogger("redfish-fencer")
 
@@ -189,6 +191,11 @@ class Machine:
     def reset(self, system, kind):
         action = system["Actions"]["#ComputerSystem.Reset"]
         self.call("POST", action["target"], {"ResetType": kind})
+
+
+def secret_of(kubernetes, settings, node_name):
+    """The Secret of a node's BMC, or None. By its name: whoever may list Secrets has all of them."""
+    return kubernetes.get(f"/api/v1/namespaces/{settings.secret_namespace}/secrets/bmc-{node_name}")
 
 
 def identify(secret, node_name, node):
@@ -352,8 +359,7 @@ class Fencer:
     def machine(self, request):
         """The BMC of the node that is meant: of this uid, and with the UUID that the node's kernel knew."""
         spec = request["spec"]
-        path = f"/api/v1/namespaces/{self.settings.secret_namespace}/secrets/bmc-{spec['nodeName']}"
-        secret = self.kubernetes.get(path)
+        secret = secret_of(self.kubernetes, self.settings, spec["nodeName"])
         if secret is None:
             raise Refused(404, f"no Secret bmc-{spec['nodeName']}", "NotConfigured")
         node = self.kubernetes.get(f"/api/v1/nodes/{spec['nodeName']}")
@@ -433,6 +439,8 @@ class PowerWatch:
     def forget(self):
         # Looks under way; nodes that were not looked at yet; nodes that are off; what was told last.
         self.looks, self.unseen, self.off, self.told = {}, None, {}, None
+        # Of each node its Secret, or None, and until when that is believed.
+        self.secrets = {}
 
     def run(self, stop):
         due = 0.0
@@ -456,27 +464,38 @@ class PowerWatch:
             stop.wait(POLL_SECONDS)
 
     def look(self):
-        secrets = self.kubernetes.call("GET", f"/api/v1/namespaces/{self.settings.secret_namespace}/secrets")["items"]
-        secrets = {secret["metadata"]["name"]: secret for secret in secrets}
         # Each Node is read before its power is looked at, so that one that boots meanwhile is not called off in its new boot.
         nodes = self.kubernetes.call("GET", "/api/v1/nodes?resourceVersion=0")["items"]
-        nodes = {node["metadata"]["name"]: node for node in nodes if f"bmc-{node['metadata']['name']}" in secrets}
+        nodes = {node["metadata"]["name"]: node for node in nodes}
         if self.unseen is None:
             self.unseen = set(nodes)
         self.unseen &= set(nodes)
         self.off = {name: row for name, row in self.off.items() if name in nodes}
+        self.secrets = {name: secret for name, secret in self.secrets.items() if name in nodes}
         for name, node in nodes.items():
             if name not in self.looks:
-                self.looks[name] = self.pool.submit(self.row_of, node, secrets[f"bmc-{name}"])
+                self.looks[name] = self.pool.submit(self.row_of, node)
 
-    @staticmethod
-    def row_of(node, secret):
+    def secret(self, name):
+        """What the node's Secret says, now or some looks ago."""
+        secret, until = self.secrets.get(name, (None, 0.0))
+        if time.monotonic() >= until:
+            secret = secret_of(self.kubernetes, self.settings, name)
+            self.secrets[name] = secret, time.monotonic() + LOOKS_PER_SECRET * self.settings.watch_seconds
+        return secret
+
+    def row_of(self, node):
         """The row of a node whose machine is off; None for one that is on, or of which that cannot be said."""
         name, about = node["metadata"]["name"], node["status"]["nodeInfo"]
+        secret = self.secret(name)
+        if secret is None:
+            return None
         try:
             _, system = identify(secret, name, node)
         except Refused as refused:
             log.debug("%s: cannot look whether it is off: %s", name, refused)
+            # The Secret may be wrong, or mended meanwhile.
+            self.secrets.pop(name, None)
             return None
         if system.get("PowerState") != "Off" or not about.get("bootID"):
             return None
@@ -484,9 +503,13 @@ class PowerWatch:
         return {"node": name, "nodeUID": uid, "bootID": about["bootID"], "reason": "PowerStateOff"}
 
     def collect(self):
-        """Takes in the looks that are done. One that went wrong says nothing."""
+        """Takes in the looks that are done. One that went wrong says nothing; one for which the API server did not give the
+        Secret was none: what was seen before it stays."""
         for name, look in [(name, look) for name, look in self.looks.items() if look.done()]:
             del self.looks[name]
+            if isinstance(look.exception(), Refused):
+                log.warning("%s: no look whether it is off: %s", name, look.exception())
+                continue
             self.unseen.discard(name)
             self.off.pop(name, None)
             if look.exception():

@@ -13,12 +13,12 @@ use super::CONCURRENCY;
 use crate::api::Outcome;
 use crate::api::admission::{Answer, create};
 use crate::api::agent::{with_token, with_token_of};
-use crate::api::objects::{api, changed, dynamic};
+use crate::api::objects::{api, changed, dynamic, with_status};
 use crate::api::rules::sample;
 use crate::api::world::{DRIVER, World, eventually, root, samples};
 
 /// A request that must be refused, or (for comparison) allowed.
-struct Try {
+pub struct Try {
     what: String,
     api: Api<DynamicObject>,
     name: String,
@@ -26,19 +26,25 @@ struct Try {
     refused: bool,
 }
 
-enum How {
+/// What is sent.
+pub enum How {
     Create(Box<DynamicObject>),
+    Replace(Box<DynamicObject>),
     Patch(Value),
     PatchStatus(Value),
+    /// As our programs write it: the whole, at the version that is stored.
+    ReplaceStatus(Box<DynamicObject>),
     Delete,
 }
 
 impl Try {
-    fn new(who: &str, api: Api<DynamicObject>, name: &str, how: How) -> Self {
+    pub fn new(who: &str, api: Api<DynamicObject>, name: &str, how: How) -> Self {
         let (verb, body) = match &how {
             How::Create(_) => ("create", String::new()),
+            How::Replace(_) => ("update", String::new()),
             How::Patch(body) => ("patch", body.to_string()),
             How::PatchStatus(body) => ("patch status of", body.to_string()),
+            How::ReplaceStatus(object) => ("update status of", object.data["status"].to_string()),
             How::Delete => ("delete", String::new()),
         };
         let what = format!("{who}: {verb} {}/{name} {body}", api.resource_url());
@@ -56,8 +62,10 @@ impl Try {
         );
         match &self.how {
             How::Create(object) => self.api.create(&post, object).await.map(drop),
+            How::Replace(object) => self.api.replace(&self.name, &post, object).await.map(drop),
             How::Patch(body) => self.api.patch(&self.name, &patch, &Patch::Merge(body)).await.map(drop),
             How::PatchStatus(body) => self.api.patch_status(&self.name, &patch, &Patch::Merge(body)).await.map(drop),
+            How::ReplaceStatus(object) => self.api.replace_status(&self.name, &post, object).await.map(drop),
             How::Delete => {
                 let delete = DeleteParams { dry_run: true, ..DeleteParams::default() };
                 self.api.delete(&self.name, &delete).await.map(drop)
@@ -80,20 +88,27 @@ impl Try {
 }
 
 pub async fn objects_of_others_are_out_of_reach(world: &World) -> Outcome {
-    super::identities::install(world).await?;
+    let subjects = super::identities::install(world).await?;
     world.testbed.apply_file(&root().join("config/s3/node_policy.yaml")).await?;
     world.testbed.apply_file(&samples().join("tenant.yaml")).await?;
-    let mut tries = nodes(world).await?;
+    let mut tries = super::rows::tries(world, &subjects).await?;
+    let of_rows = tries.len();
+    tries.extend(nodes(world).await?);
     tries.extend(answers(world).await?);
     tries.extend(incidents(world).await?);
     tries.extend(tenants(world).await?);
     let refusals = tries.iter().filter(|one| one.refused).count();
     let judged = stream::iter(tries.into_iter().map(Try::judged)).buffer_unordered(CONCURRENCY);
     let wrong: Vec<_> = judged.filter_map(async |wrong| wrong).collect().await;
-    println!("objects of others: {refusals} requests refused");
+    println!("objects of others: {refusals} requests refused, {of_rows} of them for rows of the table");
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(refusals >= 80, "only {refusals} were tried");
+    assert!(refusals >= 80 && of_rows >= 30, "only {refusals} were tried, {of_rows} of them for rows");
     Ok(())
+}
+
+/// Says this of an object as it is stored.
+pub fn says(stored: &DynamicObject, status: &Value) -> Result<How, Failed> {
+    Ok(How::ReplaceStatus(Box::new(with_status(stored, status)?)))
 }
 
 /// Three nodes, each with an agent and an S3 node service whose tokens are bound to it, write about each other's objects.
@@ -104,7 +119,7 @@ async fn nodes(world: &World) -> Result<Vec<Try>, Failed> {
     let reports = api(&world.admin, "NodeVolumeReport");
     let mut identities =
         vec![("an unbound agent".to_owned(), with_token(&world.testbed, &world.admin, Value::Null).await?, "")];
-    let mut services = Vec::new();
+    let (mut services, mut stored) = (Vec::new(), Vec::new());
     for name in NODES {
         let node = json!({
             "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
@@ -113,7 +128,7 @@ async fn nodes(world: &World) -> Result<Vec<Try>, Failed> {
         let node = nodes.create(&PostParams::default(), &dynamic(&node)?).await?;
         let report =
             json!({"apiVersion": "bulkhead.dev/v1alpha1", "kind": "NodeVolumeReport", "metadata": {"name": name}});
-        reports.create(&PostParams::default(), &dynamic(&report)?).await?;
+        stored.push(reports.create(&PostParams::default(), &dynamic(&report)?).await?);
         let bound = json!({"kind": "Node", "apiVersion": "v1", "name": name, "uid": node.uid()});
         identities.push((
             format!("the agent of {name}"),
@@ -125,11 +140,11 @@ async fn nodes(world: &World) -> Result<Vec<Try>, Failed> {
     }
     services.push(("the controller".to_owned(), world.controller.clone()));
     let mut tries = Vec::new();
-    let said = json!({"status": {"agentVersion": "0.1.0"}});
-    for target in NODES {
+    let said = json!({"agentVersion": "0.1.0"});
+    for (target, stored) in NODES.into_iter().zip(&stored) {
         for (who, client, own) in &identities {
             let reports = api(client, "NodeVolumeReport");
-            let one = Try::new(who, reports.clone(), target, How::PatchStatus(said.clone()));
+            let one = Try::new(who, reports.clone(), target, says(stored, &said)?);
             tries.push(if *own == target { one.allowed() } else { one });
             let nodes = Api::all_with(client.clone(), &node_kind);
             tries.push(Try::new(who, reports.clone(), target, How::Delete));
@@ -148,7 +163,7 @@ async fn nodes(world: &World) -> Result<Vec<Try>, Failed> {
             ] {
                 tries.push(Try::new(who, nodes.clone(), target, How::Patch(change)));
             }
-            tries.push(Try::new(who, api(client, "NodeVolumeReport"), target, How::PatchStatus(said.clone())));
+            tries.push(Try::new(who, api(client, "NodeVolumeReport"), target, says(stored, &said)?));
         }
     }
     Ok(tries)
@@ -157,10 +172,6 @@ async fn nodes(world: &World) -> Result<Vec<Try>, Failed> {
 /// Sidecars answer for their driver, and for no other; nobody else answers at all.
 async fn answers(world: &World) -> Result<Vec<Try>, Failed> {
     let template = ("csi-example", "csi-controller");
-    let account = json!({
-        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": template.1, "namespace": template.0},
-    });
-    world.testbed.apply(vec![dynamic(&account)?]).await?;
     let other = with_token_of(&world.testbed, &world.admin, template, Value::Null).await?;
     let identities = [
         ("the sidecar of the test driver", world.sidecar.clone(), DRIVER),
@@ -174,9 +185,10 @@ async fn answers(world: &World) -> Result<Vec<Try>, Failed> {
     let mut tries = Vec::new();
     for fencer in [DRIVER, "csi.example.com", "power.example.com", "csi.example.com.evil.example.org"] {
         let name = format!("matrix-{fencer}");
-        create(&world.controller, "FenceRequest", &name, &vec![("/spec/fencerName", json!(fencer))]).await?;
+        let asked = vec![("/spec/fencerName", json!(fencer))];
+        let stored = create(&world.controller, "FenceRequest", &name, &asked).await?;
         for (who, client, own) in &identities {
-            let answer = How::PatchStatus(json!({"status": {"progress": "0/2"}}));
+            let answer = says(&stored, &json!({"progress": "0/2"}))?;
             let report = How::Create(Box::new(dynamic(&changed(&report, fencer, &vec![])?)?));
             for one in [
                 Try::new(who, api(client, "FenceRequest"), &name, answer),
@@ -184,7 +196,7 @@ async fn answers(world: &World) -> Result<Vec<Try>, Failed> {
             ] {
                 if *own != fencer {
                     tries.push(one);
-                } else if matches!(one.how, How::PatchStatus(_)) {
+                } else if matches!(one.how, How::ReplaceStatus(_)) {
                     tries.push(one.allowed());
                 }
             }
@@ -196,7 +208,7 @@ async fn answers(world: &World) -> Result<Vec<Try>, Failed> {
 /// Approval and hold are the people's, everything else of a NodeFence the controller's.
 async fn incidents(world: &World) -> Result<Vec<Try>, Failed> {
     let name = "matrix";
-    create(&world.controller, "NodeFence", name, &vec![]).await?;
+    let stored = create(&world.controller, "NodeFence", name, &vec![]).await?;
     let operator = Identity::User { name: "has-bulkhead-operator".into(), groups: vec![] };
     let viewer = Identity::User { name: "has-bulkhead-viewer".into(), groups: vec![] };
     let identities = [
@@ -225,7 +237,7 @@ async fn incidents(world: &World) -> Result<Vec<Try>, Failed> {
             let one = Try::new(who, fences.clone(), name, How::Patch(change.clone()));
             tries.push(if is_person { one.allowed() } else { one });
         }
-        let told = Try::new(who, fences.clone(), name, How::PatchStatus(json!({"status": {"phase": "Recovered"}})));
+        let told = Try::new(who, fences.clone(), name, says(&stored, &json!({"phase": "Recovered"}))?);
         let made = How::Create(Box::new(dynamic(&changed(&sample("NodeFence")?, "matrix-made-up", &vec![])?)?));
         let made = Try::new(who, fences.clone(), "matrix-made-up", made);
         let planned = controllers.iter().map(|change| Try::new(who, fences.clone(), name, How::Patch(change.clone())));

@@ -46,27 +46,29 @@ impl Subject {
 pub async fn install(world: &World) -> Result<Vec<Subject>, Failed> {
     // The template of the sidecars as it is, beside the overlay of the testbed's driver.
     let namespace = dynamic(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "csi-example"}}))?;
-    world.testbed.apply(vec![namespace]).await?;
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "csi-controller", "namespace": "csi-example"},
+    });
+    world.testbed.apply(vec![namespace, dynamic(&account)?]).await?;
     world.testbed.apply_dir(&root().join("config/rbac/fencer")).await?;
     for file in ["mount_namespace", "mount_namespace_controller_role", "node_rbac", "controller_rbac"] {
         world.testbed.apply_file(&root().join("config/s3").join(file).with_extension("yaml")).await?;
     }
     let mut programs: BTreeMap<Account, Vec<&'static Role>> = BTreeMap::new();
-    let mut subjects = Vec::new();
+    let mut people: BTreeMap<&str, Vec<&'static Role>> = BTreeMap::new();
     for role in roles() {
         match role.holder {
             Holder::Program(account) => programs.entry(account).or_default().push(role),
             Holder::People | Holder::Aggregated(_) => {
                 world.testbed.apply(vec![binding(role)?]).await?;
-                subjects.push(Subject {
-                    name: role.name.into(),
-                    user: user(role),
-                    groups: groups(&[]),
-                    roles: vec![role],
-                });
+                people.entry(role.name).or_default().push(role);
             }
         }
     }
+    let mut subjects: Vec<_> = people
+        .into_iter()
+        .map(|(name, roles)| Subject { name: name.into(), user: user(name), groups: groups(&[]), roles })
+        .collect();
     subjects.extend(programs.into_iter().map(|(Account { namespace, name }, roles)| Subject {
         name: format!("{namespace}/{name}"),
         user: format!("system:serviceaccount:{namespace}:{name}"),
@@ -76,8 +78,8 @@ pub async fn install(world: &World) -> Result<Vec<Subject>, Failed> {
     Ok(subjects)
 }
 
-fn user(role: &Role) -> String {
-    format!("has-{}", role.name)
+fn user(role: &str) -> String {
+    format!("has-{role}")
 }
 
 fn groups(more: &[&str]) -> Vec<String> {
@@ -85,9 +87,12 @@ fn groups(more: &[&str]) -> Vec<String> {
 }
 
 fn binding(role: &Role) -> Result<DynamicObject, Failed> {
+    let kind = if role.namespace.is_some() { "Role" } else { "ClusterRole" };
+    let user = user(role.name);
     dynamic(&json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": user(role)},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role.name},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user(role)}],
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": format!("{kind}Binding"),
+        "metadata": {"name": user, "namespace": role.namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role.name},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
     }))
 }

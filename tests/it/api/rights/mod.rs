@@ -4,6 +4,7 @@
 mod asked;
 mod foreign;
 mod identities;
+mod rows;
 
 use bulkhead_testbed::Identity;
 use futures::{StreamExt, TryStreamExt, stream};

@@ -1,7 +1,7 @@
 //! The agents of the many nodes. Five hundred of them do not fit on a machine, so their reports are written here: by the
 //! ServiceAccount of the agent with a token bound to the node, as the admission policy asks for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use bulkhead::api::conditions::{self, State};
@@ -9,10 +9,9 @@ use bulkhead::api::node_volume_report::{NodeVolumeReport, NodeVolumeReportStatus
 use bulkhead::api::volume::{Check, Finding, VolumeState};
 use chrono::Utc;
 use futures::{StreamExt, TryStreamExt, stream};
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, PostParams};
 use kube::core::Request;
-use kube::{Client, Resource};
-use serde_json::json;
+use kube::{Api, Client, Resource, ResourceExt};
 
 use crate::Result;
 
@@ -38,26 +37,32 @@ impl Agents {
     /// healthy. Returns when the first report was on its way.
     pub async fn report(&self, volumes: &BTreeSet<usize>, broken: &BTreeSet<usize>) -> Result<Instant> {
         let nodes: BTreeSet<_> = volumes.iter().map(|volume| self.layout.node_of(*volume)).collect();
+        // An agent has its report before it has something to say.
+        let reports: Api<NodeVolumeReport> = Api::all(self.client.clone());
+        let reports = reports.list(&ListParams::default()).await?;
+        let mut reports: BTreeMap<_, _> = reports.into_iter().map(|report| (report.name_any(), report)).collect();
+        let mut writes = Vec::new();
+        for number in nodes {
+            let Some(node) = self.nodes.get(number) else { continue };
+            let mut report = reports.remove(&node.name).ok_or_else(|| format!("no report of {}", node.name))?;
+            report.status = Some(self.status(number, node, broken));
+            writes.push(self.write(report));
+        }
         let from = Instant::now();
-        let writes = nodes.into_iter().filter_map(|number| Some((number, self.nodes.get(number)?)));
-        stream::iter(writes.map(|(number, node)| self.write(number, node, broken)))
-            .buffer_unordered(AT_ONCE)
-            .try_collect::<Vec<()>>()
-            .await?;
+        stream::iter(writes).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
         Ok(from)
     }
 
-    async fn write(&self, number: usize, node: &SimulatedNode, broken: &BTreeSet<usize>) -> Result<()> {
-        let status = self.status(number, node, broken);
-        let patch = Patch::Merge(json!({ "status": status }));
+    async fn write(&self, report: NodeVolumeReport) -> Result<()> {
+        let (name, body) = (report.name_any(), serde_json::to_vec(&report)?);
         let url = NodeVolumeReport::url_path(&(), None);
-        let mut request = Request::new(url).patch_subresource("status", &node.name, &PatchParams::default(), &patch)?;
+        let mut request = Request::new(url).replace_subresource("status", &name, &PostParams::default(), body)?;
         let headers = request.headers_mut();
         headers.insert("impersonate-user", format!("system:serviceaccount:{AGENT}:{AGENT}").parse()?);
         for group in ["system:serviceaccounts", "system:authenticated"] {
             headers.append("impersonate-group", group.parse()?);
         }
-        headers.insert("impersonate-extra-authentication.kubernetes.io%2fnode-name", node.name.parse()?);
+        headers.insert("impersonate-extra-authentication.kubernetes.io%2fnode-name", name.parse()?);
         let written: NodeVolumeReport = self.client.request(request).await?;
         drop(written);
         Ok(())
