@@ -7,14 +7,15 @@
 use std::io;
 
 use futures::{Stream, StreamExt};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::net::UnixStream;
-use tokio::net::unix::OwnedReadHalf;
 
 /// The bytes that a client sends first.
 const PREFACE: usize = 24;
 /// Length (3), type, flags, stream (4).
-const FRAME_HEADER: usize = 9;
+pub const FRAME_HEADER: usize = 9;
+/// The longest frame that a client may send: HTTP/2's SETTINGS_MAX_FRAME_SIZE, which our server leaves as it is by default.
+pub const FRAME_MAX: usize = 16 << 10;
 const HEADERS: u8 = 1;
 /// All headers are in this frame, without padding and priority: as the kubelet sends them.
 const WHOLE: u8 = 4;
@@ -37,7 +38,7 @@ pub(super) fn replaced(
         tokio::spawn(async move {
             // Either end may end it; the other learns it from the end of its stream.
             tokio::select! {
-                _ = pass_in(&mut from_client, &mut to_server) => {}
+                passed = pass_in(&mut from_client, &mut to_server) => tell(passed),
                 _ = tokio::io::copy(&mut from_server, &mut to_client) => {}
             }
         });
@@ -45,16 +46,24 @@ pub(super) fn replaced(
     })
 }
 
-async fn pass_in(client: &mut OwnedReadHalf, server: &mut (impl AsyncWriteExt + Unpin)) -> io::Result<()> {
+/// A client that hangs up is no news, and one that was refused is.
+fn tell(passed: io::Result<()>) {
+    if let Err(error) = passed
+        && error.kind() == io::ErrorKind::InvalidData
+    {
+        tracing::warn!(%error, "a client of the registration socket is refused");
+    }
+}
+
+async fn pass_in(client: &mut (impl AsyncRead + Unpin), server: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     let mut preface = [0; PREFACE];
     client.read_exact(&mut preface).await?;
     server.write_all(&preface).await?;
     loop {
         let mut header = [0; FRAME_HEADER];
         client.read_exact(&mut header).await?;
-        let [a, b, c, kind, flags, stream @ ..] = header;
-        // Three bytes: 16 MiB at the most.
-        let mut payload = vec![0; usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap_or(0)];
+        let mut payload = vec![0; length(header)?];
+        let [_, _, _, kind, flags, stream @ ..] = header;
         client.read_exact(&mut payload).await?;
         if kind == HEADERS && flags & WHOLE != 0 && flags & NOT_PLAIN == 0 {
             // What is not understood passes as it is.
@@ -67,8 +76,22 @@ async fn pass_in(client: &mut OwnedReadHalf, server: &mut (impl AsyncWriteExt + 
     }
 }
 
-/// A header block (RFC 7541, section 6) with another `:authority`.
-fn with_localhost(block: &[u8]) -> Option<Vec<u8>> {
+/// How long the frame behind this header is: three bytes could say 16 MiB.
+///
+/// # Errors
+///
+/// When no client may send so long a frame.
+pub fn length(header: [u8; FRAME_HEADER]) -> io::Result<usize> {
+    let [a, b, c, ..] = header;
+    let length = u32::from_be_bytes([0, a, b, c]);
+    usize::try_from(length).ok().filter(|length| *length <= FRAME_MAX).ok_or_else(|| {
+        let text = format!("a frame of {length} bytes, and HTTP/2 allows {FRAME_MAX} here: the client is no kubelet");
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    })
+}
+
+/// A header block (RFC 7541, section 6) with `localhost` for every `:authority`; nothing where it is not understood.
+pub fn with_localhost(block: &[u8]) -> Option<Vec<u8>> {
     let mut replaced = Vec::with_capacity(block.len());
     let mut rest = block;
     while let Some(&first) = rest.first() {
@@ -148,6 +171,28 @@ mod tests {
             [&[0x41, 0x05, b'x'][..], &[0x41], &[0x7f], &[0x40, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]]
         {
             assert_eq!(with_localhost(block), None);
+        }
+    }
+
+    /// What a client sends: the preface, and a frame of DATA of this length.
+    fn sent(length: usize) -> Vec<u8> {
+        let [_, a, b, c] = u32::try_from(length).unwrap().to_be_bytes();
+        [&[0; PREFACE][..], &[a, b, c, 0, 0, 0, 0, 0, 1], &vec![b'x'; length]].concat()
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_is_too_long_is_refused() {
+        for frame in [0, FRAME_MAX] {
+            let (sent, mut passed) = (sent(frame), Vec::new());
+            let end = pass_in(&mut sent.as_slice(), &mut passed).await.unwrap_err();
+            assert!(end.kind() == io::ErrorKind::UnexpectedEof && passed == sent, "{frame}: {end}");
+        }
+        for frame in [FRAME_MAX + 1, 0xff_ffff] {
+            let (sent, mut passed) = (sent(frame), Vec::new());
+            let error = pass_in(&mut sent.as_slice(), &mut passed).await.unwrap_err();
+            let told = error.to_string();
+            assert!(error.kind() == io::ErrorKind::InvalidData && told.contains(&frame.to_string()), "{told}");
+            assert_eq!(passed.len(), PREFACE, "nothing of it is passed on");
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-mod authority;
+pub mod authority;
 pub mod client;
 pub mod plugin;
 pub mod server;

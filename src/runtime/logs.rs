@@ -1,5 +1,6 @@
-//! Logs and traces. Every line that is written while a key is worked on carries, in its span, the queue, the object, the
-//! policies where they are known, and the trace id, which is the exported one where traces are sent.
+//! Logs and traces. Every line that is written while a key of a queue is worked on carries, in its span, the queue, the object, the
+//! policies where they are known, and the trace id, which is the exported one where traces are sent. (What the S3 driver is called
+//! for is in no queue: `s3::spans`.)
 
 use std::time::Duration;
 
@@ -103,4 +104,4 @@ impl Tracing {
 
 #[cfg(test)]
 #[path = "logs_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -11,16 +11,30 @@ use crate::runtime::telemetry::Telemetry;
 
 /// A place for lines.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl Lines {
+    /// Those of this thread, as long as the guard lives.
+    pub(crate) fn of_this_thread() -> (Self, tracing::subscriber::DefaultGuard) {
+        let lines = Self::default();
+        let filter = EnvFilter::new("bulkhead=info");
+        let subscriber = subscriber("test", LogFormat::Json, filter, &silent(), lines.clone());
+        (lines, tracing::subscriber::set_default(subscriber))
+    }
+
     fn parsed(&self) -> Vec<Value> {
         let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    fn of(&self, message: &str) -> Vec<Value> {
+    pub(crate) fn of(&self, message: &str) -> Vec<Value> {
         self.parsed().into_iter().filter(|line| line["fields"]["message"] == message).collect()
+    }
+
+    /// Whether a line's span has the id of a trace.
+    pub(crate) fn have_trace(span: &Value) -> bool {
+        let id = span["trace_id"].as_str().unwrap_or_default();
+        id.len() == 32 && id.chars().all(|c| c.is_ascii_hexdigit()) && id.chars().any(|c| c != '0')
     }
 }
 
@@ -50,11 +64,8 @@ fn a_bad_filter_names_itself() {
 
 /// Runs two keys of a queue, the second of which fails once, and returns what was logged.
 async fn reconciled() -> Lines {
-    let lines = Lines::default();
-    let provider = silent();
-    let subscriber = subscriber("test", LogFormat::Json, EnvFilter::new("bulkhead=info"), &provider, lines.clone());
     // This test runs on one thread, and so does everything that it starts.
-    let _logging = tracing::subscriber::set_default(subscriber);
+    let (lines, _logging) = Lines::of_this_thread();
     let (queue, receiver) = queue::queue();
     let cancel = CancellationToken::new();
     let config = QueueConfig { kind: "SharedVolume", ..QueueConfig::test("shared_volume") };
@@ -98,15 +109,11 @@ async fn lines_of_a_reconcile_carry_object_policy_and_trace() {
     ] {
         assert_eq!(span[field], value, "{field} in {span}");
     }
-    let is_trace = |span: &Value| {
-        let id = span["trace_id"].as_str().unwrap_or_default();
-        id.len() == 32 && id.chars().all(|c| c.is_ascii_hexdigit()) && id.chars().any(|c| c != '0')
-    };
-    assert!(is_trace(span), "{span}");
+    assert!(Lines::have_trace(span), "{span}");
     // What the queue itself says of a failure belongs to the reconcile that failed.
     let failed = lines.of("reconcile failed; it is tried again");
     assert_eq!(failed.len(), 1);
     let other = &failed[0]["span"];
     assert_eq!((&other["object_name"], &other["object_namespace"]), (&Value::from("failing"), &Value::Null));
-    assert!(is_trace(other) && other["trace_id"] != span["trace_id"], "{other}");
+    assert!(Lines::have_trace(other) && other["trace_id"] != span["trace_id"], "{other}");
 }

@@ -19,6 +19,7 @@ mod places;
 pub mod program;
 pub(crate) mod progress;
 pub mod queue;
+mod slots;
 pub mod store;
 pub mod telemetry;
 

@@ -13,8 +13,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::{
     clock::monotonic,
-    packing::{Packed, Packer},
-    places::Places,
+    packing::Packer,
+    slots::{PART, State, name_of},
 };
 
 /// Names an object of a known kind.
@@ -90,28 +90,6 @@ impl<K> Clone for Store<K> {
     }
 }
 
-struct State<K> {
-    indexers: Vec<Indexer<K>>,
-    packer: Packer<K>,
-    slots: Vec<Option<Slot<K>>>,
-    /// Slots that nothing is in.
-    free: Vec<u32>,
-    /// Key → slot.
-    keys: Places,
-    /// In the order of the indexers: value → slots.
-    indexes: Vec<Places>,
-    subscribers: Vec<mpsc::UnboundedSender<Change<K>>>,
-    relists: u64,
-    changes: u64,
-    progress: Instant,
-}
-
-struct Slot<K> {
-    object: Packed<K>,
-    /// It came since the last list began.
-    listed: bool,
-}
-
 impl<K> Store<K> {
     /// An empty store with the given indexes, not yet synced.
     pub fn new_detached(indexers: Vec<(&'static str, IndexFn<K>)>) -> Self {
@@ -119,19 +97,7 @@ impl<K> Store<K> {
     }
 
     pub(crate) fn with(indexers: Vec<Indexer<K>>, packer: Packer<K>) -> Self {
-        let state = State {
-            indexes: indexers.iter().map(|_| Places::default()).collect(),
-            indexers,
-            packer,
-            slots: Vec::new(),
-            free: Vec::new(),
-            keys: Places::default(),
-            subscribers: Vec::new(),
-            relists: 0,
-            changes: 0,
-            progress: monotonic(),
-        };
-        Self { state: Arc::new(RwLock::new(state)), synced: Arc::new(watch::Sender::new(false)) }
+        Self { state: Arc::new(RwLock::new(State::new(indexers, packer))), synced: Arc::new(watch::Sender::new(false)) }
     }
 
     /// All objects, in no order.
@@ -141,8 +107,7 @@ impl<K> Store<K> {
 
     /// How many objects are kept.
     pub fn len(&self) -> usize {
-        let state = self.read();
-        state.slots.len() - state.free.len()
+        self.read().len()
     }
 
     /// Whether nothing is kept.
@@ -194,12 +159,7 @@ impl<K: Resource> Store<K> {
 
     /// The objects under `value` in `index`, ordered by key. An index that was not declared is empty.
     pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
-        let state = self.read();
-        let indexed = state.indexers.iter().zip(&state.indexes).find(|((name, _), _)| *name == index);
-        let Some(((_, values_of), places)) = indexed else { return Vec::new() };
-        let found = places.of(value).iter().filter_map(|slot| state.at(*slot));
-        // Two values may have one hash.
-        let mut found: Vec<_> = found.filter(|object| values_of(object).iter().any(|it| it == value)).collect();
+        let mut found = self.read().under(index, value);
         found.sort_by(|one, other| name_of(&**one).cmp(&name_of(&**other)));
         found
     }
@@ -244,9 +204,6 @@ impl<K: Resource> Store<K> {
     }
 }
 
-/// So many objects are unpacked at once where all are gone through.
-const PART: usize = 256;
-
 /// Feeding a store.
 impl<K: Resource> Store<K> {
     /// Puts an object in place of what is known under its key.
@@ -278,7 +235,7 @@ impl<K: Resource> Store<K> {
     pub fn list_begins(&self) {
         let mut state = self.write();
         state.progress = monotonic();
-        state.slots.iter_mut().flatten().for_each(|slot| slot.listed = false);
+        state.forget_listed();
     }
 
     /// A list is complete: forgets, with a change each, what it did not hold.
@@ -294,117 +251,6 @@ impl<K: Resource> Store<K> {
         drop(state);
         self.synced.send_replace(true);
     }
-}
-
-impl<K> State<K> {
-    fn all(&self) -> impl Iterator<Item = Arc<K>> {
-        self.slots.iter().flatten().filter_map(|slot| self.packer.unpack(&slot.object))
-    }
-
-    /// Those in the slots from there on, as far as [`PART`] goes, and whether there are no more.
-    fn part(&self, from: usize) -> (Vec<Arc<K>>, bool) {
-        let slots = self.slots.get(from..).unwrap_or_default();
-        let present = slots.iter().take(PART).flatten();
-        (present.filter_map(|slot| self.packer.unpack(&slot.object)).collect(), slots.len() <= PART)
-    }
-
-    fn at(&self, slot: u32) -> Option<Arc<K>> {
-        self.packer.unpack(&self.slot(slot)?.object)
-    }
-
-    fn slot(&self, slot: u32) -> Option<&Slot<K>> {
-        self.slots.get(usize::try_from(slot).ok()?)?.as_ref()
-    }
-
-    fn listed(&mut self, slot: u32) {
-        let slot = usize::try_from(slot).ok().and_then(|slot| self.slots.get_mut(slot)?.as_mut());
-        if let Some(slot) = slot {
-            slot.listed = true;
-        }
-    }
-
-    fn unlisted(&self) -> Vec<u32> {
-        let slots = (0..).zip(&self.slots);
-        slots.filter(|(_, slot)| slot.as_ref().is_some_and(|slot| !slot.listed)).map(|(number, _)| number).collect()
-    }
-
-    fn fill(&mut self, number: u32, slot: Option<Slot<K>>) {
-        match usize::try_from(number).ok().and_then(|number| self.slots.get_mut(number)) {
-            Some(place) => *place = slot,
-            None => self.slots.push(slot),
-        }
-    }
-
-    /// Brings the indexes from what was there to what is.
-    fn index(&mut self, slot: u32, old: Option<&K>, new: Option<&K>) {
-        for ((_, values_of), places) in self.indexers.iter().zip(&mut self.indexes) {
-            let (old, new) = (old.map(values_of).unwrap_or_default(), new.map(values_of).unwrap_or_default());
-            for gone in old.iter().filter(|value| !new.contains(value)) {
-                places.remove(gone.as_str(), slot);
-            }
-            for come in new.iter().filter(|value| !old.contains(value)) {
-                places.add(come.as_str(), slot);
-            }
-        }
-    }
-
-    /// Hands a change to all who listen; those who stopped are forgotten.
-    fn tell(&mut self, change: Change<K>) {
-        self.changes += 1;
-        self.subscribers.retain(|subscriber| subscriber.send(change.clone()).is_ok());
-    }
-}
-
-impl<K: Resource> State<K> {
-    fn find(&self, key: &ObjectKey) -> Option<(u32, Arc<K>)> {
-        let slots = self.keys.of(key).iter().filter_map(|slot| Some((*slot, self.at(*slot)?)));
-        let wanted = (key.namespace.as_deref(), key.name.as_str());
-        slots.into_iter().find(|(_, object)| name_of(&**object) == wanted)
-    }
-
-    fn put(&mut self, object: K) {
-        let key = ObjectKey::from(&object);
-        let known = self.find(&key);
-        if let Some((slot, old)) = &known
-            && same_version(&**old, &object)
-        {
-            self.listed(*slot);
-            return;
-        }
-        let new = Arc::new(object);
-        let (slot, old) = match known {
-            Some((slot, old)) => (slot, Some(old)),
-            None => (self.free.pop().unwrap_or(u32::try_from(self.slots.len()).unwrap_or(u32::MAX)), None),
-        };
-        if old.is_none() {
-            self.keys.add(&key, slot);
-        }
-        self.index(slot, old.as_deref(), Some(&*new));
-        let object = self.packer.pack(&new);
-        self.fill(slot, Some(Slot { object, listed: true }));
-        self.tell(Change { key, old, new: Some(new) });
-    }
-
-    fn clear(&mut self, slot: u32, old: Arc<K>) {
-        let key = ObjectKey::from(&*old);
-        self.keys.remove(&key, slot);
-        self.index(slot, Some(&*old), None);
-        self.fill(slot, None);
-        self.free.push(slot);
-        self.tell(Change { key, old: Some(old), new: None });
-    }
-}
-
-/// Namespace and name.
-fn name_of<K: Resource>(object: &K) -> (Option<&str>, &str) {
-    let meta = object.meta();
-    (meta.namespace.as_deref(), meta.name.as_deref().unwrap_or_default())
-}
-
-/// Whether both are the same version of the same object, so that nothing changed.
-fn same_version<K: Resource>(old: &K, new: &K) -> bool {
-    let (old, new) = (old.meta(), new.meta());
-    new.resource_version.is_some() && old.resource_version == new.resource_version && old.uid == new.uid
 }
 
 /// How long our own writes are waited for in the stores, and how often they are asked.

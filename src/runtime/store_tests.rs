@@ -1,4 +1,5 @@
 use super::*;
+use crate::runtime::places::Places;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ObjectMeta;
 

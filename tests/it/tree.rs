@@ -1,5 +1,6 @@
-//! The tree itself: layers, and the crates that the project promises to use. No control plane.
+//! The tree itself: layers, the crates that the project promises to use, and the page that shows it. No control plane.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("tree::what_decides_asks_nobody_and_no_clock", what_decides_asks_nobody_and_no_clock),
         Trial::test("tree::the_promised_crates_are_used_in_shipped_code", the_promised_crates_are_used),
         Trial::test("tree::controllers_have_the_same_steps", controllers_have_the_same_steps),
+        Trial::test("tree::architecture_names_every_file_and_folder", architecture_names_every_file_and_folder),
     ]
 }
 
@@ -252,23 +254,82 @@ fn the_promised_crates_are_used() -> Result<(), Failed> {
 }
 
 fn controllers_have_the_same_steps() -> Result<(), Failed> {
-    for folder in [
-        "src/controllers/resiliency_policy",
-        "src/controllers/node_fence",
-        "src/controllers/shared_volume",
-        "src/controllers/volume_health",
-        "src/controllers/volume_health_policy",
-        "src/controllers/shared_volume_provider",
-        "src/csi_sidecar",
-        "src/node_agent",
-    ] {
+    let is_code = |name: &String| root().join("src/controllers").join(name).is_dir() && name != "snapshots";
+    let controllers =
+        names("src/controllers")?.into_iter().filter(is_code).map(|name| format!("src/controllers/{name}"));
+    for folder in controllers.chain(["src/csi_sidecar", "src/node_agent"].map(str::to_owned)) {
         for step in ["mod.rs", "observe.rs", "decide.rs", "act.rs", "status.rs"] {
-            if !root().join(folder).join(step).is_file() {
+            if !root().join(&folder).join(step).is_file() {
                 return Err(format!("{folder} has no {step}").into());
             }
         }
     }
     Ok(())
+}
+
+/// The last section of `docs/architecture.md` names what is in the folders of our code and tests; and of folders whose parts it
+/// names, each. A part may be named above where the section says so, and a custom resource is called by its kind elsewhere.
+fn architecture_names_every_file_and_folder() -> Result<(), Failed> {
+    let page = fs::read_to_string(root().join("docs/architecture.md"))?;
+    let (above, tree) = page.split_once("## The tree").ok_or("no section \"The tree\"")?;
+    let kinds: BTreeSet<_> = bulkhead::api::definitions().iter().map(|it| snake_case(&it.spec.names.kind)).collect();
+    let mut unnamed = Vec::new();
+    for folder in ["src", "tests", "hack"] {
+        for name in names(folder)?.into_iter().filter(|name| name != "lib.rs") {
+            let path = format!("{folder}/{name}");
+            if !words(tree).contains(stem(&name)) {
+                unnamed.push(path.clone());
+            }
+            let Some(shown) = entry(tree, &format!("{path}/")).filter(|_| root().join(&path).is_dir()) else {
+                continue;
+            };
+            let mut known = words(&shown);
+            if shown.contains("see above") {
+                known.extend(words(above));
+            }
+            let parts = names(&path)?.into_iter().filter(|part| is_part(part) && !kinds.contains(stem(part)));
+            let (named, missing): (Vec<_>, Vec<_>) = parts.partition(|part| known.contains(stem(part)));
+            if !named.is_empty() && folder != "hack" {
+                unnamed.extend(missing.into_iter().map(|part| format!("{path}/{part}")));
+            }
+        }
+    }
+    if unnamed.is_empty() { Ok(()) } else { Err(format!("docs/architecture.md does not name {unnamed:?}").into()) }
+}
+
+/// What the tree says of a folder: its line, and those that go on with it.
+fn entry(tree: &str, folder: &str) -> Option<String> {
+    let (_, rest) = tree.split_once(&format!("\n{folder}"))?;
+    let (first, more) = rest.split_once('\n')?;
+    let more = more.lines().take_while(|line| line.starts_with(' '));
+    Some(std::iter::once(first).chain(more).collect::<Vec<_>>().join("\n"))
+}
+
+fn words(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-').collect()
+}
+
+/// Not the module itself, nor what only its tests need.
+fn is_part(name: &str) -> bool {
+    let stem = stem(name);
+    !matches!(stem, "mod" | "main" | "tests" | "testing" | "snapshots") && !stem.ends_with("_tests")
+}
+
+fn stem(name: &str) -> &str {
+    name.trim_end_matches(".rs")
+}
+
+fn snake_case(kind: &str) -> String {
+    let lower = kind.char_indices().flat_map(|(at, c)| {
+        let gap = (at > 0 && c.is_uppercase()).then_some('_');
+        gap.into_iter().chain(c.to_lowercase())
+    });
+    lower.collect()
+}
+
+fn names(folder: &str) -> Result<BTreeSet<String>, Failed> {
+    let entries = fs::read_dir(root().join(folder))?;
+    Ok(entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<std::io::Result<_>>()?)
 }
 
 fn root() -> &'static Path {

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use bulkhead::csi::v1::VolumeCapability;
+use bulkhead::csi::v1::volume_capability::access_mode::Mode;
+use bulkhead::csi::v1::volume_capability::{AccessMode, AccessType, MountVolume};
 use bulkhead::s3::controller_service::{self, Endpoint, NonEmptyBucket, Settings};
 use bulkhead::s3::keys::Keys;
 use bulkhead_testbed::binaries::{Binaries, Program};
@@ -129,6 +132,30 @@ impl Bed {
         self.until("the driver serves", || std::os::unix::net::UnixStream::connect(self.socket()).ok());
     }
 
+    /// The program itself beside the driver, once it serves at its socket, `NAME.sock`. Its log is `NAME.log`.
+    pub fn program(&self, name: &str, environment: &[(&str, &str)]) -> Process {
+        let socket = self.path(&format!("{name}.sock"));
+        let launch = Launch {
+            name: "bulkhead-s3-csi".to_owned(),
+            program: env!("CARGO_BIN_EXE_bulkhead-s3-csi").into(),
+            args: vec![
+                "--mode=controller".into(),
+                "--listen=127.0.0.1:0".into(),
+                format!("--endpoint=unix://{}", socket.display()).into(),
+                "--kubeconfig".into(),
+                self.testbed.kubeconfig(&Identity::Admin).unwrap().into(),
+            ],
+            env: environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            log: self.path(&format!("{name}.log")),
+        };
+        let mut process = Process::spawn(launch).unwrap();
+        self.until("it serves", || {
+            assert!(process.exit_status().is_none(), "it ended: {}", process.log_tail());
+            std::os::unix::net::UnixStream::connect(&socket).ok()
+        });
+        process
+    }
+
     /// As SIGKILL does: calls under way are lost, and the socket stays.
     pub fn kill_driver(&self) {
         if let Some(driver) = self.driver.lock().unwrap().take() {
@@ -248,4 +275,12 @@ impl Bed {
 /// The bucket of a volume.
 pub fn handle(volume: &PersistentVolume) -> String {
     volume.spec.as_ref().unwrap().csi.as_ref().unwrap().volume_handle.clone()
+}
+
+/// What every volume of ours is.
+pub fn folder_for_all() -> VolumeCapability {
+    VolumeCapability {
+        access_mode: Some(AccessMode { mode: Mode::MultiNodeMultiWriter.into() }),
+        access_type: Some(AccessType::Mount(MountVolume::default())),
+    }
 }

@@ -14,6 +14,7 @@ mod claims;
 mod cleanup;
 mod failures;
 mod sanity;
+mod secrets;
 mod tls;
 
 use std::sync::{Arc, OnceLock};
@@ -50,6 +51,7 @@ fn main() {
         trial("s3_goes_down_and_comes_back", failures::s3_goes_down_and_comes_back),
         trial("a_restart_in_the_middle_makes_no_second_bucket", failures::a_restart_makes_no_second_bucket),
         trial("wrong_credentials_are_told_on_the_claim", failures::wrong_credentials_are_told_on_the_claim),
+        trial("the_most_verbose_log_shows_no_key", secrets::the_most_verbose_log_shows_no_key),
         trial("the_sweep_is_told_in_the_log", cleanup::the_sweep_is_told_in_the_log),
         trial("a_custom_authority_is_trusted_and_no_other", tls::a_custom_authority_is_trusted_and_no_other),
         trial("without_authorities_a_call_says_what_to_do", tls::without_authorities_a_call_says_what_to_do),

@@ -3,17 +3,14 @@
 use bulkhead::csi::client::connect;
 use bulkhead::csi::v1::controller_client::ControllerClient;
 use bulkhead::csi::v1::identity_client::IdentityClient;
-use bulkhead::csi::v1::volume_capability::access_mode::Mode;
-use bulkhead::csi::v1::volume_capability::{AccessMode, AccessType, MountVolume};
-use bulkhead::csi::v1::{CreateVolumeRequest, ProbeRequest, VolumeCapability};
+use bulkhead::csi::v1::{CreateVolumeRequest, ProbeRequest};
 use bulkhead::s3::controller_service::{Endpoint, S3, S3Error};
 use bulkhead::s3::keys::Keys;
 use bulkhead_testbed::Identity;
 use bulkhead_testbed::pki::Pki;
-use bulkhead_testbed::process::{Launch, Process};
 use kube::config::Kubeconfig;
 
-use crate::bed::Bed;
+use crate::bed::{Bed, folder_for_all};
 
 pub fn a_custom_authority_is_trusted_and_no_other(bed: &Bed) {
     let kubeconfig = Kubeconfig::read_from(bed.testbed.kubeconfig(&Identity::Admin).unwrap()).unwrap();
@@ -36,7 +33,6 @@ pub fn a_custom_authority_is_trusted_and_no_other(bed: &Bed) {
 
 /// An image without certificates: who asks for a bucket is told, by the program that runs.
 pub fn without_authorities_a_call_says_what_to_do(bed: &Bed) {
-    let socket = bed.path("without-authorities.sock");
     let nowhere = bed.path("no-such-file").display().to_string();
     let environment = [
         ("AWS_ENDPOINT_URL", "https://s3.example.com"),
@@ -46,34 +42,14 @@ pub fn without_authorities_a_call_says_what_to_do(bed: &Bed) {
         ("SSL_CERT_FILE", &nowhere),
         ("SSL_CERT_DIR", &nowhere),
     ];
-    let launch = Launch {
-        name: "bulkhead-s3-csi".to_owned(),
-        program: env!("CARGO_BIN_EXE_bulkhead-s3-csi").into(),
-        args: vec![
-            "--mode=controller".into(),
-            "--listen=127.0.0.1:0".into(),
-            format!("--endpoint=unix://{}", socket.display()).into(),
-            "--kubeconfig".into(),
-            bed.testbed.kubeconfig(&Identity::Admin).unwrap().into(),
-        ],
-        env: environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-        log: bed.path("without-authorities.log"),
-    };
-    let mut process = Process::spawn(launch).unwrap();
-    bed.until("it serves", || {
-        assert!(process.exit_status().is_none(), "it ended: {}", process.log_tail());
-        std::os::unix::net::UnixStream::connect(&socket).ok()
-    });
+    let _process = bed.program("without-authorities", &environment);
+    let socket = bed.path("without-authorities.sock");
     bed.runtime.block_on(async {
         let channel = connect(socket.to_str().unwrap()).unwrap();
         IdentityClient::new(channel.clone()).probe(ProbeRequest {}).await.unwrap();
-        let capability = VolumeCapability {
-            access_mode: Some(AccessMode { mode: Mode::MultiNodeMultiWriter.into() }),
-            access_type: Some(AccessType::Mount(MountVolume::default())),
-        };
         let request = CreateVolumeRequest {
             name: "pvc-1".to_owned(),
-            volume_capabilities: vec![capability],
+            volume_capabilities: vec![folder_for_all()],
             ..CreateVolumeRequest::default()
         };
         let refused = ControllerClient::new(channel).create_volume(request).await.unwrap_err();

@@ -25,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
         trial("engine::the_cache_is_in_the_pods_volume", the_cache_is_in_the_pods_volume),
         trial("engine::a_bucket_that_is_an_option_is_refused", a_bucket_that_is_an_option_is_refused),
         trial("engine::no_process_is_left_a_zombie", no_process_is_left_a_zombie),
+        trial("engine::the_most_verbose_log_shows_no_key", the_most_verbose_log_shows_no_key),
     ]
 }
 
@@ -108,4 +109,24 @@ fn no_process_is_left_a_zombie() {
         let children = fs::read_to_string(format!("/proc/{mounter}/task/{mounter}/children")).unwrap();
         (children.split_whitespace().count() == 1).then_some(())
     });
+}
+
+/// Keys in a message that is refused, and in one that mount-s3 fails with.
+fn the_most_verbose_log_shows_no_key() {
+    let pod = Pod::new();
+    pod.engine("echo nothing works >&2; exit 3");
+    let mut mounter = Mounter::run_verbose(&pod.command(), &pod.log());
+    let keys =
+        ["AWS_ACCESS_KEY_ID=AKVERBOSE", "AWS_SECRET_ACCESS_KEY=verbose/secret", "AWS_SESSION_TOKEN=verbose+token"];
+    send_document(&pod, &document("bucket", &[], &keys).replace("\"env\"", "env"));
+    let refused = pod.error();
+    send_document(&pod, &document("bucket", &["--debug"], &keys));
+    assert_eq!(mounter.code(), 1);
+    let log = fs::read_to_string(pod.log()).unwrap();
+    for told in ["a message is refused", "options received", "nothing works", "bucket=\"bucket\""] {
+        assert!(log.contains(told), "{told:?} is not in the log:\n{log}");
+    }
+    for shown in [log, refused, pod.error()] {
+        assert!(keys.iter().all(|entry| !shown.contains(entry.split_once('=').unwrap().1)), "{shown}");
+    }
 }

@@ -59,6 +59,10 @@ impl Bed {
 
     /// As in a container: a user that is nobody in particular, no capabilities and no way to get any.
     fn start(&self) -> Mounter {
+        Mounter::run(&self.command())
+    }
+
+    fn command(&self) -> Vec<String> {
         let user = USER.to_string();
         let setpriv = ["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups", "--no-new-privs"];
         let nothing = ["--bounding-set", "-all", "--inh-caps", "-all", "--"];
@@ -69,7 +73,7 @@ impl Bed {
         fs::copy(env!("CARGO_BIN_EXE_bulkhead-s3-mounter"), &mounter).unwrap();
         let built = command.iter_mut().find(|word| *word == env!("CARGO_BIN_EXE_bulkhead-s3-mounter")).unwrap();
         *built = mounter.to_str().unwrap().to_owned();
-        Mounter::run(&command)
+        command
     }
 
     /// Mounts, and sends the descriptor. Only the engine has it afterwards.
@@ -205,11 +209,13 @@ fn a_read_only_part_of_a_bucket() {
 
 fn wrong_keys_are_told_and_not_shown() {
     let bed = Bed::new();
-    let mut mounter = bed.start();
+    let mut mounter = Mounter::run_verbose(&bed.command(), &bed.pod.log());
     bed.mount(&["--debug"], "anothersecret");
     assert_eq!(mounter.code(), 1);
-    let error = bed.pod.error();
-    assert!(error.contains("initial ListObjectsV2 failed for bucket bytes"), "{error}");
-    assert!(!error.contains("anothersecret"), "{error}");
+    let (error, log) = (bed.pod.error(), fs::read_to_string(bed.pod.log()).unwrap());
+    for shown in [error, log] {
+        assert!(shown.contains("initial ListObjectsV2 failed for bucket bytes"), "{shown}");
+        assert!(!shown.contains("anothersecret"), "{shown}");
+    }
     bed.unmount();
 }

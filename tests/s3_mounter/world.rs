@@ -80,6 +80,11 @@ impl Pod {
         self.start_with(&[])
     }
 
+    /// Where a mounter that is run with the most verbose log writes it.
+    pub fn log(&self) -> PathBuf {
+        self.path().join("mounter.log")
+    }
+
     pub fn start_with(&self, arguments: &[&str]) -> Mounter {
         let mut command = self.command();
         command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
@@ -89,7 +94,18 @@ impl Pod {
 
 impl Mounter {
     pub fn run(command: &[String]) -> Self {
-        let child = Command::new(&command[0]).args(&command[1..]).stdin(Stdio::null()).spawn().unwrap();
+        Self::spawn(command, Stdio::inherit())
+    }
+
+    /// The same with the most verbose log there is, in this file.
+    pub fn run_verbose(command: &[String], log: &Path) -> Self {
+        let verbose = [command, &["--log=trace".to_owned()]].concat();
+        Self::spawn(&verbose, fs::File::create(log).unwrap().into())
+    }
+
+    fn spawn(command: &[String], log: Stdio) -> Self {
+        let mut program = Command::new(&command[0]);
+        let child = program.args(&command[1..]).stdin(Stdio::null()).stderr(log).spawn().unwrap();
         Self { child }
     }
 

@@ -98,8 +98,9 @@ async fn again_writes_credentials(world: World) {
     assert_eq!(world.mounts(), before);
 }
 
+/// In the most verbose log, too.
 async fn secrets_stay_apart(world: World) {
-    let plugin = world.plugin().await;
+    let plugin = Plugin::start(&world, &[("BULKHEAD_LOG", "trace")]).await;
     let (ours, theirs) = (world.running_pod().await, world.running_pod().await);
     let (one, two) = (uid(), uid());
     for workload in [&one, &two] {
@@ -130,7 +131,8 @@ async fn secrets_stay_apart(world: World) {
     let wrong = plugin.publish(&one).secret("KEY ONE", "secret/one").call().await.unwrap_err();
     assert!(wrong.code() == Code::InvalidArgument && wrong.message().contains("access_key_id"), "{wrong}");
     let log = plugin.log();
-    for secret in ["KEYONE", "secret/", "DRIVERKEY", "driversecret"] {
+    assert!(log.contains("TRACE"), "{log}");
+    for secret in ["KEYONE", "KEYTWO", "KEYNEW", "secret/", "DRIVERKEY", "driversecret"] {
         assert!(!log.contains(secret) && !wrong.message().contains(secret), "{secret} is in the log or the error");
     }
 }

@@ -10,7 +10,7 @@ use tonic::Code;
 use super::engine::{ARGUMENTS, NO_BUCKET, PROCESS, SILENT};
 use super::plugin::Plugin;
 use super::publishing::read;
-use super::world::{MountpointPod, NAMESPACE, PATIENCE, Shared, World, is_wide, trial, uid};
+use super::world::{HANDLE, MountpointPod, NAMESPACE, PATIENCE, Shared, World, is_wide, trial, uid};
 
 /// Workloads whose turn is measured.
 const MEASURED: usize = 60;
@@ -109,6 +109,8 @@ async fn mount_s3_has_the_word(world: World) {
     let workload = world.workload(&pod).await;
     let error = plugin.publish(&workload).bucket(NO_BUCKET).call().await.unwrap_err();
     assert!(error.code() == Code::Internal && error.message().contains("The bucket does not exist"), "{error}");
+    let (log, call) = (plugin.log(), format!("method=\"NodePublishVolume\" volume=\"{HANDLE}\" pod=\"pod shop/web\""));
+    assert!(log.lines().any(|line| line.contains("not published") && line.contains(&call)), "{log}");
     assert!(!world.target(&workload).exists() && !world.source(&pod).exists());
     assert_eq!(world.mounts(), []);
     // The kubelet starts the container again; the next call gets through.

@@ -23,7 +23,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 18] = [
     Target { name: "mountinfo", feed: node::mountinfo },
     Target { name: "vol_data", feed: node::vol_data },
     Target { name: "kubelet_paths", feed: node::kubelet_paths },
@@ -36,6 +36,8 @@ pub const TARGETS: [Target; 16] = [
     Target { name: "heartbeat_replicas", feed: network::heartbeat_replicas },
     Target { name: "provider_json", feed: network::provider_json },
     Target { name: "nfs_reply", feed: network::nfs_reply },
+    Target { name: "s3_error", feed: network::s3_error },
+    Target { name: "registration_frame", feed: network::registration_frame },
     Target { name: "volume_request", feed: kubernetes::volume_request },
     Target { name: "mount_options", feed: kubernetes::mount_options },
     Target { name: "spec_strings", feed: kubernetes::spec_strings },

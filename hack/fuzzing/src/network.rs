@@ -1,12 +1,14 @@
 //! What comes over a socket: from Mountpoint Pods' side of the protocol, from agents, from storage control planes, from NFS
-//! servers.
+//! servers, from S3, and from the kubelet.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use bulkhead::csi::authority;
 use bulkhead::heartbeat::keys::{KeyId, KeyPair, PairKey, PublicKey};
 use bulkhead::heartbeat::{replicas, wire};
 use bulkhead::nfs::null_call;
+use bulkhead::s3::controller_service::error_code;
 use bulkhead::s3::socket_protocol;
 use bulkhead::storageos::wire::{Namespace, Volume};
 
@@ -73,5 +75,25 @@ pub fn nfs_reply(data: &[u8]) {
     if null_call::read(data, 7).is_ok() {
         assert_eq!(data.get(..4), Some(&7_u32.to_be_bytes()[..]));
         assert!(null_call::read(data, 8).is_err());
+    }
+}
+
+/// An error of S3: a word of it is shown, where its code is one, and nothing else.
+pub fn s3_error(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Some(code) = error_code(&text) {
+        assert!(code.len() <= 64 && code.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{code:?}");
+        assert!(text.contains(&format!("<Code>{code}</Code>")), "{text:?}");
+    }
+}
+
+/// The header of an HTTP/2 frame of the kubelet, and its block of headers: no more is waited for than may come, and a block whose
+/// authority was replaced has nothing left to replace.
+pub fn registration_frame(data: &[u8]) {
+    let Some((header, block)) = data.split_first_chunk() else { return };
+    assert!(authority::length(*header).unwrap_or_default() <= authority::FRAME_MAX);
+    if let Some(replaced) = authority::with_localhost(block) {
+        assert!(replaced.len() <= block.len() * 6, "{block:?}");
+        assert_eq!(authority::with_localhost(&replaced).as_ref(), Some(&replaced), "{block:?}");
     }
 }

@@ -231,6 +231,17 @@ fn pack(image: Image, programs: &[(&Path, &str)], archive: &Path) -> Result<(), 
     std::fs::rename(&written, archive).map_err(file_error("write", archive))
 }
 
+/// The file of this machine's authorities.
+fn authorities() -> Option<PathBuf> {
+    AUTHORITIES.iter().map(PathBuf::from).find(|path| path.is_file())
+}
+
+/// The file of authorities in the image of this name, where it is on this machine; none where its program trusts nobody.
+pub fn authorities_of(name: &str) -> Option<PathBuf> {
+    let trusts = IMAGES.iter().any(|image| image.name == name && image.authorities);
+    trusts.then(authorities).flatten()
+}
+
 fn spec(image: Image, programs: &[(&Path, &str)], scratch: &Path) -> Result<ImageSpec, ImagesError> {
     let mut files = Vec::new();
     for (program, folder) in programs {
@@ -241,7 +252,7 @@ fn spec(image: Image, programs: &[(&Path, &str)], scratch: &Path) -> Result<Imag
         files.push(ImageFile { source: small, path, mode: 0o755 });
     }
     let entrypoint: Vec<_> = files.first().map(|file| file.path.clone()).into_iter().collect();
-    let authorities = AUTHORITIES.iter().map(PathBuf::from).find(|path| image.authorities && path.is_file());
+    let authorities = image.authorities.then(authorities).flatten();
     let [place, ..] = AUTHORITIES;
     files.extend(authorities.map(|source| ImageFile { source, path: place.to_owned(), mode: 0o644 }));
     let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());

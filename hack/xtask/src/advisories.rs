@@ -6,6 +6,9 @@ use std::process::Command;
 use crate::Result;
 use crate::steps::Steps;
 
+/// The workspaces of which cargo knows what they need: ours, and what stands in for mount-s3 in tests. (Not that of the Go modules
+/// which the testbed builds upstream's programs from.)
+const WORKSPACES: [&str; 2] = ["./Cargo.toml", "hack/mount-s3/Cargo.toml"];
 /// Says that it must not be left out: `required`.
 const VARIABLE: &str = "BULKHEAD_ADVISORIES";
 
@@ -17,11 +20,14 @@ pub fn check(steps: &mut Steps, cargo_deny: &Path) -> Result<()> {
         let why = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing").to_owned();
         return unreachable(steps, std::env::var(VARIABLE).ok().as_deref(), &why);
     }
-    let mut deny = Command::new(cargo_deny);
-    deny.args(["check", "--hide-inclusion-graph", "--disable-fetch", "advisories"]);
     let remedy = "a dependency has a known hole: update it, or name the advisory in `deny.toml` with the reason why it does not \
                   concern us";
-    steps.run(&mut deny, remedy)
+    WORKSPACES.iter().try_for_each(|manifest| {
+        let mut deny = Command::new(cargo_deny);
+        deny.args(["--manifest-path", manifest, "--locked", "check", "--config", "deny.toml"]);
+        deny.args(["--hide-inclusion-graph", "--disable-fetch", "advisories"]);
+        steps.run(&mut deny, remedy)
+    })
 }
 
 fn unreachable(steps: &mut Steps, wanted: Option<&str>, why: &str) -> Result<()> {
@@ -36,6 +42,8 @@ fn unreachable(steps: &mut Steps, wanted: Option<&str>, why: &str) -> Result<()>
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -47,5 +55,19 @@ mod tests {
         assert!(steps.not_checked.is_empty());
         unreachable(&mut steps, None, "no network").unwrap();
         assert!(steps.not_checked[0].contains("no network"));
+    }
+
+    /// Each lock file of the tree is asked about, but those of Go.
+    #[test]
+    fn every_lock_file_is_asked_about() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folders = ["", "hack", "tests"].map(|folder| root.join(folder));
+        let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+        let below = entries.map(|entry| entry.unwrap().path().join("Cargo.lock")).filter(|lock| lock.is_file());
+        let locks: BTreeSet<_> = below.chain([root.join("Cargo.lock")]).collect();
+        assert_eq!(
+            locks,
+            WORKSPACES.map(|manifest| root.join(manifest.trim_start_matches("./")).with_extension("lock")).into()
+        );
     }
 }

@@ -21,18 +21,23 @@ const FOLDER: &str = "target/site";
 const SUMMARY: &str = "docs/SUMMARY.md";
 const SETTINGS: &str = "docs/book.toml";
 
-/// Builds the site.
+/// Builds the site, and says where it begins.
 pub fn run(root: &Path) -> Result<()> {
-    let mut steps = Steps::new(root);
+    build(&mut Steps::new(root))?;
+    println!("The site begins at {}", root.join(FOLDER).join("book/index.html").display());
+    Ok(())
+}
+
+/// Builds the site.
+pub fn build(steps: &mut Steps) -> Result<()> {
+    let root = steps.root.clone();
     let site = root.join(FOLDER);
-    steps.step("pages", |_| gather(root, &site))?;
+    steps.step("pages", |_| gather(&root, &site))?;
     steps.step("site", |steps| {
         let mut book = Command::new(MDBOOK.ensure(steps)?);
         book.arg("build").arg(&site);
         steps.run(&mut book, "mdBook has something to say: see above")
-    })?;
-    println!("The site begins at {}", site.join("book/index.html").display());
-    Ok(())
+    })
 }
 
 /// Copies what is in the site, as mdBook wants it.

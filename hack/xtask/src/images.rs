@@ -2,6 +2,7 @@
 //! it. As they are shipped: of our programs, for several platforms, each with its bill of materials.
 
 mod compare;
+mod foreign;
 mod origin;
 mod platform;
 mod sbom;
@@ -61,14 +62,15 @@ fn ship(root: &Path, options: &Options) -> Result<Vec<PathBuf>> {
     // A build takes long enough for somebody to work in the tree meanwhile.
     let origin = origin::of(root)?;
     let programs = platforms.iter().map(|platform| platform.build(root)).collect::<Result<Vec<_>>>()?;
-    let materials = sbom::Materials::of(root, &platforms)?;
+    let c_libraries = platforms.iter().map(|platform| foreign::c_library(*platform)).collect::<Result<_>>()?;
+    let materials = sbom::Materials::of(root, &platforms, c_libraries)?;
     // From here on nothing is read from the tree, and no archive is written yet.
     origin.check(root)?;
     let folder = shipped_to(options)?;
     std::fs::create_dir_all(&folder)?;
     let mut files = Vec::new();
     for name in images::shipped() {
-        let sbom = materials.document(name, &origin).to_string();
+        let sbom = materials.document(name, &origin)?.to_string();
         let (archive, document) = (folder.join(format!("{name}.tar")), folder.join(format!("{name}.cdx.json")));
         images::ship(name, &programs, &origin.with_sbom(&sbom), &archive)?;
         std::fs::write(&document, sbom)?;

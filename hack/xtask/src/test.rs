@@ -9,7 +9,7 @@ use bulkhead_testbed::{here, mount_s3, real_nodes};
 
 use crate::room::{self, Builds};
 use crate::steps::{Steps, cargo};
-use crate::{Result, again, check};
+use crate::{Result, again, check, docs};
 
 /// Tells the tests on the control plane that what takes long is to run too.
 const WIDE: &str = "BULKHEAD_WIDE";
@@ -41,6 +41,9 @@ pub fn run(root: &Path, wide: bool) -> Result<()> {
 
 fn all(steps: &mut Steps, wide: bool) -> Result<()> {
     check::run(steps)?;
+    if wide {
+        docs::build(steps)?;
+    }
     let mut unit = cargo(&["test", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
     if wide {
         unit.env("PROPTEST_CASES", WIDE_CASES);

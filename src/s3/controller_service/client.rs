@@ -294,7 +294,7 @@ impl S3 {
 }
 
 /// The code in S3's `<Error><Code>NoSuchBucket</Code>…`: a word, if it is one.
-fn error_code(text: &str) -> Option<&str> {
+pub fn error_code(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("<Code>")?;
     let (code, _) = rest.split_once("</Code>")?;
     (code.len() <= 64 && code.bytes().all(|byte| byte.is_ascii_alphanumeric())).then_some(code)

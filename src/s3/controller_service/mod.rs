@@ -24,7 +24,7 @@ use crate::csi::v1::identity_server::IdentityServer;
 use crate::error::{Error, Result};
 use crate::s3::keys::Keys;
 
-pub use self::client::{Deletion, Endpoint, S3, S3Error};
+pub use self::client::{Deletion, Endpoint, S3, S3Error, error_code};
 pub use self::decide::NonEmptyBucket;
 
 use self::service::ControllerService;

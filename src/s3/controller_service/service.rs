@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tonic::{Request, Response, Status};
+use tracing::Instrument as _;
 
 use crate::csi::v1::controller_server::Controller;
 use crate::csi::v1::controller_service_capability::{Rpc, Type, rpc};
@@ -11,6 +12,7 @@ use crate::csi::v1::volume_capability::AccessType;
 use crate::csi::v1::volume_capability::access_mode::Mode;
 use crate::csi::v1::*;
 use crate::s3::keys::Keys;
+use crate::s3::spans;
 
 use super::client::{Deletion, S3};
 use super::decide::{self, NonEmptyBucket, Source};
@@ -82,6 +84,70 @@ impl ControllerService {
         Ok(())
     }
 
+    async fn make(&self, request: CreateVolumeRequest) -> Result<CreateVolumeResponse, Status> {
+        required("name", &request.name)?;
+        usable(&request.volume_capabilities, &[Mode::MultiNodeMultiWriter])?;
+        if request.volume_content_source.is_some() {
+            return Err(Status::invalid_argument("a bucket cannot be made from a snapshot or another volume"));
+        }
+        let range = request.capacity_range.unwrap_or_default();
+        let capacity = decide::capacity(range.required_bytes, range.limit_bytes).map_err(Status::out_of_range)?;
+        let bucket = decide::bucket_name(&request.name);
+        let source = self.create(&bucket, capacity, &request.secrets).await?;
+        tracing::info!(volume = request.name, bucket, "bucket made");
+        let volume = Volume {
+            capacity_bytes: capacity,
+            volume_context: decide::volume_context(&bucket, source).into_iter().collect(),
+            volume_id: bucket,
+            ..Volume::default()
+        };
+        Ok(CreateVolumeResponse { volume: Some(volume) })
+    }
+
+    async fn take_away(&self, request: DeleteVolumeRequest) -> Result<DeleteVolumeResponse, Status> {
+        required("volume_id", &request.volume_id)?;
+        if decide::is_ours(&request.volume_id) {
+            self.delete(&request.volume_id, &request.secrets).await?;
+        } else {
+            tracing::warn!(volume = request.volume_id, "not a bucket that was made here: nothing is deleted");
+        }
+        Ok(DeleteVolumeResponse {})
+    }
+
+    async fn validate(
+        &self,
+        request: ValidateVolumeCapabilitiesRequest,
+    ) -> Result<ValidateVolumeCapabilitiesResponse, Status> {
+        required("volume_id", &request.volume_id)?;
+        if request.volume_capabilities.is_empty() {
+            return Err(Status::invalid_argument("volume_capabilities is missing"));
+        }
+        // A volume that a person made has a handle of that person's choice.
+        let bucket = request.volume_context.get(decide::BUCKET_NAME).unwrap_or(&request.volume_id);
+        if !decide::is_bucket_name(bucket) {
+            return Err(Status::not_found(format!("no bucket is called {bucket}")));
+        }
+        let (keys, source) = self.keys(&request.secrets)?;
+        let doing = format!("bucket {bucket} cannot be looked at");
+        let there = self.s3.has_bucket(bucket, &keys).await;
+        if !there.map_err(|error| refusal::status(&doing, &error, source))? {
+            return Err(Status::not_found(format!("there is no bucket {bucket}")));
+        }
+        let modes = [Mode::MultiNodeMultiWriter, Mode::MultiNodeReaderOnly];
+        Ok(match usable(&request.volume_capabilities, &modes) {
+            Err(wrong) => ValidateVolumeCapabilitiesResponse { message: wrong.message().to_owned(), confirmed: None },
+            Ok(()) => ValidateVolumeCapabilitiesResponse {
+                message: String::new(),
+                confirmed: Some(validate_volume_capabilities_response::Confirmed {
+                    volume_context: request.volume_context,
+                    volume_capabilities: request.volume_capabilities,
+                    parameters: request.parameters,
+                    mutable_parameters: request.mutable_parameters,
+                }),
+            },
+        })
+    }
+
     fn capacities(&self) -> MutexGuard<'_, BTreeMap<String, i64>> {
         self.capacities.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,34 +168,14 @@ impl Controller for ControllerService {
     /// mount options.
     async fn create_volume(&self, request: Request<CreateVolumeRequest>) -> Answer<CreateVolumeResponse> {
         let request = request.into_inner();
-        required("name", &request.name)?;
-        usable(&request.volume_capabilities, &[Mode::MultiNodeMultiWriter])?;
-        if request.volume_content_source.is_some() {
-            return Err(Status::invalid_argument("a bucket cannot be made from a snapshot or another volume"));
-        }
-        let range = request.capacity_range.unwrap_or_default();
-        let capacity = decide::capacity(range.required_bytes, range.limit_bytes).map_err(Status::out_of_range)?;
-        let bucket = decide::bucket_name(&request.name);
-        let source = self.create(&bucket, capacity, &request.secrets).await?;
-        tracing::info!(volume = request.name, bucket, "bucket made");
-        let volume = Volume {
-            capacity_bytes: capacity,
-            volume_context: decide::volume_context(&bucket, source).into_iter().collect(),
-            volume_id: bucket,
-            ..Volume::default()
-        };
-        Ok(Response::new(CreateVolumeResponse { volume: Some(volume) }))
+        let span = spans::call("CreateVolume", &request.name, None);
+        self.make(request).instrument(span).await.map(Response::new)
     }
 
     async fn delete_volume(&self, request: Request<DeleteVolumeRequest>) -> Answer<DeleteVolumeResponse> {
         let request = request.into_inner();
-        required("volume_id", &request.volume_id)?;
-        if decide::is_ours(&request.volume_id) {
-            self.delete(&request.volume_id, &request.secrets).await?;
-        } else {
-            tracing::warn!(volume = request.volume_id, "not a bucket that was made here: nothing is deleted");
-        }
-        Ok(Response::new(DeleteVolumeResponse {}))
+        let span = spans::call("DeleteVolume", &request.volume_id, None);
+        self.take_away(request).instrument(span).await.map(Response::new)
     }
 
     async fn validate_volume_capabilities(
@@ -137,34 +183,8 @@ impl Controller for ControllerService {
         request: Request<ValidateVolumeCapabilitiesRequest>,
     ) -> Answer<ValidateVolumeCapabilitiesResponse> {
         let request = request.into_inner();
-        required("volume_id", &request.volume_id)?;
-        if request.volume_capabilities.is_empty() {
-            return Err(Status::invalid_argument("volume_capabilities is missing"));
-        }
-        // A volume that a person made has a handle of that person's choice.
-        let bucket = request.volume_context.get(decide::BUCKET_NAME).unwrap_or(&request.volume_id);
-        if !decide::is_bucket_name(bucket) {
-            return Err(Status::not_found(format!("no bucket is called {bucket}")));
-        }
-        let (keys, source) = self.keys(&request.secrets)?;
-        let doing = format!("bucket {bucket} cannot be looked at");
-        let there = self.s3.has_bucket(bucket, &keys).await;
-        if !there.map_err(|error| refusal::status(&doing, &error, source))? {
-            return Err(Status::not_found(format!("there is no bucket {bucket}")));
-        }
-        let modes = [Mode::MultiNodeMultiWriter, Mode::MultiNodeReaderOnly];
-        Ok(Response::new(match usable(&request.volume_capabilities, &modes) {
-            Err(wrong) => ValidateVolumeCapabilitiesResponse { message: wrong.message().to_owned(), confirmed: None },
-            Ok(()) => ValidateVolumeCapabilitiesResponse {
-                message: String::new(),
-                confirmed: Some(validate_volume_capabilities_response::Confirmed {
-                    volume_context: request.volume_context,
-                    volume_capabilities: request.volume_capabilities,
-                    parameters: request.parameters,
-                    mutable_parameters: request.mutable_parameters,
-                }),
-            },
-        }))
+        let span = spans::call("ValidateVolumeCapabilities", &request.volume_id, None);
+        self.validate(request).instrument(span).await.map(Response::new)
     }
 }
 
@@ -194,4 +214,24 @@ fn usable(capabilities: &[VolumeCapability], modes: &[Mode]) -> Result<(), Statu
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::client::Endpoint;
+    use super::*;
+    use crate::runtime::logs::tests::Lines;
+
+    #[tokio::test]
+    async fn lines_of_a_call_say_which_call_it_is() {
+        let (lines, _logging) = Lines::of_this_thread();
+        let endpoint = Endpoint::new("http://192.0.2.1", "us-east-1", None).unwrap();
+        let service = ControllerService::new(S3::new(endpoint), None, NonEmptyBucket::Keep);
+        let request = DeleteVolumeRequest { volume_id: "of-somebody".to_owned(), ..DeleteVolumeRequest::default() };
+        Controller::delete_volume(&service, Request::new(request)).await.unwrap();
+        let line = lines.of("not a bucket that was made here: nothing is deleted").pop().unwrap();
+        let span = &line["span"];
+        assert_eq!((&span["method"], &span["volume"]), (&"DeleteVolume".into(), &"of-somebody".into()));
+        assert!(Lines::have_trace(span), "{line}");
+    }
 }

@@ -16,10 +16,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::Instrument as _;
 
 use crate::api::s3::{ERROR_FILE, EXIT_FILE, SOCKET};
 use crate::error::{Error, Result};
 use crate::s3::socket_protocol::{Listener, MountMessage, ProtocolError};
+use crate::s3::spans;
 
 use engine::{Ended, Engine};
 
@@ -62,6 +64,12 @@ pub async fn run(settings: &Settings) -> Result<Outcome> {
         () = signals.next() => return Ok(Outcome::Stopped),
         received = receive(settings) => received?,
     };
+    let span = spans::mount(&received.0.bucket_name);
+    Ok(to_its_end(settings, received, signals).instrument(span).await)
+}
+
+/// Mounts, and waits for the end of the mount.
+async fn to_its_end(settings: &Settings, received: (MountMessage, OwnedFd), mut signals: Signals) -> Outcome {
     tracing::info!(bucket = received.0.bucket_name, args = ?received.0.args, "options received; mount-s3 starts");
     let ended = tokio::select! {
         ended = mount(settings, received) => ended,
@@ -69,7 +77,7 @@ pub async fn run(settings: &Settings) -> Result<Outcome> {
     };
     // Whatever became of mount-s3: the node service says whether that was to be.
     if exit_file(&settings.communication_folder) {
-        return Ok(Outcome::Done);
+        return Outcome::Done;
     }
     let why = match ended {
         Ok(Ended { how, said }) if said.is_empty() => format!("mount-s3 {how}"),
@@ -78,7 +86,7 @@ pub async fn run(settings: &Settings) -> Result<Outcome> {
     };
     tracing::error!("the mount is lost: {why}");
     tell(&settings.communication_folder, &why);
-    Ok(Outcome::Failed)
+    Outcome::Failed
 }
 
 /// Waits for options. A message that is not understood is answered in `mount.err`; then the next may come.

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::node_agent::lock;
 use crate::runtime::clock::monotonic;
+use crate::s3::spans;
 
 use super::decide::{Standing, Verdict, verdict};
 use super::mounts::{Table, is_of_mount_s3};
@@ -126,11 +128,13 @@ fn treat(node: &Arc<Node>, patients: &Patients, publication: Publication, found:
     let since = patient.since;
     drop(all);
     let (node, patients) = (node.clone(), patients.clone());
-    tokio::spawn(async move {
+    let span = spans::repair(&publication.volume, &publication.pod());
+    let work = async move {
         tracing::debug!(volume = publication.volume, pod = publication.pod(), ?found, "to be mounted again");
         let mounted = publish::again(&node, &target).await;
         settle(&node, &patients, publication, found, since, mounted);
-    });
+    };
+    tokio::spawn(work.instrument(span));
 }
 
 fn settle(

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
+use tracing::{Instrument as _, Span};
 
 use crate::csi::v1::node_server::Node as NodeCalls;
 use crate::csi::v1::node_service_capability::{Rpc, Type, rpc};
 use crate::csi::v1::*;
 use crate::runtime::clock::monotonic;
+use crate::s3::spans;
 
 use super::{Node, publish, request, stats, unpublish};
 
@@ -17,8 +19,11 @@ pub struct NodeService(pub Arc<Node>);
 type Answer<T> = Result<Response<T>, Status>;
 
 /// A caller that hangs up does not leave half of the work.
-async fn to_the_end<T: Send + 'static>(work: impl Future<Output = Result<T, Status>> + Send + 'static) -> Answer<T> {
-    let done = tokio::spawn(work).await;
+async fn to_the_end<T: Send + 'static>(
+    span: Span,
+    work: impl Future<Output = Result<T, Status>> + Send + 'static,
+) -> Answer<T> {
+    let done = tokio::spawn(work.instrument(span)).await;
     done.unwrap_or_else(|panic| Err(Status::internal(format!("the node plugin failed: {panic}")))).map(Response::new)
 }
 
@@ -50,7 +55,8 @@ impl NodeCalls for NodeService {
         let begun = monotonic();
         let node = self.0.clone();
         let (publication, keys) = request::publication(request.get_ref(), &node.settings.kubelet_root)?;
-        to_the_end(async move {
+        let span = spans::call("NodePublishVolume", &publication.volume_id, Some(&publication.pod()));
+        to_the_end(span, async move {
             let what = (publication.volume.clone(), publication.pod());
             let done = publish::publish(&node, publication, keys, node.settings.patience).await;
             node.metrics.published(done.is_ok(), monotonic().saturating_duration_since(begun));
@@ -71,7 +77,8 @@ impl NodeCalls for NodeService {
         let node = self.0.clone();
         let (pod, volume) = request::target(&target_path, &node.settings.kubelet_root)?;
         let (pod, volume) = (pod.to_owned(), volume.to_owned());
-        to_the_end(async move {
+        let span = spans::call("NodeUnpublishVolume", &volume_id, Some(&format!("pod {pod}")));
+        to_the_end(span, async move {
             unpublish::unpublish(&node, &volume_id, &pod, &volume).await.map(|()| NodeUnpublishVolumeResponse {})
         })
         .await
@@ -89,6 +96,7 @@ impl NodeCalls for NodeService {
         let not_there = || Status::not_found(format!("volume {volume_id} is not mounted at {volume_path:?}"));
         let target = request::target(&volume_path, &self.0.settings.kubelet_root);
         let (pod, volume) = target.map_err(|_| not_there())?;
-        stats::stats(&self.0, &volume_id, pod, volume).await.map(Response::new)
+        let span = spans::call("NodeGetVolumeStats", &volume_id, Some(&format!("pod {pod}")));
+        stats::stats(&self.0, &volume_id, pod, volume).instrument(span).await.map(Response::new)
     }
 }

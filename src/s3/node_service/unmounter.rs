@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::node_agent::lock;
+use crate::s3::spans;
 
 use super::communication::Communication;
 use super::credentials::Files;
@@ -39,7 +41,7 @@ pub async fn run(node: Arc<Node>, cancel: CancellationToken) {
             if is_done_with(&node, &name) && lock(&busy).insert(name.clone()) {
                 let (node, busy) = (node.clone(), busy.clone());
                 tokio::spawn(async move {
-                    retire(&node, &name).await;
+                    retire(&node, &name).instrument(spans::unmount(&name)).await;
                     lock(&busy).remove(&name);
                 });
             }

@@ -2,9 +2,16 @@
 //! mean.
 
 use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
 
+use bulkhead::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use bulkhead::api::node_fence::{NodeFence, Phase};
+use bulkhead::api::time::Now;
+use bulkhead::controllers::mountpoint_s3_pod_attachment::decide::Seen;
+use bulkhead::controllers::mountpoint_s3_pod_attachment::status::status;
 use bulkhead_testbed::binaries::{Binaries, Program};
+use chrono::Utc;
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
@@ -38,7 +45,7 @@ pub async fn and_argo_cd_read_our_conditions_as_we_mean_them(world: &World) -> O
     )?;
     // Agents alone write reports, with a token of their node; what is there is all that a definition demands.
     let report = ("an agent reports", "Current", one(&samples().join("nodevolumereport.yaml"))?);
-    let cases = [declared, held, stalled, recovered, attachments(), vec![report]].concat();
+    let cases = [declared, held, stalled, recovered, attachments()?, vec![report]].concat();
     let objects: Vec<_> = cases.iter().map(|(_, _, object)| object.clone()).collect();
     let opinions =
         tokio::task::spawn_blocking(move || Ok::<_, Failed>((compute(&objects)?, argo_cd::health(&objects)?)));
@@ -174,23 +181,32 @@ async fn incident_to_its_end(world: &World) -> Result<Vec<Case>, Failed> {
     ])
 }
 
-/// Their controller does not run here: as it writes them.
-fn attachments() -> Vec<Case> {
-    let attachment = |state: &str, reason: &str| {
-        let condition = json!({
-            "type": "Ready", "status": state, "reason": reason, "message": "of its Mountpoint Pods",
-            "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z",
-        });
-        json!({
-            "apiVersion": "s3.csi.scality.com/v2", "kind": "MountpointS3PodAttachment",
-            "metadata": {"name": "kstatus", "generation": 1},
-            "spec": {}, "status": {"observedGeneration": 1, "conditions": [condition]},
-        })
-    };
-    vec![
-        ("its Mountpoint Pods serve", "Current", attachment("True", "Serving")),
-        ("a Mountpoint Pod waits", "InProgress", attachment("False", "MountpointPodPending")),
-    ]
+/// Their controller does not run here: the status is what it would write.
+fn attachments() -> Result<Vec<Case>, Failed> {
+    Ok(vec![
+        ("its Mountpoint Pods serve", "Current", attachment("Running")?),
+        ("a Mountpoint Pod waits", "InProgress", attachment("Pending")?),
+        ("a Mountpoint Pod failed", "InProgress", attachment("Failed")?),
+    ])
+}
+
+/// One with a Mountpoint Pod in this phase.
+fn attachment(phase: &str) -> Result<Value, Failed> {
+    let name = "mp-kstatus";
+    let workload = json!({"workloadPodUID": "uid-1", "attachmentTime": "2026-01-01T00:00:00Z"});
+    let mut attachment: MountpointS3PodAttachment = serde_json::from_value(json!({
+        "apiVersion": "s3.csi.scality.com/v2", "kind": "MountpointS3PodAttachment",
+        "metadata": {"name": "kstatus", "generation": 1},
+        "spec": {
+            "nodeName": "node-1", "persistentVolumeName": "data", "volumeID": "data", "mountOptions": "", "workloadFSGroup": "",
+            "mountpointS3PodAttachments": {name: [workload]},
+        },
+    }))?;
+    let pod = serde_json::from_value(json!({"metadata": {"name": name, "uid": "uid-2"}, "status": {"phase": phase}}))?;
+    let seen = Seen { pods: [(name.to_owned(), Arc::new(pod))].into(), ..Seen::default() };
+    let now = Now { wall: Utc::now(), mono: Instant::now() };
+    attachment.status = Some(status(&seen, &attachment, now));
+    Ok(serde_json::to_value(attachment)?)
 }
 
 fn object(kind: &str, name: &str, spec: Value) -> Value {

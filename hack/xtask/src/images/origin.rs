@@ -38,7 +38,8 @@ pub fn of(root: &Path) -> Result<Origin> {
 }
 
 impl Origin {
-    /// Fails if the tree is no longer what it was: then nobody knows what was built.
+    /// Fails if the tree is no longer what it was: then nobody knows what was built. Of a clean tree, that is: one that differed from
+    /// its commit before may differ in another way now, and says `-dirty` all the same.
     pub fn check(&self, root: &Path) -> Result<()> {
         match change(&self.revision, &revision(root)?) {
             None => Ok(()),

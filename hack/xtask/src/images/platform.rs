@@ -47,6 +47,19 @@ impl Platform {
         }
     }
 
+    /// The compiler that links for it.
+    pub fn compiler(self) -> &'static str {
+        if Self::of_this_machine().ok() == Some(self) { "cc" } else { self.linker() }
+    }
+
+    /// The architecture, as images and package URLs name it.
+    pub fn architecture(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
     /// Builds our programs for it, and returns their folder.
     pub fn build(self, root: &Path) -> Result<PathBuf> {
         let triple = self.triple();

@@ -1,12 +1,15 @@
-//! What is in an image, as a CycloneDX document: the crates that cargo links into our programs, for any of the platforms. All
-//! programs are of one package without features, so each has the crates of all; none has what only builds or tests.
+//! What is in an image, as a CycloneDX document: the crates that cargo links into our programs, for any of the platforms, and what
+//! is no crate (`foreign`). All programs are of one package without features, so each has the crates of all; none has what only
+//! builds or tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use bulkhead_testbed::image::digest;
+use bulkhead_testbed::images;
 use serde_json::{Value, json};
 
+use super::foreign;
 use super::origin::Origin;
 use super::platform::Platform;
 use crate::Result;
@@ -27,17 +30,20 @@ struct Material {
     uses: BTreeSet<String>,
 }
 
-/// The crates, by their reference.
+/// What images are made of.
 pub struct Materials {
+    /// By their reference.
     crates: BTreeMap<String, Material>,
+    /// One for each platform.
+    c_libraries: Vec<Value>,
     root: String,
     /// The release of the standard library.
     std: String,
 }
 
 impl Materials {
-    /// Those of the tree at `root`.
-    pub fn of(root: &Path, platforms: &[Platform]) -> Result<Self> {
+    /// Those of the tree at `root`, linked with these C libraries.
+    pub fn of(root: &Path, platforms: &[Platform], c_libraries: Vec<Value>) -> Result<Self> {
         let lock = checksums(&std::fs::read_to_string(root.join("Cargo.lock"))?);
         let mut crates = BTreeMap::new();
         for platform in platforms {
@@ -59,21 +65,28 @@ impl Materials {
         let rustc = String::from_utf8_lossy(&rustc.stdout).into_owned();
         let std = rustc.split_whitespace().nth(1).ok_or("rustc --version does not say its version")?.to_owned();
         let root = crates.keys().find(|it| it.starts_with(&format!("pkg:cargo/{PACKAGE}@"))).cloned();
-        Ok(Self { crates, root: root.ok_or("the package bulkhead is not in the workspace")?, std })
+        Ok(Self { crates, c_libraries, root: root.ok_or("the package bulkhead is not in the workspace")?, std })
     }
 
     /// The document of an image.
-    pub fn document(&self, image: &str, origin: &Origin) -> Value {
+    pub fn document(&self, image: &str, origin: &Origin) -> Result<Value> {
         let reference = format!("pkg:oci/{image}@{}", origin.version);
         let std = format!("pkg:generic/rust-std@{}", self.std);
         let mut components: Vec<_> = self.crates.iter().map(|(reference, it)| component(reference, it)).collect();
         components
             .push(json!({"type": "library", "bom-ref": std, "purl": std, "name": "rust-std", "version": self.std,
             "licenses": [{"expression": "MIT OR Apache-2.0"}]}));
-        let mut dependencies =
-            vec![json!({"ref": reference, "dependsOn": [self.root]}), json!({"ref": std, "dependsOn": []})];
+        components.extend(self.c_libraries.iter().cloned());
+        let authorities = images::authorities_of(image).map(|file| foreign::authorities(&file)).transpose()?;
+        components.extend(authorities.iter().cloned());
+        let c_libraries: Vec<_> = self.c_libraries.iter().map(named).collect();
+        let holds: Vec<_> = std::iter::once(self.root.clone()).chain(authorities.iter().map(named)).collect();
+        let mut dependencies = vec![json!({"ref": reference, "dependsOn": holds})];
+        let leaves = c_libraries.iter().cloned().chain(authorities.iter().map(named)).chain([std.clone()]);
+        dependencies.extend(leaves.map(|leaf| json!({"ref": leaf, "dependsOn": []})));
         for (reference, it) in &self.crates {
-            let uses: Vec<_> = it.uses.iter().chain((*reference == self.root).then_some(&std)).collect();
+            let linked = std::iter::once(&std).chain(&c_libraries).filter(|_| *reference == self.root);
+            let uses: Vec<_> = it.uses.iter().chain(linked).collect();
             dependencies.push(json!({"ref": reference, "dependsOn": uses}));
         }
         let mut document = json!({
@@ -96,8 +109,13 @@ impl Materials {
         if let Some(fields) = document.as_object_mut() {
             fields.insert("serialNumber".to_owned(), serial.into());
         }
-        document
+        Ok(document)
     }
+}
+
+/// The reference of a component.
+fn named(component: &Value) -> String {
+    component.get("bom-ref").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 fn component(reference: &str, it: &Material) -> Value {
@@ -202,7 +220,9 @@ mod tests {
 
     fn materials() -> Materials {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        Materials::of(&root, &[Platform::Amd64, Platform::Arm64]).unwrap()
+        // The compiler of another platform need not be here.
+        let c_library = foreign::c_library(Platform::of_this_machine().unwrap()).unwrap();
+        Materials::of(&root, &[Platform::Amd64, Platform::Arm64], vec![c_library]).unwrap()
     }
 
     fn origin() -> Origin {
@@ -233,8 +253,8 @@ mod tests {
 
     #[test]
     fn the_document_is_the_same_each_time_and_names_the_image() {
-        let document = materials().document("bulkhead-controller", &origin());
-        assert_eq!(document, materials().document("bulkhead-controller", &origin()));
+        let document = materials().document("bulkhead-controller", &origin()).unwrap();
+        assert_eq!(document, materials().document("bulkhead-controller", &origin()).unwrap());
         let serial = document["serialNumber"].as_str().unwrap();
         assert_eq!((serial.len(), serial.split('-').count(), &serial[23..24]), (45, 5, "8"), "{serial}");
         assert_eq!(document["metadata"]["component"]["name"], "bulkhead-controller");
@@ -244,7 +264,23 @@ mod tests {
         let named =
             document["dependencies"].as_array().unwrap().iter().flat_map(|it| it["dependsOn"].as_array().unwrap());
         assert!(named.map(|it| it.as_str().unwrap()).all(|it| references.contains(it)));
-        let other = materials().document("bulkhead-node-agent", &origin());
+        let other = materials().document("bulkhead-node-agent", &origin()).unwrap();
         assert_ne!(document["serialNumber"], other["serialNumber"]);
+    }
+
+    /// What cargo does not know.
+    #[test]
+    fn the_c_library_and_the_authorities_are_listed_where_they_are_in_the_image() {
+        let materials = materials();
+        for image in images::shipped() {
+            let document = materials.document(image, &origin()).unwrap();
+            let components = document["components"].as_array().unwrap();
+            let listed = |name: &str| components.iter().filter(|it| it["name"] == name).count();
+            let trusts = usize::from(images::authorities_of(image).is_some());
+            assert_eq!((listed("glibc"), listed("ca-certificates")), (1, trusts), "{image}");
+            let linked = document["dependencies"].as_array().unwrap();
+            let uses = |name: &str| linked.iter().filter(|it| it["dependsOn"].to_string().contains(name)).count();
+            assert_eq!((uses("pkg:generic/glibc@"), uses("ca-certificates:")), (1, trusts), "{image}");
+        }
     }
 }
