@@ -26,7 +26,7 @@ use super::policy_brakes::PolicyBrakes;
 use super::power::{self, AllTold, Contradicted};
 use super::scope::{Counts, Scope};
 use super::select::Effective;
-use super::storage::{self, Paths};
+use super::storage::{self, Paths, PluginsAway};
 use super::volumes::{self, Troubles, Unmoved};
 use super::{episodes, machines, modes, plugins, policies, unhealthy, volumeless};
 
@@ -72,10 +72,12 @@ pub struct Seen {
     pub healths: BTreeMap<String, Arc<VolumeHealth>>,
     /// Time since this process last saw more nodes suspected than a policy's `maxUnhealthy`, by policy.
     pub outage_seen: BTreeMap<String, Duration>,
-    /// The same of nodes with tainted volumes.
+    /// The same of nodes with tainted volumes or a lost path.
     pub array_outage_seen: BTreeMap<String, Duration>,
     /// Nodes that were lately looked at for pods without volumes.
     pub looked_for_volumeless: BTreeSet<String>,
+    /// Plugins of drivers that were away when this process saw them last, of paths that are told to be lost.
+    pub plugins_away: PluginsAway,
     /// Time since this process last saw a storage backend out for everyone, by backend.
     pub backend_outage_seen: BTreeMap<String, Duration>,
     /// Whether counts of pods may be written in this pass.
@@ -162,7 +164,7 @@ pub struct Decision {
     pub suspected: BTreeSet<String>,
     /// Policies for which more nodes are suspected than `maxUnhealthy`.
     pub outage: BTreeSet<String>,
-    /// Policies for which volumes of more nodes are tainted than `maxUnhealthy`.
+    /// Policies for which volumes of more nodes are tainted, or paths lost, than `maxUnhealthy`.
     pub array_outage: BTreeSet<String>,
     /// Storage backends that are out for everyone.
     pub backend_outage: BTreeSet<String>,
@@ -201,17 +203,13 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         if brakes::is_outage(&policy.spec.limits, cluster) {
             decision.outage.insert(name.to_owned());
         }
-        let array = unhealthy::troubled(seen, &troubles, policy, &decision.suspected);
-        if array.is_some_and(|cluster| brakes::is_outage(&policy.spec.limits, cluster)) {
-            decision.array_outage.insert(name.to_owned());
-        }
-        let array = brakes::array_restraint(policy, array, seen.array_outage_seen.get(name).copied(), now.wall);
-        brakes.insert(name, PolicyBrakes::new(policy, seen, (outage, array), now));
+        brakes.insert(name, PolicyBrakes::new(policy, seen, outage, now));
     }
+    let storage = Storage { troubles: &troubles, paths: &Paths::new(seen, &brakes, now) };
+    unhealthy::restrain(seen, storage, &mut brakes, &mut decision, now);
     decision.backend_outage = storage::outages(seen);
     decision.contradicted = power::contradicted(seen);
     volumeless::look_for(seen, &brakes, &mut decision);
-    let storage = Storage { troubles: &troubles, paths: &Paths::new(seen, &brakes) };
     let candidates = candidates(seen, storage, &mut decision, now);
     let busy: BTreeSet<_> = candidates.iter().map(|candidate| candidate.node.to_owned()).collect();
     for candidate in candidates {

@@ -33,6 +33,11 @@ impl<'a> Effective<'a> {
         (!policies.is_empty()).then_some(Self { policies })
     }
 
+    /// A policy by itself.
+    pub fn alone(policy: &'a ResiliencyPolicy) -> Self {
+        Self { policies: vec![policy] }
+    }
+
     /// The policies.
     pub fn policies(&self) -> &[&'a ResiliencyPolicy] {
         &self.policies
@@ -58,6 +63,17 @@ impl<'a> Effective<'a> {
     /// Whether what the array says counts as evidence.
     pub fn counts_storage(&self) -> bool {
         self.specs().all(|spec| spec.detection.storage.connectivity_check == CheckSwitch::Enabled)
+    }
+
+    /// How long what the array says of a node may still be of the time before, when its driver could not see it: until all that
+    /// makes a loss was asked anew, and one question more.
+    pub fn storage_settles_after(&self) -> Duration {
+        let storage = self.specs().map(|spec| &spec.detection.storage);
+        let settles = storage.map(|it| {
+            let answers = u32::try_from(it.loss_threshold).unwrap_or(1);
+            it.period.get().saturating_mul(answers.saturating_add(1))
+        });
+        settles.max().unwrap_or(Duration::MAX)
     }
 
     /// Whether what that external fencer says counts as evidence: where every policy has it cut nodes off.
