@@ -18,6 +18,7 @@ mod machines;
 pub mod memory;
 pub(crate) mod metrics;
 pub mod modes;
+mod movers;
 pub mod observe;
 pub mod pauses;
 pub mod plan;
