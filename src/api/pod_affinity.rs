@@ -1,18 +1,24 @@
 //! Pods that must run on one node: required pod affinity by host name.
 
+use std::collections::BTreeMap;
+
 use super::slim::{Pod, PodAffinityTerm};
 
 /// The label of a node that names it.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// Whether one of them may run only where the other does.
+/// Whether one of them may run only where the other does. Pods that belong to their node are on every node: they bind nobody.
 pub fn are_bound(one: &Pod, other: &Pod) -> bool {
-    requires(one, other) || requires(other, one)
+    !is_elsewhere_too(one) && !is_elsewhere_too(other) && (requires(one, other) || requires(other, one))
 }
 
 /// Whether the pod has any such term.
 pub fn is_binding(pod: &Pod) -> bool {
     terms(pod).next().is_some()
+}
+
+fn is_elsewhere_too(pod: &Pod) -> bool {
+    pod.controller_kind() == Some("DaemonSet") || pod.is_static()
 }
 
 fn terms(pod: &Pod) -> impl Iterator<Item = &PodAffinityTerm> {
@@ -21,14 +27,15 @@ fn terms(pod: &Pod) -> impl Iterator<Item = &PodAffinityTerm> {
 }
 
 fn requires(pod: &Pod, other: &Pod) -> bool {
-    let labels = other.metadata.labels.clone().unwrap_or_default();
+    let no_labels = BTreeMap::new();
+    let labels = other.metadata.labels.as_ref().unwrap_or(&no_labels);
     terms(pod).any(|term| {
         // A selector selects nothing where it is absent. One of namespaces is taken to select all: rather too many pods are
         // held together than too few.
         let own = || term.namespaces.is_empty() && pod.metadata.namespace == other.metadata.namespace;
         let listed = || other.metadata.namespace.as_ref().is_some_and(|namespace| term.namespaces.contains(namespace));
         let in_scope = term.namespace_selector.is_some() || own() || listed();
-        in_scope && term.label_selector.as_ref().is_some_and(|selector| selector.matches(&labels))
+        in_scope && term.label_selector.as_ref().is_some_and(|selector| selector.matches(labels))
     })
 }
 

@@ -13,6 +13,7 @@ use crate::api::node_fence::NodeFence;
 use crate::api::slim::{Node, Pod, StatusCondition};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
+use crate::controllers::resiliency_policy::LOOKS;
 use crate::controllers::resiliency_policy::decide::{Decision, Effect, Seen, decide};
 use crate::controllers::resiliency_policy::evidence::Silence;
 use crate::controllers::resiliency_policy::memory::{Found, Memory};
@@ -119,7 +120,10 @@ impl<'a> Passes<'a> {
     async fn pass(&mut self, now: Now, look: &impl Look) -> Result<(Seen, Decision)> {
         let mut seen = self.memory.look(self.found.clone(), EPOCH, now);
         let mut decision = decide(&seen, now);
-        if !decision.look_at.is_empty() {
+        for _ in 0..LOOKS {
+            if decision.look_at.is_empty() {
+                break;
+            }
             for name in &decision.look_at {
                 let live = self.live(name, seen.silence(name), look).await?;
                 seen.live.extend(live.map(|live| (name.clone(), live)));

@@ -81,8 +81,8 @@ pub struct ResiliencyPolicySpec {
     #[serde(default)]
     #[schemars(transform = empty_default)]
     pub fencing: Fencing,
-    /// Pods outside every policy that share a volume with a protected pod on a failed node: Hold keeps the whole unit, CleanAll
-    /// releases them too, with the same proof. Where a pod moves because its volume is tainted they always hold it.
+    /// Pods outside every policy that share a volume with a protected pod that is to go: Hold keeps the whole unit, CleanAll
+    /// releases them too, with the same proof.
     #[serde(default = "ResiliencyPolicySpec::default_sharers")]
     pub sharers: Sharers,
     /// Which pods are released and how.

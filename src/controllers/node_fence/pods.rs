@@ -133,7 +133,7 @@ fn next_held(seen: &Seen, rows: &Rows) -> Option<(usize, String)> {
             matches!(row.state, PodStatusState::Pending) || row.state == PodStatusState::Waiting && !is_blocked(row);
         let uses = |pod: &PodView| pod.volumes.iter().any(|volume| planned.volumes.contains(&volume.name));
         let own = seen.pods.iter().find(|pod| together && pod.uid() == row.uid);
-        let binds = |pod: &PodView| own.is_some_and(|own| units::are_bound(own, pod));
+        let binds = |pod: &PodView| own.is_some_and(|own| pod_affinity::are_bound(&own.pod, &pod.pod));
         let others = || staying.iter().filter(|pod| open && pod.uid() != row.uid);
         let shares = others().find(|pod| uses(pod)).map(|pod| format!("shares a volume with {}", pod.display()));
         let bound = || others().find(|pod| binds(pod)).map(|pod| format!("must run beside {}", pod.display()));

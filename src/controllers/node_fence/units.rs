@@ -7,7 +7,6 @@ use crate::api::node_fence::PodAction;
 use crate::api::pod_affinity;
 use crate::api::resiliency_policy::AffinityGroups;
 use crate::api::units;
-use crate::api::usage::PodView;
 
 use super::decide::{Seen, is_settled};
 use super::rows::Rows;
@@ -47,12 +46,6 @@ pub fn are_groups_released_together(seen: &Seen) -> bool {
     seen.policies.iter().any(|policy| policy.spec.release.affinity_groups == AffinityGroups::Together)
 }
 
-/// Whether one may run only where the other does. Pods that belong to the node are everywhere: they bind nobody.
-pub fn are_bound(one: &PodView, other: &PodView) -> bool {
-    let is_elsewhere_too = |pod: &PodView| pod.pod.controller_kind() == Some("DaemonSet") || pod.pod.is_static();
-    !is_elsewhere_too(one) && !is_elsewhere_too(other) && pod_affinity::are_bound(&one.pod, &other.pod)
-}
-
 /// Links between pods of these uids that must run on one node.
 fn bound(seen: &Seen, uids: &[&str]) -> Vec<(usize, usize)> {
     let present = uids.iter().enumerate();
@@ -60,7 +53,10 @@ fn bound(seen: &Seen, uids: &[&str]) -> Vec<(usize, usize)> {
     let present: Vec<_> = present.collect();
     let binding = present.iter().filter(|(_, pod)| pod_affinity::is_binding(&pod.pod));
     let links = binding.flat_map(|(place, pod)| {
-        present.iter().filter(|(_, other)| are_bound(pod, other)).map(|(other, _)| (*place, *other))
+        present
+            .iter()
+            .filter(|(_, other)| pod_affinity::are_bound(&pod.pod, &other.pod))
+            .map(|(other, _)| (*place, *other))
     });
     links.collect()
 }

@@ -77,6 +77,8 @@ pub(super) fn candidates<'a>(
             found.push(Candidate { node: name, paused, cause: Cause::NodeFailure, pods: failing });
             continue;
         }
+        // Whom a pod must run beside may use no volume: such are seen where the node was read.
+        let pods = seen.live.get(name).map_or(pods, |live| live.pods.as_slice());
         if pathless.contains(name) {
             let (lost, restraining) = storage.paths.on_node(node, pods, &seen.reports);
             let held = restraining.into_iter().collect::<BTreeSet<_>>().into_iter();

@@ -18,6 +18,7 @@ mod machines;
 pub mod memory;
 pub(crate) mod metrics;
 pub mod modes;
+mod movers;
 pub mod observe;
 pub mod pauses;
 pub mod plan;
@@ -56,14 +57,14 @@ use crate::api::names;
 use crate::api::node_fence::NodeFence;
 use crate::api::slim::Node;
 use crate::controllers::{Context, reference};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::heartbeat::listener::{Heartbeats, Sources, Wish};
 use crate::runtime::clock::Now;
 use crate::runtime::events::EventType;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
 use crate::runtime::store::{Change, ObjectKey};
 
-use decide::{Decision, Effect};
+use decide::{Decision, Effect, Seen};
 use memory::Memory;
 use metrics::Metrics;
 use volumes::Unmoved;
@@ -76,6 +77,8 @@ const POD_PACE: Duration = Duration::from_millis(500);
 const BATCH: usize = 1024;
 /// How often is looked whether the store has caught up.
 const UNSEEN_PACE: Duration = Duration::from_millis(100);
+/// How often a pass looks at nodes: where nothing is begun on one of them after all, the next has its place in the budget.
+pub const LOOKS: usize = 4;
 
 struct Controller {
     cx: Context,
@@ -178,21 +181,7 @@ impl Controller {
         }
         let now = self.cx.clock.now();
         let mut seen = observe::cluster(&self.cx, &self.heartbeats, &mut memory, now).await;
-        let mut failed = None;
-        let mut decision = decide::decide(&seen, now);
-        if !decision.look_at.is_empty() {
-            let looks = decision.look_at.iter();
-            let looks = looks.map(|name| observe::live(&self.cx, &self.heartbeats, name, seen.silence(name)));
-            let found = join_all(looks).await;
-            for (name, live) in decision.look_at.iter().zip(found) {
-                // One node that cannot be read holds up no other.
-                match live {
-                    Ok(live) => seen.live.extend(live.map(|live| (name.clone(), live))),
-                    Err(error) => failed = failed.or(Some(error)),
-                }
-            }
-            decision = decide::decide(&seen, now);
-        }
+        let (decision, mut failed) = self.decide(&mut seen, now).await;
         self.report(&mut memory, &decision, now);
         let look_again = decision.look_again;
         let mut changed = false;
@@ -216,6 +205,29 @@ impl Controller {
             None if changed => Ok(Next::After(Duration::from_millis(100))),
             None => Ok(look_again.map_or(Next::Await, Next::After)),
         }
+    }
+
+    /// What to do, by the nodes that are to be acted on as the API has them; and why one of them could not be read.
+    async fn decide(&self, seen: &mut Seen, now: Now) -> (Decision, Option<Error>) {
+        let mut failed = None;
+        let mut decision = decide::decide(seen, now);
+        for _ in 0..LOOKS {
+            if decision.look_at.is_empty() || failed.is_some() {
+                break;
+            }
+            let looks = decision.look_at.iter();
+            let looks = looks.map(|name| observe::live(&self.cx, &self.heartbeats, name, seen.silence(name)));
+            let found = join_all(looks).await;
+            for (name, live) in decision.look_at.iter().zip(found) {
+                // One node that cannot be read holds up no other.
+                match live {
+                    Ok(live) => seen.live.extend(live.map(|live| (name.clone(), live))),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+            decision = decide::decide(seen, now);
+        }
+        (decision, failed)
     }
 
     /// A pass counts NodeFences for the brakes, so it must not run before it sees all of them: those it opened itself,

@@ -119,7 +119,7 @@ pub fn digest(plan: &Plan) -> String {
 pub enum PodDecision {
     /// It goes, since its node has failed.
     Release(Vec<Evidence>),
-    /// It goes with protected pods of the failed node that it shares volumes with.
+    /// It goes with protected pods that it shares volumes with.
     Clean,
     /// It goes off a node that is well, for this reason of its storage.
     Move(&'static str),

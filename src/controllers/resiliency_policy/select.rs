@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::api::fencing::{FenceMethod, PolicyMode, Proof};
 use crate::api::resiliency_policy::{
-    BarePods, CheckSwitch, CrashLoopAction, CrashLoopWhen, DecisiveChannel, DetachMode, DriverPluginDown,
-    NodeFailureAction, PodsWithoutVolumes, ResiliencyPolicy, ResiliencyPolicySpec, Sharers, StoragePathLossAction,
+    AffinityGroups, BarePods, CheckSwitch, CrashLoopAction, CrashLoopWhen, DecisiveChannel, DetachMode,
+    DriverPluginDown, NodeFailureAction, PodsWithoutVolumes, ResiliencyPolicy, ResiliencyPolicySpec, Sharers,
+    StoragePathLossAction,
 };
 use crate::api::usage::{PodView, UnattachedVolume};
 
@@ -31,11 +32,6 @@ impl<'a> Effective<'a> {
         let mut policies: Vec<_> = policies.into_iter().filter(|p| selects(p, pod, namespace_labels)).collect();
         policies.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         (!policies.is_empty()).then_some(Self { policies })
-    }
-
-    /// A policy by itself.
-    pub fn alone(policy: &'a ResiliencyPolicy) -> Self {
-        Self { policies: vec![policy] }
     }
 
     /// The policies.
@@ -186,6 +182,11 @@ impl<'a> Effective<'a> {
     /// Whether pods that no policy selects go with those that they share volumes with.
     pub fn cleans_sharers(&self) -> bool {
         self.specs().all(|spec| spec.sharers == Sharers::CleanAll)
+    }
+
+    /// Whether pods that must run on one node go together.
+    pub fn keeps_groups_together(&self) -> bool {
+        self.specs().any(|spec| spec.release.affinity_groups == AffinityGroups::Together)
     }
 
     /// Whether the policies leave no pod of this kind where it is.

@@ -1,4 +1,4 @@
-//! Pods outside every policy that share a volume with a protected pod of the node. Access is revoked per node, so whoever
+//! Pods outside every policy that share a volume with a protected pod of the node that is to go. Access is revoked per node, so whoever
 //! shares a volume loses it too: such pods form one unit, over any number of pods and volumes between them.
 
 use crate::api::units;
@@ -30,7 +30,7 @@ pub(super) fn settle(decided: &mut [Decided]) {
     for index in 0..decided.len() {
         let Some(unit) = units.get(index) else { continue };
         let members = || decided.iter().zip(&units).filter(|(_, other)| *other == unit).map(|(member, _)| member);
-        let goes = |it: &&Decided| matches!(it.decision, PodDecision::Release(_));
+        let goes = |it: &&Decided| matches!(it.decision, PodDecision::Release(_) | PodDecision::Move(_));
         let protected = members().filter(goes).filter_map(|member| member.policies.clone());
         let Some(policies) = protected.reduce(Effective::and) else { continue };
         let Some(sharer) = decided.get(index).filter(|it| is_outside(it)) else { continue };

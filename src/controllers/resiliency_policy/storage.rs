@@ -19,11 +19,12 @@ use crate::mutants::{self, Mutant};
 
 use super::decide::{Seen, effective};
 use super::evidence::{Outside, Silence};
+use super::movers::{self, Trouble};
 use super::plan::{Draft, Drafting, LiveNode, PodDecision};
 use super::plugins::{self, Plugin};
 use super::policy_brakes::PolicyBrakes;
 use super::select::Effective;
-use super::volumes::{Mover, OnNode, holding_sharers, obstacle};
+use super::volumes::{Mover, OnNode, obstacle};
 use super::{brakes, policies, power};
 
 /// Reports by driver.
@@ -245,15 +246,15 @@ impl<'a> Paths<'a> {
     where
         'a: 'p,
     {
-        let mut found = OnNode::default();
-        let (mut held, mut restrained) = (Vec::new(), Vec::new());
+        let (mut movers, mut held, mut restrained) = (Vec::new(), Vec::new(), Vec::new());
         let rows = self.disconnected(node, reports);
         if rows.is_empty() || node.metadata.deletion_timestamp.is_some() {
-            return (found, restrained);
+            return (OnNode::default(), restrained);
         }
+        let uses = |pod: &PodView, driver: &str| pod.drivers().any(|used| used == driver);
         for pod in pods.iter().filter(|pod| !pod.pod.is_finished()) {
             let Some(policies) = effective(self.seen, pod).filter(Effective::releases_on_path_loss) else { continue };
-            let mut ours = rows.iter().filter(|(driver, ..)| pod.drivers().any(|used| used == *driver)).peekable();
+            let mut ours = rows.iter().filter(|(driver, ..)| uses(pod, driver)).peekable();
             if ours.peek().is_none() {
                 continue;
             }
@@ -264,11 +265,21 @@ impl<'a> Paths<'a> {
             };
             match obstacle(self.seen, pod, &policies) {
                 Some(stays) => held.push((pod, policies, stays)),
-                None => found.movers.push(Mover { pod, policies, evidence }),
+                None => movers.push(Mover { pod, policies, evidence, sake: pod }),
             }
         }
-        found.unmoved = holding_sharers(&mut found.movers, held, pods);
-        (found, restrained)
+        let moves = |pod: &PodView, policies: &Effective| {
+            let lost = self.lost(node, reports, policies);
+            policies.releases_on_path_loss() && pod.drivers().any(|driver| lost.contains_key(driver))
+        };
+        // Nor does one go along whose own array is out for everyone: of that none can be cut off.
+        let may_go = |pod: &PodView, policies: &Effective| {
+            let lost = self.lost(node, reports, policies);
+            let mut ours = rows.iter().filter(|(driver, ..)| uses(pod, driver));
+            ours.all(|(driver, ..)| lost.contains_key(*driver)) && obstacle(self.seen, pod, policies).is_none()
+        };
+        let trouble = Trouble { reason: STORAGE_PATH_LOSS, moves: &moves, may_go: &may_go };
+        (movers::settle(self.seen, &trouble, movers, held, pods), restrained)
     }
 
     /// The plan that moves pods off the node; `None` when there is none to move.

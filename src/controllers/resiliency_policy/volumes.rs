@@ -19,6 +19,7 @@ use crate::api::volume_health::{Extent, VolumeTaint};
 
 use super::brakes;
 use super::decide::{Seen, effective};
+use super::movers::{self, Trouble};
 use super::plan::{Draft, Drafting, LiveNode, PodDecision};
 use super::select::Effective;
 
@@ -35,6 +36,8 @@ pub struct Mover<'a> {
     /// Its policies.
     pub policies: Effective<'a>,
     pub(super) evidence: Evidence,
+    /// The pod whose storage is in trouble: itself, or one that it goes along with.
+    pub(super) sake: &'a PodView,
 }
 
 /// A pod that would move, and cannot.
@@ -109,22 +112,27 @@ impl<'a> Troubles<'a> {
         running: Option<&NodeFence>,
         now: Now,
     ) -> OnNode<'p> {
-        let mut found = OnNode::default();
         let is_well = node.ready() == "True" && !node.is_unreachable() && node.metadata.deletion_timestamp.is_none();
         if self.users.is_empty() || !is_well {
-            return found;
+            return OnNode::default();
         }
-        let mut held: Vec<(&PodView, Effective, Stays)> = Vec::new();
+        let (mut movers, mut held) = (Vec::new(), Vec::new());
         for pod in pods.iter().filter(|pod| !pod.pod.is_terminating() && !pod.pod.is_finished()) {
             let Some(policies) = effective(self.seen, pod) else { continue };
-            let Some((volume, taint, extent)) = self.tainted(node, pod, &policies) else { continue };
-            match self.obstacle(node, pod, &policies, (volume, taint, extent), running, now) {
+            let Some((volume, taint, _)) = self.tainted(node, pod, &policies) else { continue };
+            match self.obstacle(node, pod, &policies, running, now) {
                 Some(stays) => held.push((pod, policies, stays)),
-                None => found.movers.push(Mover { pod, policies, evidence: evidence(volume, taint, node) }),
+                None => movers.push(Mover { pod, policies, evidence: evidence(volume, taint, node), sake: pod }),
             }
         }
-        found.unmoved = holding_sharers(&mut found.movers, held, pods);
-        found
+        let moves = |pod: &PodView, policies: &Effective| {
+            self.tainted(node, pod, policies).is_some_and(|(.., extent)| extent == Extent::Nodes)
+        };
+        let may_go = |pod: &PodView, policies: &Effective| {
+            !pod.pod.is_terminating() && self.obstacle(node, pod, policies, running, now).is_none()
+        };
+        let trouble = Trouble { reason: VOLUME_TAINT, moves: &moves, may_go: &may_go };
+        movers::settle(self.seen, &trouble, movers, held, pods)
     }
 
     /// The plan that moves pods off the node; `None` when there is none to move.
@@ -164,20 +172,19 @@ impl<'a> Troubles<'a> {
         pod.volumes.iter().filter_map(of).max_by_key(|(_, _, extent)| *extent == Extent::Everywhere)
     }
 
-    /// Why the pod stays though its volume is tainted.
+    /// Why the pod stays though its volume is tainted, or that of one that it would go along with.
     fn obstacle(
         &self,
         node: &Node,
         pod: &PodView,
         policies: &Effective,
-        (volume, taint, extent): (&str, &VolumeTaint, Extent),
         running: Option<&NodeFence>,
         now: Now,
     ) -> Option<Stays> {
         if let Some(stays) = unmovable(self.seen, pod, policies) {
             return Some(stays);
         }
-        if extent == Extent::Everywhere {
+        if let Some((volume, taint, Extent::Everywhere)) = self.tainted(node, pod, policies) {
             let what = format!("volume {volume} is tainted {} ({}) wherever it is used", taint.key, taint.reason);
             return Some(("TaintedEverywhere", format!("{what}: to move helps nobody")));
         }
@@ -252,20 +259,6 @@ fn is_provable(seen: &Seen, policies: &Effective, driver: &str) -> bool {
     seen.fencers(driver).best_proof(methods).proof >= minimum
 }
 
-/// Takes those who share a volume with a pod that stays out of the movers, and with them whoever shares one with these.
-/// Returns all who stay.
-pub(super) fn holding_sharers<'p>(
-    movers: &mut Vec<Mover<'p>>,
-    mut held: Vec<(&'p PodView, Effective<'p>, Stays)>,
-    pods: &[PodView],
-) -> Vec<Unmoved> {
-    while let Some((index, holder)) = next_held(movers, pods) {
-        let mover = movers.remove(index);
-        held.push((mover.pod, mover.policies, ("SharerHeld", format!("shares a volume with {holder}, which stays"))));
-    }
-    held.into_iter().filter_map(|(pod, policies, stays)| unmoved(pod, &policies, stays)).collect()
-}
-
 /// Whether somebody has seen the volume in trouble. What the controller concludes from a dead node is the kubelet's word.
 fn is_seen(taint: &VolumeTaint) -> bool {
     taint.source != Source::NodeLifecycle
@@ -274,18 +267,6 @@ fn is_seen(taint: &VolumeTaint) -> bool {
 /// The incident that moves pods off this node for their volumes, until it is Recovered.
 pub fn running(fence: Option<&NodeFence>) -> Option<&NodeFence> {
     fence.filter(|fence| fence.spec.plan.is_by_volume() && brakes::in_progress(fence))
-}
-
-/// The next pod that shares a volume with one that stays.
-fn next_held(movers: &[Mover], pods: &[PodView]) -> Option<(usize, String)> {
-    let goes = |uid: &str| movers.iter().any(|mover| mover.pod.uid() == uid);
-    let staying: Vec<_> = pods.iter().filter(|pod| !pod.pod.is_finished() && !goes(pod.uid())).collect();
-    let shares =
-        |a: &PodView, b: &PodView| a.volumes.iter().any(|one| b.volumes.iter().any(|two| one.name == two.name));
-    movers.iter().enumerate().find_map(|(index, mover)| {
-        let holder = staying.iter().find(|pod| shares(pod, mover.pod))?;
-        Some((index, holder.display()))
-    })
 }
 
 /// A pod that stays, and why; `None` for one that belongs to its node: it was never to move, and nobody waits for it.

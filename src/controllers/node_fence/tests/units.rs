@@ -1,8 +1,11 @@
 //! Pods that hang together by their volumes, or must run on one node: all of them go in one step, or none.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
-use crate::api::node_fence::PodStatusState;
+use crate::api::node_fence::{Channel, PodStatusState, VOLUME_TAINT};
 use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
@@ -110,6 +113,35 @@ fn pods_that_run_on_every_node_bind_nobody() {
     let mut world = World::new(pods, &together());
     world.run();
     assert_eq!(deleted(&world), ["b", "free"]);
+}
+
+/// On a node that is well they are in the plan for the sake of the first, whose volume is tainted.
+#[test]
+fn a_group_leaves_a_node_that_is_well_in_one_step() {
+    const KEY: &str = "VolumeNotUsable";
+    for (second, driver) in [(vec![csi_of(OTHER, "v2")], OTHER), (vec![], DRIVER)] {
+        let mut spec = together();
+        json_patch::merge(&mut spec, &json!({ "triggers": { "volumeTaints": [KEY] } }));
+        let mut pods = bound(&second);
+        pods.truncate(2);
+        let mut world = World::new(pods, &spec);
+        world.plan().evidence.iter_mut().for_each(|it| it.channel = Channel::Volume);
+        world.plan().pods.iter_mut().for_each(|row| row.reason = VOLUME_TAINT.into());
+        world.seen.healths = Some(BTreeMap::from([("v1".into(), Arc::new(tainted("v1", KEY, &["n1"])))]));
+        world.node_returns();
+        world.fencers.insert(driver.into(), Fencer::Fails("Internal"));
+        world.run();
+        world.wait(5.0);
+        world.run();
+        assert_eq!(deleted(&world), [""; 0], "{second:?}: no volume of either is proved without the other's");
+        world.fencers.clear();
+        world.restart();
+        world.run();
+        assert_eq!(deleted(&world), ["a", "b"], "{second:?}");
+        world.assert_order(&["a is Releasing", "delete a graceful"]);
+        world.assert_order(&["b is Releasing", "delete a graceful"]);
+        world.assert_order(&["b is Releasing", "delete b graceful"]);
+    }
 }
 
 /// Opted in by `podsWithoutVolumes`: nothing is to be proved.

@@ -96,16 +96,19 @@ impl World {
     /// Decides as the controller does.
     fn decide(&mut self) -> Decision {
         self.seen.live.clear();
-        let decision = decide(&self.seen, self.now);
-        if decision.look_at.is_empty() {
-            return decision;
-        }
-        for name in &decision.look_at {
-            if let Some(live) = self.look_at(name) {
-                self.seen.live.insert(name.clone(), live);
+        let mut decision = decide(&self.seen, self.now);
+        for _ in 0..super::LOOKS {
+            for name in &decision.look_at {
+                if let Some(live) = self.look_at(name) {
+                    self.seen.live.insert(name.clone(), live);
+                }
             }
+            if decision.look_at.is_empty() {
+                break;
+            }
+            decision = decide(&self.seen, self.now);
         }
-        decide(&self.seen, self.now)
+        decision
     }
 
     /// One pass; what it did.

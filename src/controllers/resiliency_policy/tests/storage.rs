@@ -2,6 +2,7 @@
 
 mod many;
 mod rolling;
+mod together;
 mod uncounted;
 
 use std::sync::Arc;

@@ -271,6 +271,108 @@ fn what_was_moved_lately_is_not_moved_again() {
     assert_eq!(world.fence("n0").map(|fence| fence.spec.episode), Some(2), "after limits.cooldown it is");
 }
 
+/// Pods in no policy, by their label.
+fn unlabelled(more: &Value) -> Value {
+    let selector = json!({ "matchExpressions": [{ "key": "skip", "operator": "DoesNotExist" }] });
+    let mut spec = json!({ "selector": { "podSelector": selector }, "triggers": { "volumeTaints": [KEY] } });
+    json_patch::merge(&mut spec, more);
+    spec
+}
+
+#[test]
+fn who_shares_a_volume_outside_every_policy_goes_along_where_all_policies_say_so() {
+    let outside = |volumes: &[crate::api::usage::VolumeUse]| {
+        but(pod("out", "n0", volumes), |pod| {
+            pod.metadata.labels = Some([("skip".to_owned(), String::new())].into());
+        })
+    };
+    let free = || outside(&[csi("v2"), csi("v3")]);
+    let clean = || unlabelled(&json!({ "sharers": "CleanAll" }));
+    let cases = [
+        ("hold", free(), unlabelled(&json!({})), false),
+        ("clean all", free(), clean(), true),
+        ("a local volume", outside(&[csi("v2"), local("l")]), clean(), false),
+        ("a driver that proves nothing", outside(&[csi("v2"), csi_of("odd", "v3")]), clean(), false),
+        ("nobody would create it again", owned_by(free(), None), clean(), false),
+        ("a pod of its node", owned_by(free(), Some("DaemonSet")), clean(), false),
+        ("a volume that is in trouble everywhere", outside(&[csi("v2"), csi("v4")]), clean(), false),
+        ("one that policies select is kept by them", pod("out", "n0", &[csi("v2")]), clean(), false),
+    ];
+    for (name, other, spec, goes) in cases {
+        let mut world = world(vec![pod("pg", "n0", &[csi("v1"), csi("v2")]), other], &spec);
+        world.taint("v1", &["n0"]);
+        world.taint("v4", &[]);
+        let held = if goes { vec![] } else { vec![("pg".to_owned(), "SharerHeld")] };
+        assert_eq!(world.held(), held, "{name}");
+        world.rest();
+        let plan = world.fence("n0").map(|fence| fence.spec.plan.clone());
+        assert_eq!(plan.is_some(), goes, "{name}");
+        let Some(plan) = plan else { continue };
+        assert!(plan.is_by_volume(), "it is no failure of the node");
+        let rows: Vec<_> = plan.pods.iter().map(|row| (row.name.as_str(), row.policy.as_deref())).collect();
+        assert_eq!(rows, [("out", Some("db")), ("pg", Some("db"))]);
+        assert_eq!(plan.volumes.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["v1", "v2", "v3"]);
+        assert!(plan.volumes.iter().all(|row| row.methods == plan.volumes[0].methods && row.node_id.is_some()));
+    }
+}
+
+#[test]
+fn who_must_run_beside_a_pod_goes_along_or_holds_it() {
+    let term =
+        json!([{ "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "app": "pg" } } }]);
+    let web = |place: &str| {
+        but(pod("web", place, &[csi("v2")]), |pod| {
+            let affinity = &mut pod.spec.affinity.pod_affinity;
+            affinity.required_during_scheduling_ignored_during_execution =
+                serde_json::from_value(term.clone()).unwrap();
+        })
+    };
+    let together = json!({ "release": { "affinityGroups": "Together" }, "limits": { "maxNodes": 4, "window": "0s" } });
+    let mut world = world(vec![pod("pg", "n0", &[csi("v1")]), web("n0")], &unlabelled(&together));
+    world.taint("v1", &["n0"]);
+    world.rest();
+    let plan = &world.fence("n0").expect("opened").spec.plan;
+    assert_eq!(plan.pods.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["pg", "web"]);
+    assert!(plan.is_by_volume() && plan.evidence.len() == 1);
+    // Neither the one nor the other wanders.
+    world.reach("n0", Phase::Recovered);
+    world.seen.pods = [("n1".to_owned(), vec![pod("pg", "n1", &[csi("v5")]), web("n1")])].into();
+    world.taint("v5", &["n1"]);
+    assert_eq!(world.held(), [("pg".to_owned(), "SharerHeld")]);
+    world.wait(601.0);
+    world.rest();
+    assert_eq!(world.fence("n1").map(|fence| fence.spec.plan.pods.len()), Some(2), "after limits.cooldown it is");
+}
+
+#[test]
+fn who_goes_along_must_be_under_the_same_key_and_not_be_going_already() {
+    let terminating = |pod: PodView| but(pod, |pod| pod.metadata.deletion_timestamp = Some(time::to_k8s(now().wall)));
+    let term =
+        json!([{ "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "app": "pg" } } }]);
+    let web = but(pod("web", "n0", &[csi("v2")]), |pod| {
+        pod.spec.affinity.pod_affinity.required_during_scheduling_ignored_during_execution =
+            serde_json::from_value(term).unwrap();
+    });
+    let keys = |keys: Value| json!({ "triggers": { "volumeTaints": keys }, "selector": { "podSelector": { "matchLabels": { "app": "web" } } } });
+    let cases = [
+        ("the same", web.clone(), keys(json!([KEY])), true),
+        ("another", web.clone(), keys(json!(["VolumeNotMounted"])), false),
+        ("going", terminating(web), keys(json!([KEY])), false),
+    ];
+    for (name, web, other, goes) in cases {
+        let spec = json!({
+            "selector": { "podSelector": { "matchLabels": { "app": "pg" } } },
+            "release": { "affinityGroups": "Together" }, "triggers": { "volumeTaints": [KEY] },
+        });
+        let mut world = world(vec![pod("pg", "n0", &[csi("v1")]), web], &spec);
+        world.seen.policies.push(Arc::new(policy("other", &other)));
+        world.taint("v1", &["n0"]);
+        assert_eq!(world.held().is_empty(), goes, "{name}");
+        world.rest();
+        assert_eq!(world.opened(), usize::from(goes), "{name}");
+    }
+}
+
 #[test]
 fn an_incident_of_the_node_comes_first() {
     let mut world = world(vec![pod("pg", "n0", &[csi("v1")]), pod("web", "n0", &[csi("v2")])], &moving());
