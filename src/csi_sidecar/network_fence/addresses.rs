@@ -12,9 +12,7 @@ use crate::api::fence_request::RequestedVolume;
 use crate::api::names::FENCED_ADDRESSES_ANNOTATION;
 use crate::api::network_fence::{CsiAddonsNode, NetworkFence, NetworkFenceClass};
 use crate::api::node_volume_report::unreported;
-use crate::api::proof::{
-    CLASS_NOT_FOUND, CLASS_OF_ANOTHER_CLUSTER, CLASS_OF_ANOTHER_DRIVER, class_of_another_cluster,
-};
+use crate::api::proof::{CLASS_NOT_FOUND, CLASS_OF_ANOTHER_CLUSTER, CLASS_OF_ANOTHER_DRIVER, class_of_another_cluster};
 use crate::api::slim::NodeAddress;
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 use crate::mutants::{self, Mutant};

@@ -168,8 +168,7 @@ fn one_whose_class_is_gone_or_of_another_driver_is_not_lifted() {
 /// Whoever makes the class as it was does so because we said it: csi-addons may not have seen that yet.
 #[test]
 fn by_a_class_that_was_just_made_anew_nobody_is_let_in() {
-    for (uid, age, is_lifted) in
-        [("second", 5, false), ("second", 59, false), ("second", 60, true), ("first", 5, true)]
+    for (uid, age, is_lifted) in [("second", 5, false), ("second", 59, false), ("second", 60, true), ("first", 5, true)]
     {
         let mut world = World::new("Unfenced");
         let mut made = made_for(Some("a"));
