@@ -114,7 +114,7 @@ pub fn one(pods: Vec<PodPlace>) -> Result<PodPlace> {
 
 #[cfg(test)]
 mod tests {
-    use bulkhead::api::resiliency_policy::{SelfFencing, StoragePathLossAction};
+    use bulkhead::api::resiliency_policy::{Detection, SelfFencing, StoragePathLossAction};
     use serde_json::json;
 
     use super::*;
@@ -134,7 +134,7 @@ mod tests {
             "storage": { "period": "1s", "lossThreshold": 2, "recoveryThreshold": 2, "ioInProgressCheck": "Disabled" },
         });
         let spec = policy(&json!({})).unwrap().spec;
-        assert_eq!(spec.detection, serde_json::from_value(measured).unwrap());
+        assert_eq!(spec.detection, serde_json::from_value::<Detection>(measured).unwrap());
         assert_eq!(spec.triggers.storage_path_loss, StoragePathLossAction::Ignore);
         assert_eq!(spec.self_fencing, SelfFencing::default());
     }
