@@ -79,7 +79,7 @@ pub async fn applying_a_sample_again_changes_nothing(world: &World) -> Outcome {
             count += 1;
         }
     }
-    assert_eq!(count, 23, "samples were lost or added without adding here");
+    assert_eq!(count, 24, "samples were lost or added without adding here");
     Ok(())
 }
 

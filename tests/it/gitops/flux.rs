@@ -21,11 +21,12 @@ use crate::failover::look::phase;
 const STEPS: [&str; 2] = [DEFAULT, "mine"];
 const DEFAULT: &str = "config/default";
 /// Samples that can be Ready anywhere.
-const SAMPLES: [&str; 8] = [
+const SAMPLES: [&str; 9] = [
     "resiliencypolicy-first",
     "resiliencypolicy-full",
     "resiliencypolicy-network-fence",
     "resiliencypolicy-podmon",
+    "resiliencypolicy-seconds",
     "resiliencypolicy-volume-taints",
     "volumehealth",
     "volumehealthpolicy-databases",

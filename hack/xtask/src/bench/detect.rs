@@ -156,10 +156,9 @@ async fn start(programs: &Path, options: &Options) -> Result<Bed> {
 /// What is particular about the policy.
 fn policy(failure: Failure) -> Value {
     // The nodes fail one after the other, and none is too many. A lost path alone would move the pod before the node is
-    // declared, which is what is measured.
+    // declared, which is what is measured: the sample ignores it.
     let mut spec = json!({
         "limits": { "maxNodes": "100%", "ceiling": 100, "maxUnhealthy": "100%", "window": "0s", "cooldown": "0s" },
-        "triggers": { "storagePathLoss": "Ignore" },
     });
     if failure == Failure::Power {
         // Its word counts where it is a method; the array is asked first, as in the other cases.

@@ -15,7 +15,7 @@ use bulkhead_testbed::real_nodes::RealNodeOptions;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::PostParams;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::Result;
 
@@ -26,6 +26,8 @@ pub const NODES_MIN: usize = 4;
 /// So that some of the others are outside of its zone.
 const ZONES: usize = 3;
 const POLICY: &str = "protected";
+/// Detection within seconds, as we tell others to have it.
+const SAMPLE: &str = include_str!("../../../../config/samples/resiliencypolicy-seconds.yaml");
 /// The port of the controller's metrics, and how many nodes it hears.
 const PORT: i32 = 8080;
 const HEARD: &str = "bulkhead_heartbeat_nodes_heard ";
@@ -46,16 +48,10 @@ pub async fn start(programs: &Path, nodes: usize, spec: &Value) -> Result<RealCl
     Ok(cluster)
 }
 
-/// Heartbeats and their peers as a policy has them by default; the array is asked often. What is cut off writes on, and the
-/// array's word on that would have it waited for.
+/// That of the sample, by which others are to get what is measured here, with what is particular.
 fn policy(spec: &Value) -> Result<ResiliencyPolicy> {
-    let mut whole = json!({
-        "mode": "Enforce",
-        "selector": { "podSelector": { "matchLabels": { "bulkhead.dev/protect": "true" } } },
-        "detection": {
-            "storage": { "period": "1s", "lossThreshold": 2, "recoveryThreshold": 2, "ioInProgressCheck": "Disabled" },
-        },
-    });
+    let mut sample: Value = serde_saphyr::from_str(SAMPLE)?;
+    let mut whole = sample["spec"].take();
     merge(&mut whole, spec);
     let spec: ResiliencyPolicySpec = serde_json::from_value(whole)?;
     Ok(ResiliencyPolicy::new(POLICY, spec))
@@ -118,6 +114,9 @@ pub fn one(pods: Vec<PodPlace>) -> Result<PodPlace> {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead::api::resiliency_policy::{Detection, SelfFencing, StoragePathLossAction};
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -126,6 +125,18 @@ mod tests {
         assert_eq!(policy.spec.limits.cooldown.get(), Duration::from_secs(60));
         assert_eq!(policy.spec.detection.storage.period.get(), Duration::from_secs(1));
         assert_eq!(policy.spec.detection.agent.suspect_after.get(), Duration::from_secs(3));
+    }
+
+    /// What docs/performance.md says of the policy that was measured.
+    #[test]
+    fn the_sample_has_the_detection_that_was_measured() {
+        let measured = json!({
+            "storage": { "period": "1s", "lossThreshold": 2, "recoveryThreshold": 2, "ioInProgressCheck": "Disabled" },
+        });
+        let spec = policy(&json!({})).unwrap().spec;
+        assert_eq!(spec.detection, serde_json::from_value::<Detection>(measured).unwrap());
+        assert_eq!(spec.triggers.storage_path_loss, StoragePathLossAction::Ignore);
+        assert_eq!(spec.self_fencing, SelfFencing::default());
     }
 
     #[test]
