@@ -20,10 +20,9 @@ use super::metrics::ReplicaMetrics;
 use super::monitor::{Monitor, Sight};
 use super::replicas::Replica;
 use super::tracker::Known;
+use super::verdict::LOOK;
 use super::wire::LONGEST;
 
-/// How often is looked who is silent.
-const LOOK: Duration = Duration::from_millis(200);
 /// Silence that the metric calls so.
 const SILENT: Duration = Duration::from_secs(3);
 /// Room for the beats of some seconds of 5,000 nodes, where the kernel allows as much.

@@ -23,6 +23,8 @@ const OUTSIDE_MIN: usize = 2;
 const OUTSIDE_WANTED: usize = 3;
 /// Explicit answers without which nothing is out of reach.
 const AGAINST_MIN: usize = 2;
+/// How often is looked who is silent.
+pub(super) const LOOK: Duration = Duration::from_millis(200);
 /// How long a round lasts at most: longer than a peer takes.
 const PATIENCE: Duration = Duration::from_millis(1200);
 
@@ -42,6 +44,12 @@ pub enum Verdict {
     Inconclusive,
     /// Nobody could be asked.
     TooFewPeers,
+}
+
+/// When at the latest the peers have been heard of an agent that is asked about after so long a silence: a look finds it silent,
+/// and another that the round is over.
+pub fn reached_after(silence: Duration) -> Duration {
+    silence + LOOK + PATIENCE + LOOK
 }
 
 /// The peers to ask about a node; none while there are too few. `seed` makes rounds differ.

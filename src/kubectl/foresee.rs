@@ -183,7 +183,7 @@ fn failed_live(live: LiveNode, now: Now) -> LiveNode {
 }
 
 /// The node as the node lifecycle controller has it once its kubelet is silent.
-fn failed(node: &Node, now: Now) -> Node {
+pub(super) fn failed(node: &Node, now: Now) -> Node {
     let mut node = node.clone();
     if node.is_unreachable() {
         return node;

@@ -49,8 +49,22 @@ const REACHES_OUT: [&str; 7] =
     ["async ", "tokio::", "kube::Client", "Api::", "Instant::now", "Utc::now", "SystemTime::now"];
 
 /// What `kubectl bulkhead` uses of a controller: its eyes and what is pure.
-const KUBECTL_SEES: [&str; 11] =
-    ["brakes", "decide", "evidence", "memory", "observe", "plan", "rows", "select", "status", "storage", "unattached"];
+const KUBECTL_SEES: [&str; 12] = [
+    "brakes",
+    "decide",
+    "evidence",
+    "heartbeat",
+    "memory",
+    "observe",
+    "plan",
+    "rows",
+    "select",
+    "status",
+    "storage",
+    "unattached",
+];
+/// What it uses of others that tell of failed nodes: how long they take.
+const KUBECTL_COUNTS: [&str; 2] = ["csi_sidecar::connectivity::decide", "heartbeat::verdict"];
 
 /// Files of the S3 driver that decide.
 const S3_PURE: [&str; 4] = ["/mount_options.rs", "/decide.rs", "/publication.rs", "/credentials.rs"];
@@ -135,8 +149,12 @@ fn allowed(path: &str) -> Option<Vec<String>> {
     if path.starts_with("src/kubectl/") {
         // What a controller sees and decides, but nothing of what it does.
         let eyes = ["controllers::Stores", "controllers::Unread", "controllers::BY_NODE", "controllers::NODE_LEASES"];
-        let mut allowed: Vec<_> =
-            ["api", "error", "kubectl", "runtime"].into_iter().chain(eyes).map(str::to_owned).collect();
+        let mut allowed: Vec<_> = ["api", "error", "kubectl", "runtime"]
+            .into_iter()
+            .chain(eyes)
+            .chain(KUBECTL_COUNTS)
+            .map(str::to_owned)
+            .collect();
         for controller in ["node_fence", "resiliency_policy"] {
             allowed.extend(KUBECTL_SEES.map(|part| format!("controllers::{controller}::{part}")));
         }

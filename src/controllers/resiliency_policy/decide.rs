@@ -30,6 +30,11 @@ use super::storage::{self, Paths};
 use super::volumes::{self, Troubles, Unmoved};
 use super::{episodes, machines, modes, plugins, policies, unhealthy, volumeless};
 
+/// How soon is looked again while a node is suspected.
+pub const SOON: Duration = Duration::from_secs(1);
+/// How soon while nothing happens.
+pub const AT_REST: Duration = Duration::from_secs(5);
+
 /// What a pass sees.
 #[derive(Default)]
 pub struct Seen {
@@ -358,18 +363,17 @@ fn held(
 
 /// Time alone changes a decision where a span must pass: then look again, never for nothing.
 fn look_again(seen: &Seen, decision: &Decision, now: Now) -> Option<Duration> {
-    let soon = Duration::from_secs(1);
     let mut waits = Vec::new();
     if !decision.suspected.is_empty() {
-        waits.push(soon);
+        waits.push(SOON);
     }
     for restraint in seen.policies.iter().flat_map(|p| p.status.iter()).flat_map(|status| &status.restraints) {
         if let Some(until) = restraint.until {
-            waits.push((until - now.wall).to_std().unwrap_or(soon).max(soon));
+            waits.push((until - now.wall).to_std().unwrap_or(SOON).max(SOON));
         }
     }
     if !seen.policies.is_empty() && !seen.nodes.is_empty() {
-        waits.push(Duration::from_secs(5));
+        waits.push(AT_REST);
     }
     waits.into_iter().min()
 }

@@ -18,7 +18,7 @@ use super::evidence::{self, Silence};
 pub const TWO_RENEWALS: Duration = Duration::from_secs(21);
 /// What self-fencing takes after its deadline: an echo that no peer brought us (2 s between two rounds, 1.2 s for one), and
 /// the end of the containers.
-const SELF_FENCING_TAKES: Duration = Duration::from_secs(5);
+pub const SELF_FENCING_TAKES: Duration = Duration::from_secs(5);
 /// After so many nodes were silent at once that it must have been us who did not hear, nothing is believed for this time.
 const DEAF_FOR: Duration = Duration::from_secs(60);
 

@@ -17,6 +17,11 @@ pub struct Effective<'a> {
 }
 
 impl<'a> Effective<'a> {
+    /// One policy by itself, whatever it selects.
+    pub fn alone(policy: &'a ResiliencyPolicy) -> Self {
+        Self { policies: vec![policy] }
+    }
+
     /// The policies that select the pod; `None` when none does.
     pub fn of(
         pod: &PodView,
@@ -203,7 +208,7 @@ impl<'a> Effective<'a> {
 
 /// Whether a policy by itself would release pods of this kind.
 pub fn is_releasable(policy: &ResiliencyPolicy, pod: &PodView) -> bool {
-    Effective { policies: vec![policy] }.releases(pod)
+    Effective::alone(policy).releases(pod)
 }
 
 /// Whether every part of the selector that is set matches the pod.

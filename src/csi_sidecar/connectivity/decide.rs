@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::api::resiliency_policy::StorageDetection;
+use crate::api::time::jittered;
 
 use super::super::decide::Failure;
 
@@ -58,5 +59,11 @@ impl Settings {
             policies.clone().into_iter().map(|policy| answers(policy, threshold(policy))).max().unwrap_or(1)
         };
         Some(Self { period, loss: most(|it| it.loss_threshold), recovery: most(|it| it.recovery_threshold) })
+    }
+
+    /// How long after the array knows of it a loss is settled at the latest, where every call is answered at once: the first
+    /// question comes up to a period later. One answer alone waits for the next cycle, which asks about all others too.
+    pub fn loss_takes(&self) -> Duration {
+        jittered(self.period, 1.0) * self.loss.max(2)
     }
 }

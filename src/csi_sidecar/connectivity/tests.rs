@@ -116,6 +116,14 @@ fn only_an_answer_says_anything_and_one_error_is_an_answer() {
 }
 
 #[test]
+fn a_loss_takes_its_answers_and_the_first_question() {
+    for (period, loss, wanted) in [(1, 2, 2.2), (15, 3, 49.5), (10, 1, 22.0), (60, 20, 1320.0)] {
+        let settings = Settings { period: Duration::from_secs(period), loss, recovery: 3 };
+        assert_eq!(settings.loss_takes().as_secs_f64(), wanted, "{settings:?}");
+    }
+}
+
+#[test]
 fn nothing_counts_sooner_than_the_most_patient_policy_allows() {
     let policy = |period: u32, loss: i32, recovery: i32| StorageDetection {
         period: time::Duration::seconds(period),

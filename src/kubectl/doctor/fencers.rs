@@ -43,6 +43,11 @@ pub fn check(gathered: &Gathered) -> Vec<Finding> {
     findings
 }
 
+/// Whether a fencer has a Lease, and does not renew it.
+pub fn is_silent(gathered: &Gathered, fencer: &str) -> bool {
+    gathered.operator_lease_age(&names::fencer_lease(fencer)).is_some_and(|it| install::is_old(it.num_seconds()))
+}
+
 /// `attaches`: of a driver that does not, pods that no method covers are told one by one.
 fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize, attaches: bool) -> Option<Finding> {
     const CHECK: &str = "Proof";
@@ -55,9 +60,7 @@ fn proof(gathered: &Gathered, policy: &str, driver: &str, pods: usize, attaches:
         return None;
     }
     let report = stores.reports.get(&ObjectKey::cluster(driver));
-    let is_silent = |fencer: &str| {
-        gathered.operator_lease_age(&names::fencer_lease(fencer)).is_some_and(|it| install::is_old(it.num_seconds()))
-    };
+    let is_silent = |fencer: &str| is_silent(gathered, fencer);
     let external = || fencing.external_fencers();
     let known = Fencers {
         driver,

@@ -4,6 +4,7 @@ use kube::ResourceExt;
 
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::slim::Node;
+use crate::heartbeat::verdict::PEERS_MIN;
 use crate::kubectl::gather::Gathered;
 use crate::runtime::store::ObjectKey;
 
@@ -13,6 +14,19 @@ const CHECK: &str = "Heartbeats";
 
 /// Looks at the agent of each node that is Ready. That there is no agent at all is told by another check.
 pub fn check(gathered: &Gathered) -> Option<Finding> {
+    finding(&agents(gathered))
+}
+
+/// Whether so many agents send that one can be missed: fewer others are not asked about it.
+pub fn are_sent(gathered: &Gathered) -> bool {
+    are_enough(&agents(gathered))
+}
+
+fn are_enough(agents: &[(String, bool)]) -> bool {
+    agents.iter().filter(|(_, sends)| *sends).count() > PEERS_MIN
+}
+
+fn agents(gathered: &Gathered) -> Vec<(String, bool)> {
     let nodes = gathered.stores.nodes.list();
     let ready = nodes.iter().filter(|node| node.ready() == "True");
     let mut agents: Vec<_> = ready
@@ -24,7 +38,7 @@ pub fn check(gathered: &Gathered) -> Option<Finding> {
         })
         .collect();
     agents.sort_unstable();
-    finding(&agents)
+    agents
 }
 
 /// Whether the agent of this very node says that it sends; `None` where no agent has written the report.

@@ -37,3 +37,13 @@ fn a_report_that_no_agent_of_the_node_wrote_says_nothing() {
     assert_eq!(sends(&node, &report(Some("another"), endpoint())), None, "of a Node before it");
     assert_eq!(sends(&node, &report(None, json!(null))), None, "as the controller makes it");
 }
+
+#[test]
+fn four_agents_that_send_can_miss_one() {
+    let agents = |sending: usize, mute: usize| {
+        let names = (0..sending + mute).map(|number| (format!("worker-{number}"), number < sending));
+        names.collect::<Vec<_>>()
+    };
+    assert!(are_enough(&agents(4, 0)) && are_enough(&agents(4, 9)));
+    assert!(!are_enough(&agents(3, 9)) && !are_enough(&[]));
+}

@@ -3,6 +3,7 @@
 
 mod attachers;
 mod certify;
+mod declared;
 mod failures;
 mod fencers;
 mod heartbeats;
