@@ -50,7 +50,7 @@ impl Asker {
                 (node, asked, extension.is_connected(&id, DEADLINE).await)
             }
         });
-        let began = Instant::now();
+        let (first, began) = (self.clock.now(), Instant::now());
         let mut answers = ask_all(questions);
         while let Ok(Some((node, asked, told))) = tokio::time::timeout_at(began + BUDGET, answers.next()).await {
             if matches!(&told, Err(failure) if failure.code == "Unimplemented") {
@@ -61,6 +61,7 @@ impl Asker {
             memory.add(&node, answer, settings, asked);
         }
         self.metrics.cycle(began.elapsed());
+        memory.end(settings, first);
         memory.settle(settings, self.clock.now());
         true
     }

@@ -28,6 +28,8 @@ pub type Targets = BTreeMap<String, Target>;
 const RECOVERING: &str = "Recovering";
 /// Why a path that the last leader reported is not known to this one yet.
 const RESTARTED: &str = "SidecarRestarted";
+/// Why of a path that was not asked about nothing is known either.
+const NOT_REACHED: &str = "NotReached";
 /// Why a node cannot be asked about.
 const NO_NODE_ID: &str = "NodeIdUnknown";
 
@@ -116,6 +118,20 @@ impl Memory {
         }
     }
 
+    /// Ends the questions of a cycle that began then. Where they brought no answer about anybody, those that it did not reach
+    /// have none either: a backend that hangs for all takes so long over each that most are never asked.
+    pub fn end(&mut self, settings: &Settings, began: Now) {
+        let is_asked = |path: &Path| path.asked.is_some_and(|asked| asked >= began.mono);
+        let asked = self.paths.values().filter(|path| is_asked(path));
+        let unanswered = asked.clone().filter(|path| matches!(path.run, Some((Answer::Unknown(_), ..)))).count();
+        if unanswered < 2 || unanswered < asked.count() {
+            return;
+        }
+        for path in self.paths.values_mut().filter(|path| path.has_id && !is_asked(path)) {
+            path.count(Answer::Unknown(NOT_REACHED), settings, began);
+        }
+    }
+
     /// Settles what the answers of a cycle have shown. A loss is settled only with a picture of all nodes that was taken
     /// after it began: when an array fails, not one node is to look lost before the others do.
     pub fn settle(&mut self, settings: &Settings, now: Now) {
@@ -165,6 +181,12 @@ impl Memory {
 
 impl Path {
     fn add(&mut self, answer: Answer, settings: &Settings, asked: Now) {
+        self.asked = Some(asked.mono);
+        self.count(answer, settings, asked);
+    }
+
+    /// Counts what is known at that moment, whether it was asked about by itself or not.
+    fn count(&mut self, answer: Answer, settings: &Settings, asked: Now) {
         let same = |before: &Answer| std::mem::discriminant(before) == std::mem::discriminant(&answer);
         let run = match self.run.take() {
             Some((before, count, began)) if same(&before) => (answer, count.saturating_add(1), began),
@@ -172,7 +194,6 @@ impl Path {
         };
         let count = run.1;
         self.run = Some(run);
-        self.asked = Some(asked.mono);
         self.since_lost = match answer {
             Answer::Disconnected(_) => Some(0),
             _ => self.since_lost.map(|answers| answers.saturating_add(1)),

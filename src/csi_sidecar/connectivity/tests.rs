@@ -59,7 +59,7 @@ impl Backend {
         backend
     }
 
-    /// One cycle: an answer for each node, in the order of their names.
+    /// One cycle: an answer for each node, in the order of their names. Those that are left over are not reached.
     fn cycle(&mut self, answers: &[Answer]) {
         self.seconds += 10;
         for (number, (node, answer)) in self.targets.clone().keys().zip(answers).enumerate() {
@@ -67,6 +67,7 @@ impl Backend {
             let asked = Now { mono: asked.mono + Duration::from_millis(number as u64), ..asked };
             self.memory.add(node, *answer, &self.settings, asked);
         }
+        self.memory.end(&self.settings, at(self.seconds));
         self.memory.settle(&self.settings, at(self.seconds + 1));
     }
 

@@ -121,6 +121,43 @@ fn a_backend_is_silent_when_it_says_nothing_of_more_than_half_of_its_nodes() {
     }
 }
 
+/// It takes ten seconds over each node: of a thousand a hundred are asked about in a cycle.
+#[test]
+fn a_backend_that_hangs_for_all_is_silent_though_most_were_not_reached() {
+    let state = |backend: &Backend| backend.status().backends.first().map(|it| it.state);
+    let cases: [(&str, &[Answer], BackendState); 4] = [
+        ("no answer about anybody", &[DUMB, DUMB], BackendState::Silent),
+        ("one answer is one", &[DUMB, DUMB, UP], BackendState::Answering),
+        ("also a bad one", &[DUMB, DUMB, DOWN], BackendState::Answering),
+        ("one node is not many", &[DUMB], BackendState::Answering),
+    ];
+    for (name, answers, wanted) in cases {
+        let mut backend = Backend::new(NODES);
+        backend.cycle(&[UP; NODES]);
+        backend.cycles(2, answers);
+        assert_eq!((state(&backend), backend.rows().len()), (Some(BackendState::Answering), 0), "{name}");
+        backend.cycle(answers);
+        assert_eq!(state(&backend), Some(wanted), "{name}");
+        let last = backend.rows().remove("n9");
+        let unknown = (wanted == BackendState::Silent).then(|| (PathState::Unknown, "NotReached".to_owned()));
+        assert_eq!(last, unknown, "{name}");
+        assert!(backend.lost().is_empty(), "{name}");
+        backend.cycles(3, &[UP; NODES]);
+        assert_eq!((state(&backend), backend.rows().len()), (Some(BackendState::Answering), 0), "{name}");
+    }
+}
+
+/// Who waits longest is asked first, also after cycles that did not come to it.
+#[test]
+fn who_was_not_reached_still_waits() {
+    let mut backend = Backend::new(NODES);
+    backend.cycle(&[UP; NODES]);
+    let before = backend.memory.asked("n9");
+    backend.cycles(3, &[DUMB, DUMB]);
+    assert_eq!(backend.memory.asked("n9"), before);
+    assert!(backend.memory.asked("n0") > before);
+}
+
 #[test]
 fn another_node_of_the_same_name_has_nothing_to_do_with_it() {
     let mut backend = Backend::new(NODES);
