@@ -161,7 +161,7 @@ fn renewed_at(lease: Option<&Lease>) -> Option<DateTime<Utc>> {
 fn declared(facts: &Facts, now: Now) -> Vec<Evidence> {
     let Some(live) = &facts.present.live else { return Vec::new() };
     let seen = &facts.present.seen;
-    let paths = Paths::unrestrained(seen);
+    let paths = Paths::unrestrained(seen, now);
     let declares = |pod| {
         let policies = effective(seen, pod)?;
         let outside = paths.outside(&live.node, live.silence, &live.reports, pod, &policies);

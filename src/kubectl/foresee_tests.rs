@@ -117,7 +117,9 @@ fn past(which: u8, found: &Found) -> Option<NodeFence> {
     let failing = LiveNode { node: Arc::new(unreachable(VICTIM)), ..live_of(found, VICTIM)? };
     let policies = found.policies.iter().map(Arc::as_ref);
     let long_ago = Now { wall: at(10_000), ..now() };
-    let draft = plan::draft(&failing, policies, &BTreeMap::new(), &Paths::unrestrained(&Seen::default()), 1, long_ago)?;
+    let seen = Seen::default();
+    let paths = Paths::unrestrained(&seen, long_ago);
+    let draft = plan::draft(&failing, policies, &BTreeMap::new(), &paths, 1, long_ago)?;
     let spec = crate::api::node_fence::NodeFenceSpec {
         episode: 1,
         node: plan::identity(&failing),

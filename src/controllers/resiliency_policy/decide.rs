@@ -26,7 +26,7 @@ use super::policy_brakes::PolicyBrakes;
 use super::power::{self, AllTold, Contradicted};
 use super::scope::{Counts, Scope};
 use super::select::Effective;
-use super::storage::{self, Paths};
+use super::storage::{self, Paths, PluginsAway};
 use super::volumes::{self, Troubles, Unmoved};
 use super::{episodes, machines, modes, plugins, policies, unhealthy, volumeless};
 
@@ -71,6 +71,8 @@ pub struct Seen {
     pub array_outage_seen: BTreeMap<String, Duration>,
     /// Nodes that were lately looked at for pods without volumes.
     pub looked_for_volumeless: BTreeSet<String>,
+    /// Plugins of drivers that were away when this process saw them last, of paths that are told to be lost.
+    pub plugins_away: PluginsAway,
     /// Time since this process last saw a storage backend out for everyone, by backend.
     pub backend_outage_seen: BTreeMap<String, Duration>,
     /// Whether counts of pods may be written in this pass.
@@ -206,7 +208,7 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     decision.backend_outage = storage::outages(seen);
     decision.contradicted = power::contradicted(seen);
     volumeless::look_for(seen, &brakes, &mut decision);
-    let storage = Storage { troubles: &troubles, paths: &Paths::new(seen, &brakes) };
+    let storage = Storage { troubles: &troubles, paths: &Paths::new(seen, &brakes, now) };
     let candidates = candidates(seen, storage, &mut decision, now);
     let busy: BTreeSet<_> = candidates.iter().map(|candidate| candidate.node.to_owned()).collect();
     for candidate in candidates {

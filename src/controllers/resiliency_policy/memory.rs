@@ -22,6 +22,7 @@ use super::heartbeat::{Hearing, Heartbeat};
 use super::power::PowerTracker;
 use super::scope::{self, Counts, Scope};
 use super::silence::{FencerTracker, SilenceTracker};
+use super::storage::{self, PluginsAway};
 use super::volumes::Unmoved;
 
 /// Counts of pods are written at most this often.
@@ -40,6 +41,7 @@ pub struct Memory {
     outage_seen: BTreeMap<String, Instant>,
     array_outage_seen: BTreeMap<String, Instant>,
     backend_outage_seen: BTreeMap<String, Instant>,
+    plugins_away: PluginsAway,
     /// Nodes that were suspected in the last pass.
     pub suspected: BTreeSet<String>,
     /// Nodes that a brake held back in the last pass.
@@ -134,6 +136,7 @@ impl Memory {
             }
         }
         let reports: BTreeMap<_, _> = found.reports.into_iter().map(|report| (report.name_any(), report)).collect();
+        self.plugins_away = storage::plugins_away(&self.plugins_away, &reports, &pods);
         let external = found.policies.iter().flat_map(|policy| policy.spec.fencing.external_fencers());
         let external: BTreeSet<String> = external.map(str::to_owned).collect();
         let is_silent = |fencer: &&String| self.fencers.is_silent(&names::fencer_lease(fencer), now.mono);
@@ -175,6 +178,7 @@ impl Memory {
                 .filter(|(_, at)| passed(at) < VOLUMELESS_PACE)
                 .map(|(node, _)| node.clone())
                 .collect(),
+            plugins_away: self.plugins_away.clone(),
             backend_outage_seen: self.backend_outage_seen.iter().map(|(it, at)| (it.clone(), passed(at))).collect(),
             counts_due,
         }

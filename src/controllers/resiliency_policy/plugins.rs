@@ -1,6 +1,6 @@
 //! Node plugins of CSI drivers that are not ready (docs/adr/0020). While that lasts a taint of ours keeps new pods off the
 //! node, where a policy asks for it. It is no evidence, releases nobody, and goes with its cause: the plugin is ready again,
-//! or is not to run there any more.
+//! or is not to run there any more. What a driver says of a path meanwhile is none either (docs/adr/0022).
 //!
 //! The plugin of a driver is known by what every one must have: it is a pod of a DaemonSet, and mounts the folder where
 //! plugins register with the kubelet, and one that is named after the driver, as CSI demands of its socket's place, or that
@@ -10,12 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use k8s_openapi::api::core::v1::Taint;
 
 use crate::api::names;
 use crate::api::plugin_folder;
 use crate::api::resiliency_policy::{DriverPluginDown, ResiliencyPolicy};
-use crate::api::slim::{Node, Pod, VolumeSource};
+use crate::api::slim::{Node, Pod, StatusCondition, VolumeSource};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 
@@ -97,8 +98,32 @@ pub fn is_plugin(pod: &Pod, driver: &str) -> bool {
             _ => false,
         })
     };
-    let mounts_its_own = mounts(driver) || plugin_folder::of(driver).is_some_and(mounts);
-    pod.controller_kind() == Some("DaemonSet") && mounts(REGISTRATION_FOLDER) && mounts_its_own
+    let mounts_its_own = || mounts(driver) || plugin_folder::of(driver).is_some_and(mounts);
+    pod.controller_kind() == Some("DaemonSet") && mounts(REGISTRATION_FOLDER) && mounts_its_own()
+}
+
+/// What is known of a driver's plugin on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plugin {
+    /// No pod of it is known there.
+    Unknown,
+    /// Those that are there are not Ready, or on their way out: nobody can ask them.
+    Away,
+    /// One is Ready since then.
+    Ready(DateTime<Utc>),
+}
+
+/// What these pods of a node show of the driver's plugin there.
+pub(super) fn plugin(pods: &[PodView], driver: &str) -> Plugin {
+    let plugins = || pods.iter().map(|pod| pod.pod.as_ref()).filter(|pod| is_plugin(pod, driver));
+    let stays = plugins().filter(|pod| !pod.is_finished() && !pod.is_terminating());
+    let ready = stays.filter_map(|pod| pod.condition("Ready").filter(|ready| ready.status == "True"));
+    let since = |ready: &StatusCondition| ready.last_transition_time.as_ref().map(time::from_k8s);
+    match ready.map(|ready| since(ready).unwrap_or(DateTime::<Utc>::MIN_UTC)).min() {
+        Some(since) => Plugin::Ready(since),
+        None if plugins().next().is_some() => Plugin::Away,
+        None => Plugin::Unknown,
+    }
 }
 
 /// A plugin that is down nearly everywhere is a bad release, or the observer: to keep every pod off every node helps nobody.

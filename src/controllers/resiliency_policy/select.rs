@@ -55,6 +55,17 @@ impl<'a> Effective<'a> {
         self.specs().all(|spec| spec.detection.storage.connectivity_check == CheckSwitch::Enabled)
     }
 
+    /// How long what the array says of a node may still be of the time before, when its driver could not see it: until all that
+    /// makes a loss was asked anew, and one question more.
+    pub fn storage_settles_after(&self) -> Duration {
+        let storage = self.specs().map(|spec| &spec.detection.storage);
+        let settles = storage.map(|it| {
+            let answers = u32::try_from(it.loss_threshold).unwrap_or(1);
+            it.period.get().saturating_mul(answers.saturating_add(1))
+        });
+        settles.max().unwrap_or(Duration::MAX)
+    }
+
     /// Whether what that external fencer says counts as evidence: where every policy has it cut nodes off.
     pub fn names_fencer(&self, fencer: &str) -> bool {
         self.specs().all(|spec| spec.fencing.external_fencers().any(|it| it == fencer))

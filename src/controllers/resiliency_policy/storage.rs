@@ -1,12 +1,13 @@
 //! Channel Storage: what the arrays say of the nodes, through their drivers (docs/adr/0022). A lost path moves exactly the
 //! pods with volumes on that backend, though the node is well; a backend that is out for everyone moves nobody. `Unknown`
-//! never counts, nor what a sidecar says that is not heard of.
+//! never counts, nor what a sidecar says that is not heard of, nor what a driver says of a node that is well while its own
+//! plugin there is away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::api::driver_report::{DriverReport, PathState, UnreachablePair};
 use crate::api::node_fence::{Channel, EVIDENCE_OF_STORAGE_MAX, Evidence, EvidenceState, NodeFence, STORAGE_PATH_LOSS};
@@ -19,6 +20,7 @@ use crate::mutants::{self, Mutant};
 use super::decide::{Seen, effective};
 use super::evidence::{Outside, Silence};
 use super::plan::{Draft, Drafting, LiveNode, PodDecision};
+use super::plugins::{self, Plugin};
 use super::policy_brakes::PolicyBrakes;
 use super::select::Effective;
 use super::volumes::{Mover, OnNode, holding_sharers, obstacle};
@@ -30,9 +32,13 @@ pub type Reports = BTreeMap<String, Arc<DriverReport>>;
 /// The paths that count as lost on one node, by driver.
 pub type Lost = BTreeMap<String, Evidence>;
 
+/// Plugins that were away when they were seen last, by node and driver.
+pub type PluginsAway = BTreeSet<(String, String)>;
+
 /// What the arrays say, as far as it may be believed.
 pub struct Paths<'a> {
     seen: &'a Seen,
+    now: DateTime<Utc>,
     /// Policies and the backends on which none of their decisions may rest now.
     restrained: BTreeSet<(String, String)>,
 }
@@ -46,6 +52,27 @@ pub fn nodes(seen: &Seen) -> BTreeSet<&str> {
 pub(super) fn disconnected(report: &DriverReport) -> impl Iterator<Item = &str> {
     let pairs = report.status.iter().flat_map(|status| &status.unreachable);
     pairs.filter(|pair| pair.state == PathState::Disconnected).map(|pair| pair.node.as_str())
+}
+
+/// Of the paths that are lost by these reports those whose plugin was away when it was last seen on the node. Between two of
+/// its pods there is none for a moment: what was known `before` holds on.
+pub(super) fn plugins_away(
+    before: &PluginsAway,
+    reports: &Reports,
+    pods: &BTreeMap<String, Vec<PodView>>,
+) -> PluginsAway {
+    let lost = reports
+        .iter()
+        .flat_map(|(driver, report)| disconnected(report).map(move |node| (node.to_owned(), driver.clone())));
+    let is_away = |path: &(String, String)| {
+        let (node, driver) = path;
+        match plugins::plugin(pods.get(node).map(Vec::as_slice).unwrap_or_default(), driver) {
+            Plugin::Unknown => before.contains(path),
+            Plugin::Away => true,
+            Plugin::Ready(_) => false,
+        }
+    };
+    lost.filter(is_away).collect()
 }
 
 /// Backends that are out for everyone.
@@ -116,17 +143,17 @@ fn calm(policy: &ResiliencyPolicy) -> Duration {
 
 impl<'a> Paths<'a> {
     /// What may be believed now.
-    pub(super) fn new(seen: &'a Seen, brakes: &BTreeMap<&str, PolicyBrakes>) -> Self {
+    pub(super) fn new(seen: &'a Seen, brakes: &BTreeMap<&str, PolicyBrakes>, now: Now) -> Self {
         let restrained = brakes.iter().flat_map(|(policy, brake)| {
             let backends = brake.backends.iter().filter_map(|restraint| restraint.name.clone());
             backends.map(|backend| ((*policy).to_owned(), backend))
         });
-        Self { seen, restrained: restrained.collect() }
+        Self { seen, now: now.wall, restrained: restrained.collect() }
     }
 
     /// What may be believed where no brake is asked.
-    pub fn unrestrained(seen: &'a Seen) -> Self {
-        Self { seen, restrained: BTreeSet::new() }
+    pub fn unrestrained(seen: &'a Seen, now: Now) -> Self {
+        Self { seen, now: now.wall, restrained: BTreeSet::new() }
     }
 
     /// The paths of a node that are lost, by these reports, whether or not their backend is out for everyone.
@@ -155,11 +182,27 @@ impl<'a> Paths<'a> {
             return Lost::new();
         }
         let rows = self.disconnected(node, reports).into_iter();
-        let counts = rows.filter(|(_, report, pair)| {
+        let counts = rows.filter(|(driver, report, pair)| {
             let is_restrained = report.is_out(&pair.backend) || self.restraining(policies, &pair.backend).is_some();
-            !is_restrained || mutants::is_on(Mutant::ArrayOutageIgnored)
+            (!is_restrained || mutants::is_on(Mutant::ArrayOutageIgnored))
+                && !self.is_plugin_away(node, driver, policies)
         });
         counts.map(|(driver, _, pair)| (driver.to_owned(), evidence(pair))).collect()
+    }
+
+    /// Whether the driver cannot see a node that is well, or could not until a moment ago: some drivers ask their own plugin
+    /// there, and say "not connected" where it does not answer. Of a node that is not Ready nothing is known of its pods, and
+    /// of one whose kubelet has just died the plugin is shown as it was: both count.
+    fn is_plugin_away(&self, node: &Node, driver: &str, policies: &Effective) -> bool {
+        let Some(name) = node.metadata.name.as_deref().filter(|_| node.ready() == "True") else { return false };
+        let live = self.seen.live.get(name).map(|live| &live.pods);
+        let pods = live.or_else(|| self.seen.pods.get(name)).map(Vec::as_slice).unwrap_or_default();
+        let settles = TimeDelta::from_std(policies.storage_settles_after()).unwrap_or(TimeDelta::MAX);
+        match plugins::plugin(pods, driver) {
+            Plugin::Unknown => self.seen.plugins_away.contains(&(name.to_owned(), driver.to_owned())),
+            Plugin::Away => true,
+            Plugin::Ready(since) => self.now.signed_duration_since(since) < settles,
+        }
     }
 
     /// What the array says of a node to a pod: the first of its backends that says that the path is lost.

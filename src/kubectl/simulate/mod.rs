@@ -86,7 +86,7 @@ fn drafted(name: &str, foreseen: &Foreseen, before: Option<&NodeFence>, now: Now
     let live = foreseen.live.as_ref()?;
     let policies = decide::live_policies(&foreseen.seen);
     let episode = before.map_or(1, |before| before.spec.episode + 1);
-    let paths = Paths::unrestrained(&foreseen.seen);
+    let paths = Paths::unrestrained(&foreseen.seen, now);
     let draft = plan::draft(live, policies, &foreseen.seen.namespaces, &paths, episode, now)?;
     let mut fence = before.cloned().unwrap_or_else(|| {
         let spec = crate::api::node_fence::NodeFenceSpec {

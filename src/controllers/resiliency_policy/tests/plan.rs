@@ -28,7 +28,7 @@ fn live(pods: Vec<PodView>) -> LiveNode {
 
 fn drafted(live: &LiveNode, policies: &[ResiliencyPolicy]) -> Option<Draft> {
     let seen = Seen::default();
-    draft(live, policies, &BTreeMap::new(), &Paths::new(&seen, &BTreeMap::new()), 1, now())
+    draft(live, policies, &BTreeMap::new(), &Paths::new(&seen, &BTreeMap::new(), now()), 1, now())
 }
 
 fn labelled() -> ResiliencyPolicy {

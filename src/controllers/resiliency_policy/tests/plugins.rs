@@ -18,7 +18,7 @@ fn tainting() -> Value {
 }
 
 /// The driver's plugin on a node.
-fn plugin(node: &str, ready: bool) -> PodView {
+pub(super) fn plugin(node: &str, ready: bool) -> PodView {
     let paths = ["/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins/block.example.com/"];
     let plugin = owned_by(pod(&format!("plugin-{node}"), node, &[local("h")]), Some("DaemonSet"));
     but(plugin, |pod| {
@@ -42,8 +42,8 @@ fn world(down: &[&str], spec: &Value) -> World {
 }
 
 impl World {
-    fn plugin_becomes(&mut self, node: &str, plugin: Option<PodView>) {
-        let pods = self.seen.pods.get_mut(node).unwrap();
+    pub(super) fn plugin_becomes(&mut self, node: &str, plugin: Option<PodView>) {
+        let pods = self.seen.pods.entry(node.to_owned()).or_default();
         pods.retain(|pod| !pod.name().starts_with("plugin-"));
         pods.extend(plugin);
     }

@@ -76,7 +76,8 @@ pub(super) fn lost_for(millis: u64) -> Heartbeat {
 fn declared(world: &World) -> Vec<Channel> {
     let ((node, silence), pod) = (&world.seen.nodes[0], &world.seen.pods["n0"][0]);
     let Some(policies) = effective(&world.seen, pod) else { return Vec::new() };
-    let outside = Paths::unrestrained(&world.seen).outside(node, *silence, &world.seen.reports, pod, &policies);
+    let outside =
+        Paths::unrestrained(&world.seen, world.now).outside(node, *silence, &world.seen.reports, pod, &policies);
     let found = declares(node, *silence, &pod.pod, &policies, outside, world.now);
     found.into_iter().flatten().map(|evidence| evidence.channel).collect()
 }

@@ -35,7 +35,7 @@ fn planned(pods: Vec<PodView>, policies: &[ResiliencyPolicy]) -> Plan {
     let node = unreachable("n1");
     let silence = silence(&node);
     let (live, seen, none) = (live_node(node, silence, pods), Seen::default(), BTreeMap::new());
-    draft(&live, policies, &none, &Paths::new(&seen, &BTreeMap::new()), 1, now()).expect("a plan").plan
+    draft(&live, policies, &none, &Paths::new(&seen, &BTreeMap::new(), now()), 1, now()).expect("a plan").plan
 }
 
 fn rows(plan: &Plan) -> Vec<(&str, PodAction, &str)> {

@@ -36,7 +36,7 @@ fn live(pods: Vec<PodView>) -> LiveNode {
 /// The row of the one volume of the one pod of the node.
 fn planned(live: &LiveNode, minimum: &str, methods: &[Value]) -> PlannedVolume {
     let (seen, policies) = (Seen::default(), [policy("db", &fencing(minimum, methods))]);
-    let paths = Paths::new(&seen, &BTreeMap::new());
+    let paths = Paths::new(&seen, &BTreeMap::new(), now());
     let mut plan = draft(live, &policies, &BTreeMap::new(), &paths, 1, now()).unwrap().plan;
     plan.volumes.remove(0)
 }
