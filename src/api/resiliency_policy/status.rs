@@ -127,7 +127,7 @@ pub enum RestraintType {
     /// `limits.cooldown` since the last correlated outage is not over.
     Cooldown,
     /// With a name: that storage backend is silent, or lost more than half of its nodes and at least two, or it is not long
-    /// since then; no decision rests on what it says. Without: volumes of more nodes are tainted than
-    /// `limits.maxUnhealthy` allows, or `limits.cooldown` since then is not over; no pod is moved for a taint of its volume.
+    /// since then; no decision rests on what it says. Without: volumes of more nodes are tainted, or paths lost, than
+    /// `limits.maxUnhealthy` allows, or `limits.cooldown` since then is not over; no pod is moved for the sake of its storage.
     ArrayOutage,
 }

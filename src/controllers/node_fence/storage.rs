@@ -15,7 +15,7 @@ pub fn is_by_path(seen: &Seen) -> bool {
 }
 
 /// Whether such an incident has nothing more to begin: the path is back; or no policy asks for it any more; or the backend
-/// is out for everyone, and nothing was cut off yet.
+/// is out for everyone, or the storage of too many nodes is in trouble, and nothing was cut off yet.
 pub fn is_over(seen: &Seen) -> bool {
     !is_lost(seen) || is_out_for_everyone(seen) && !is_committed(seen)
 }
@@ -49,11 +49,11 @@ fn is_committed(seen: &Seen) -> bool {
     rows.into_iter().any(|row| row.episode == seen.fence.spec.episode && row.committed_at.is_some())
 }
 
-/// Whether the brake holds on a backend that the incident rests on, by what its policies report.
+/// Whether the brake holds on a backend that the incident rests on, or on storage as a whole, by what its policies report.
 fn is_out_for_everyone(seen: &Seen) -> bool {
     let restraints = seen.policies.iter().flat_map(|policy| &policy.status).flat_map(|status| &status.restraints);
-    let mut named = restraints.filter(|it| it.type_ == RestraintType::ArrayOutage).filter_map(|it| it.name.as_deref());
-    named.any(|name| seen.fence.spec.plan.lost_backends().any(|backend| backend == name))
+    let mut outages = restraints.filter(|it| it.type_ == RestraintType::ArrayOutage).map(|it| it.name.as_deref());
+    outages.any(|name| name.is_none_or(|name| seen.fence.spec.plan.lost_backends().any(|backend| backend == name)))
 }
 
 /// Whether nobody can say now that the path is lost which the incident rests on: nothing is begun then.

@@ -96,8 +96,9 @@ pub fn outage_restraint(
     recorded(RestraintType::Cooldown).filter(|restraint| restraint.until.is_some_and(|until| now < until)).cloned()
 }
 
-/// The brake on moves for the sake of volumes: while volumes of so many nodes are tainted that the array or whoever looks
-/// at it must be at fault, and a cool-down after that. Kept in the policy's status like the other.
+/// The brake on moves for the sake of storage: while volumes of so many nodes are tainted, or so many have lost a path, that
+/// the arrays or whoever looks at them must be at fault, and a cool-down after that. Kept in the policy's status like the
+/// other.
 pub fn array_restraint(
     policy: &ResiliencyPolicy,
     troubled: Option<Cluster>,

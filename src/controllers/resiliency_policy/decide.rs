@@ -67,7 +67,7 @@ pub struct Seen {
     pub healths: BTreeMap<String, Arc<VolumeHealth>>,
     /// Time since this process last saw more nodes suspected than a policy's `maxUnhealthy`, by policy.
     pub outage_seen: BTreeMap<String, Duration>,
-    /// The same of nodes with tainted volumes.
+    /// The same of nodes with tainted volumes or a lost path.
     pub array_outage_seen: BTreeMap<String, Duration>,
     /// Nodes that were lately looked at for pods without volumes.
     pub looked_for_volumeless: BTreeSet<String>,
@@ -159,7 +159,7 @@ pub struct Decision {
     pub suspected: BTreeSet<String>,
     /// Policies for which more nodes are suspected than `maxUnhealthy`.
     pub outage: BTreeSet<String>,
-    /// Policies for which volumes of more nodes are tainted than `maxUnhealthy`.
+    /// Policies for which volumes of more nodes are tainted, or paths lost, than `maxUnhealthy`.
     pub array_outage: BTreeSet<String>,
     /// Storage backends that are out for everyone.
     pub backend_outage: BTreeSet<String>,
@@ -198,17 +198,13 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         if brakes::is_outage(&policy.spec.limits, cluster) {
             decision.outage.insert(name.to_owned());
         }
-        let array = unhealthy::troubled(seen, &troubles, policy, &decision.suspected);
-        if array.is_some_and(|cluster| brakes::is_outage(&policy.spec.limits, cluster)) {
-            decision.array_outage.insert(name.to_owned());
-        }
-        let array = brakes::array_restraint(policy, array, seen.array_outage_seen.get(name).copied(), now.wall);
-        brakes.insert(name, PolicyBrakes::new(policy, seen, (outage, array), now));
+        brakes.insert(name, PolicyBrakes::new(policy, seen, outage, now));
     }
+    let storage = Storage { troubles: &troubles, paths: &Paths::new(seen, &brakes, now) };
+    unhealthy::restrain(seen, storage, &mut brakes, &mut decision, now);
     decision.backend_outage = storage::outages(seen);
     decision.contradicted = power::contradicted(seen);
     volumeless::look_for(seen, &brakes, &mut decision);
-    let storage = Storage { troubles: &troubles, paths: &Paths::new(seen, &brakes, now) };
     let candidates = candidates(seen, storage, &mut decision, now);
     let busy: BTreeSet<_> = candidates.iter().map(|candidate| candidate.node.to_owned()).collect();
     for candidate in candidates {

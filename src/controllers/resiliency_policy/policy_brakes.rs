@@ -18,7 +18,7 @@ pub(super) struct PolicyBrakes<'a> {
     pub(super) people: Vec<Restraint>,
     /// Too many nodes are suspected, or were lately.
     pub(super) outage: Option<Restraint>,
-    /// Volumes of too many nodes are tainted, or were lately.
+    /// Volumes of too many nodes are tainted, or paths lost, or were lately. Not set before the others are.
     pub(super) array: Option<Restraint>,
     /// Storage backends that are out for everyone, or were lately.
     pub(super) backends: Vec<Restraint>,
@@ -36,18 +36,13 @@ pub(super) struct PolicyBrakes<'a> {
 pub(super) type Holding = (&'static str, Option<String>);
 
 impl<'a> PolicyBrakes<'a> {
-    pub(super) fn new(
-        policy: &'a ResiliencyPolicy,
-        seen: &'a Seen,
-        (outage, array): (Option<Restraint>, Option<Restraint>),
-        now: Now,
-    ) -> Self {
+    pub(super) fn new(policy: &'a ResiliencyPolicy, seen: &'a Seen, outage: Option<Restraint>, now: Now) -> Self {
         let nodes = seen.nodes.iter().map(|(node, _)| node.as_ref());
         Self {
             people: pauses::restraints(policy, now.wall),
             topology: Budgets::new(policy, nodes, seen.fences.iter().map(Arc::as_ref), now.wall),
             outage,
-            array,
+            array: None,
             backends: storage::restraints(policy, seen, now.wall),
             acted_on: if mutants::is_on(Mutant::BrakeCountedPerPass) {
                 0
@@ -61,7 +56,8 @@ impl<'a> PolicyBrakes<'a> {
 
     /// The brake that holds whatever is begun for that cause.
     pub(super) fn restrains(&self, cause: Cause) -> Option<Holding> {
-        let array = self.array.as_ref().filter(|_| cause == Cause::VolumeTaint);
+        let of_storage = cause != Cause::NodeFailure && !mutants::is_on(Mutant::ArrayOutageIgnored);
+        let array = self.array.as_ref().filter(|_| of_storage);
         let restraint = self.people.iter().chain(&self.outage).chain(array).next()?;
         Some((status::reason_of(restraint.type_), restraint.name.clone()))
     }

@@ -28,6 +28,11 @@ impl<'a> Effective<'a> {
         (!policies.is_empty()).then_some(Self { policies })
     }
 
+    /// A policy by itself.
+    pub fn alone(policy: &'a ResiliencyPolicy) -> Self {
+        Self { policies: vec![policy] }
+    }
+
     /// The policies.
     pub fn policies(&self) -> &[&'a ResiliencyPolicy] {
         &self.policies
@@ -214,7 +219,7 @@ impl<'a> Effective<'a> {
 
 /// Whether a policy by itself would release pods of this kind.
 pub fn is_releasable(policy: &ResiliencyPolicy, pod: &PodView) -> bool {
-    Effective { policies: vec![policy] }.releases(pod)
+    Effective::alone(policy).releases(pod)
 }
 
 /// Whether every part of the selector that is set matches the pod.

@@ -205,6 +205,22 @@ impl<'a> Paths<'a> {
         }
     }
 
+    /// Nodes whose path counts as lost to a backend that the policy's pods use, whoever still runs there, where it would move
+    /// them: when these are too many, it is the arrays, or whoever looks at them, that are at fault.
+    pub(super) fn nodes(&self, policy: &ResiliencyPolicy) -> BTreeSet<String> {
+        let alone = Effective::alone(policy);
+        let told = nodes(self.seen);
+        let all = self.seen.nodes.iter().filter_map(|(node, _)| Some((node.metadata.name.clone()?, node)));
+        let told = all.filter(|(name, _)| alone.releases_on_path_loss() && told.contains(name.as_str()));
+        let mut lost: Vec<_> = told.map(|(name, node)| (name, self.lost(node, &self.seen.reports, &alone))).collect();
+        // Only where there is one its pods are looked at.
+        if !lost.is_empty() {
+            let used = policies::drivers_in_use(self.seen, policy);
+            lost.retain(|(_, lost)| lost.keys().any(|driver| used.contains(driver)));
+        }
+        lost.into_iter().map(|(name, _)| name).collect()
+    }
+
     /// What the array says of a node to a pod: the first of its backends that says that the path is lost.
     fn evidence(&self, node: &Node, reports: &Reports, pod: &PodView, policies: &Effective) -> Option<Evidence> {
         let lost = self.lost(node, reports, policies);

@@ -1,24 +1,43 @@
 //! Which nodes something is wrong with: what counts for a policy's `maxUnhealthy`, and what is only told.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::Node;
+use crate::api::time::Now;
 
-use super::brakes::Cluster;
-use super::decide::{Seen, effective, live_policies};
-use super::volumes::Troubles;
+use super::brakes::{Cluster, array_restraint, is_outage};
+use super::candidates::Storage;
+use super::decide::{Decision, Seen, effective, live_policies};
+use super::policy_brakes::PolicyBrakes;
 use super::{evidence, heartbeat};
 
-/// The nodes that a taint of a volume speaks of, as `maxUnhealthy` counts them: together with those that are suspected.
-pub(super) fn troubled(
+/// Sets the brake of each policy on what is moved for the sake of storage. Those of single backends are set: a path to one
+/// that is out for everyone does not count.
+pub(super) fn restrain(
     seen: &Seen,
-    troubles: &Troubles,
-    policy: &ResiliencyPolicy,
-    suspected: &BTreeSet<String>,
-) -> Option<Cluster> {
-    let troubled = troubles.nodes(policy);
+    storage: Storage,
+    brakes: &mut BTreeMap<&str, PolicyBrakes>,
+    decision: &mut Decision,
+    now: Now,
+) {
+    for policy in &seen.policies {
+        let name = policy.metadata.name.as_deref().unwrap_or_default();
+        let Some(brake) = brakes.get_mut(name) else { continue };
+        let troubled = troubled(seen, storage, policy, &decision.suspected);
+        if troubled.is_some_and(|cluster| is_outage(&policy.spec.limits, cluster)) {
+            decision.array_outage.insert(name.to_owned());
+        }
+        brake.array = array_restraint(policy, troubled, seen.array_outage_seen.get(name).copied(), now.wall);
+    }
+}
+
+/// The nodes that a taint of a volume speaks of, or that have lost a path, as `maxUnhealthy` counts them: together with those
+/// that are suspected.
+fn troubled(seen: &Seen, storage: Storage, policy: &ResiliencyPolicy, suspected: &BTreeSet<String>) -> Option<Cluster> {
+    let mut troubled = storage.troubles.nodes(policy);
+    troubled.extend(storage.paths.nodes(policy));
     let all = seen.nodes.iter().filter_map(|(node, _)| node.metadata.name.as_ref());
     let counted = all.filter(|name| troubled.contains(*name) || suspected.contains(*name)).count();
     (!troubled.is_empty()).then_some(Cluster { nodes: seen.nodes.len(), suspected: counted })

@@ -1,5 +1,6 @@
 //! Channel Storage: lost paths move exactly the pods with volumes on that backend; what is out for everyone moves nobody.
 
+mod many;
 mod rolling;
 mod uncounted;
 
