@@ -50,8 +50,8 @@ pub async fn start(programs: &Path, nodes: usize, spec: &Value) -> Result<RealCl
 
 /// That of the sample, by which others are to get what is measured here, with what is particular.
 fn policy(spec: &Value) -> Result<ResiliencyPolicy> {
-    let mut sample: Value = serde_saphyr::from_str(SAMPLE)?;
-    let mut whole = sample["spec"].take();
+    let sample: Value = serde_saphyr::from_str(SAMPLE)?;
+    let mut whole = sample.get("spec").cloned().ok_or("the sample has no spec")?;
     merge(&mut whole, spec);
     let spec: ResiliencyPolicySpec = serde_json::from_value(whole)?;
     Ok(ResiliencyPolicy::new(POLICY, spec))
