@@ -1,6 +1,7 @@
 //! The pass over the cluster, in a cluster that lives in one value. Expectations come from the design and the API.
 
 mod brakes;
+mod conflict;
 mod crash_loops;
 mod episodes;
 mod evidence;
