@@ -30,6 +30,8 @@ pub enum Mutant {
     IoIgnored,
     /// The budget of crash loops counts pods, not those who make them.
     BudgetPerPod,
+    /// Programs that fail are moved whatever the mode of their policies.
+    CrashLoopModeIgnored,
     /// Paths that are lost for everyone are taken for lost paths.
     ArrayOutageIgnored,
     /// A proof of power counts though the node was back since.
@@ -64,7 +66,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -77,6 +79,7 @@ impl Mutant {
         Self::LeaseCheckedOnce,
         Self::IoIgnored,
         Self::BudgetPerPod,
+        Self::CrashLoopModeIgnored,
         Self::ArrayOutageIgnored,
         Self::PowerBelieved,
         Self::WholeNodeForVolumes,

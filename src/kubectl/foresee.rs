@@ -10,13 +10,14 @@ use kube::ResourceExt;
 
 use crate::api::names;
 use crate::api::node_fence::NodeFence;
+use crate::api::resiliency_policy::{PodsWithoutVolumes, ResiliencyPolicy};
 use crate::api::slim::{Node, Pod, StatusCondition};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 use crate::controllers::resiliency_policy::LOOKS;
 use crate::controllers::resiliency_policy::decide::{Decision, Effect, Seen, decide};
 use crate::controllers::resiliency_policy::evidence::Silence;
-use crate::controllers::resiliency_policy::memory::{Found, Memory};
+use crate::controllers::resiliency_policy::memory::{Found, Memory, VOLUMELESS_PACE};
 use crate::controllers::resiliency_policy::plan::LiveNode;
 use crate::error::{Error, Result};
 
@@ -25,7 +26,7 @@ pub const EPOCH: (u64, u64) = (0, 0);
 
 /// What would be decided.
 pub struct Foreseen {
-    /// What the last pass saw.
+    /// What the last pass saw, and of policies what they report after it: the incident goes by that.
     pub seen: Seen,
     /// What the last pass decided.
     pub decision: Decision,
@@ -37,17 +38,34 @@ pub struct Foreseen {
     pub written: Vec<(Duration, NodeFence)>,
 }
 
-/// Decides as the controller would if the node failed now: passes at each moment at which a policy's `decisiveAfter` has
-/// passed, each on what the one before would have written.
+/// Decides as the controller would if the node failed now: passes at each moment at which that may matter, each on what the
+/// one before would have written.
 pub async fn failure(found: Found, name: &str, now: Now, look: impl Look) -> Result<Foreseen> {
     let found = with_failed(found, name, now);
-    let waits = found.policies.iter().map(|policy| policy.spec.detection.kubelet.decisive_after.get());
-    let moments: BTreeSet<_> = waits.chain([Duration::ZERO]).collect();
+    let moments = moments(&found.policies);
     let look = async |node: &str, silence: Silence| {
         let live = look.look(node, silence).await?;
         Ok::<_, Error>(if node == name { live.map(|live| failed_live(live, now)) } else { live })
     };
     Passes::new(found, name, now).run(moments, look).await
+}
+
+/// When after the failure a pass may decide what the one before did not: when a policy's `decisiveAfter` has passed, and, for
+/// pods without volumes, when the node is looked at for them, last before that and next.
+fn moments(policies: &[Arc<ResiliencyPolicy>]) -> BTreeSet<Duration> {
+    let waits = policies.iter().map(|policy| policy.spec.detection.kubelet.decisive_after.get());
+    let waits: BTreeSet<_> = waits.chain([Duration::ZERO]).collect();
+    let asks = |policy: &Arc<ResiliencyPolicy>| policy.spec.release.pods_without_volumes == PodsWithoutVolumes::Release;
+    if !policies.iter().any(asks) {
+        return waits;
+    }
+    let looks = |wait: &Duration| {
+        let number = u32::try_from(wait.as_millis() / VOLUMELESS_PACE.as_millis()).unwrap_or(u32::MAX);
+        let before = VOLUMELESS_PACE.saturating_mul(number);
+        [before, if before < *wait { before.saturating_add(VOLUMELESS_PACE) } else { before }]
+    };
+    let looks: Vec<_> = waits.iter().flat_map(looks).collect();
+    waits.into_iter().chain(looks).collect()
 }
 
 /// Decides as the controller does now. A node that is unreachable is taken to be so since its condition says it.
@@ -108,7 +126,8 @@ impl<'a> Passes<'a> {
             }
             last = Some((seen, decision));
         }
-        let (seen, decision) = last.unwrap_or_default();
+        let (mut seen, decision) = last.unwrap_or_default();
+        seen.policies.clone_from(&self.found.policies);
         let silence = seen.silence(self.name);
         // A node that is gone cannot be read; its NodeFence outlives it.
         let is_there = self.found.nodes.iter().any(|node| node.name_any() == self.name);

@@ -44,7 +44,8 @@ mod tests {
         repair("data", "shop/web").in_scope(|| tracing::info!("repaired"));
         unmount("mp-1").in_scope(|| tracing::info!("unmounted"));
         mount("bucket").in_scope(|| tracing::info!("mounted"));
-        let cases: [(&str, &str, &[(&str, &str)]); 5] = [
+        type Fields = &'static [(&'static str, &'static str)];
+        let cases: [(&str, &str, Fields); 5] = [
             ("called", "call", &[("method", "NodePublishVolume"), ("volume", "handle"), ("pod", "shop/web")]),
             ("asked", "call", &[("method", "DeleteVolume"), ("volume", "handle")]),
             ("repaired", "repair", &[("volume", "data"), ("pod", "shop/web")]),

@@ -44,6 +44,7 @@ impl Story {
             Mutant::LeaseCheckedOnce => ("I4", 20, stories::a_leader_sleeps_between_two_writes),
             Mutant::IoIgnored => ("I13", 1, stories::the_array_sees_it_writing),
             Mutant::BudgetPerPod => ("I14", 1, stories::a_program_fails_everywhere),
+            Mutant::CrashLoopModeIgnored => ("I12", 1, stories::a_program_fails_where_people_are_asked_first),
             Mutant::ArrayOutageIgnored => ("I6", 1, stories::an_array_is_out_for_everyone),
             Mutant::PowerBelieved => ("I2", 1, stories::the_node_is_switched_on_and_its_fencer_is_dead),
             Mutant::WholeNodeForVolumes => ("I3", 2, stories::a_volume_is_in_trouble_on_a_node_that_is_well),

@@ -134,6 +134,14 @@ pub(crate) fn a_program_fails_everywhere(_: u64) -> World {
     to_its_end(world, &mut Prompt)
 }
 
+pub(crate) fn a_program_fails_where_people_are_asked_first(_: u64) -> World {
+    let mut shape = Shape::plain();
+    shape.policies = vec![policy("all", &["db", "queue"], &json!({ "mode": "RequireApproval" }))];
+    let mut world = world(shape);
+    at(&mut world, FAILS, Fault::FailProgram("db".into()));
+    to_its_end(world, &mut Prompt)
+}
+
 pub(crate) fn an_array_is_out_for_everyone(_: u64) -> World {
     let mut world = world(Shape::plain());
     let nodes = world.shape.nodes.clone();

@@ -85,6 +85,11 @@ fn mutant_budget_per_pod_is_caught() {
 }
 
 #[test]
+fn mutant_crash_loop_mode_ignored_is_caught() {
+    is_caught(Mutant::CrashLoopModeIgnored);
+}
+
+#[test]
 fn mutant_array_outage_ignored_is_caught() {
     is_caught(Mutant::ArrayOutageIgnored);
 }

@@ -1,12 +1,13 @@
-//! Two policies on one pod: the stricter value of each field holds. The policy whose value does not is told, with the names
-//! of the other and of the fields.
+//! Two policies on one pod: the stricter value of each field holds, and of brakes and deadlines the one that comes first. The
+//! policy whose value does not is told, with the names of the other and of the fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::api::limits::IntOrPercent;
 use crate::api::resiliency_policy::{
     AffinityGroups, BarePods, CheckSwitch, CrashLoopAction, CrashLoopWhen, DetachMode, DriverPluginDown,
-    NodeFailureAction, PodsWithoutVolumes, ResiliencyPolicy, ResiliencyPolicySpec, Sharers, StoragePathLossAction,
-    TaintMatch,
+    MaintenanceWindow, NodeFailureAction, PodsWithoutVolumes, ResiliencyPolicy, ResiliencyPolicySpec, Sharers,
+    StorageDetection, StoragePathLossAction, TaintMatch, TopologyLimit,
 };
 use crate::api::usage::PodView;
 
@@ -15,8 +16,9 @@ use super::decide::{Seen, effective, may_be_released};
 /// Whether the second is stricter than the first.
 type IsStricter = fn(&ResiliencyPolicySpec, &ResiliencyPolicySpec) -> bool;
 
-/// The fields of which the strictest value holds for a pod, as [`super::select::Effective`] combines them.
-const FIELDS: [(&str, IsStricter); 24] = [
+/// The fields of which the strictest value holds for a pod: as [`super::select::Effective`] combines them, as its incident
+/// does with those of all its policies, and as each policy's brakes hold its pods.
+pub(super) const FIELDS: [(&str, IsStricter); 37] = [
     ("mode", |mine, other| other.mode < mine.mode),
     ("triggers.nodeFailure", |mine, other| {
         mine.triggers.node_failure == NodeFailureAction::Release
@@ -38,9 +40,11 @@ const FIELDS: [(&str, IsStricter); 24] = [
         mine.triggers.crash_loop.when == CrashLoopWhen::Always
             && other.triggers.crash_loop.when == CrashLoopWhen::AfterIncident
     }),
-    ("triggers.crashLoop", |mine, other| {
+    ("triggers.crashLoop.maxDeletes", |mine, other| {
         other.triggers.crash_loop.max_deletes < mine.triggers.crash_loop.max_deletes
-            || other.triggers.crash_loop.window.get() > mine.triggers.crash_loop.window.get()
+    }),
+    ("triggers.crashLoop.window", |mine, other| {
+        other.triggers.crash_loop.window.get() > mine.triggers.crash_loop.window.get()
     }),
     ("triggers.volumeTaints", |mine, other| lacks(&other.triggers.volume_taints, &mine.triggers.volume_taints)),
     ("detection.requiredChannels", |mine, other| other.detection.required_channels > mine.detection.required_channels),
@@ -54,10 +58,15 @@ const FIELDS: [(&str, IsStricter); 24] = [
     ("detection.kubelet.decisiveAfter", |mine, other| {
         other.detection.kubelet.decisive_after.get() > mine.detection.kubelet.decisive_after.get()
     }),
+    ("detection.agent.suspectAfter", |mine, other| {
+        other.detection.agent.suspect_after.get() > mine.detection.agent.suspect_after.get()
+    }),
     ("detection.storage.connectivityCheck", |mine, other| {
         mine.detection.storage.connectivity_check == CheckSwitch::Enabled
             && other.detection.storage.connectivity_check == CheckSwitch::Disabled
     }),
+    ("detection.storage.lossThreshold", |mine, other| is_more_patient(mine, other, |it| it.loss_threshold)),
+    ("detection.storage.recoveryThreshold", |mine, other| is_more_patient(mine, other, |it| it.recovery_threshold)),
     ("detection.storage.ioInProgressCheck", |mine, other| {
         mine.detection.storage.io_in_progress_check == CheckSwitch::Disabled
             && other.detection.storage.io_in_progress_check == CheckSwitch::Enabled
@@ -73,6 +82,8 @@ const FIELDS: [(&str, IsStricter); 24] = [
     ("fencing.methods", |mine, other| {
         drivers(mine, other).any(|driver| lacks(other.fencing.methods_for(driver), mine.fencing.methods_for(driver)))
     }),
+    ("fencing.callTimeout", |mine, other| other.fencing.call_timeout.get() < mine.fencing.call_timeout.get()),
+    ("fencing.giveUpAfter", |mine, other| other.fencing.give_up_after.get() < mine.fencing.give_up_after.get()),
     ("sharers", |mine, other| mine.sharers == Sharers::CleanAll && other.sharers == Sharers::Hold),
     ("release.barePods", |mine, other| {
         mine.release.bare_pods == BarePods::Delete && other.release.bare_pods == BarePods::Keep
@@ -92,7 +103,23 @@ const FIELDS: [(&str, IsStricter); 24] = [
         let other = other.self_fencing.deadline();
         other.is_some_and(|other| mine.self_fencing.deadline().is_none_or(|mine| other < mine))
     }),
+    ("recovery.warnAfter", |mine, other| other.recovery.warn_after.get() < mine.recovery.warn_after.get()),
+    ("limits.maxNodes", |mine, other| may_be_fewer(&other.limits.max_nodes, &mine.limits.max_nodes)),
+    ("limits.ceiling", |mine, other| other.limits.ceiling < mine.limits.ceiling),
+    ("limits.window", |mine, other| other.limits.window.get() > mine.limits.window.get()),
+    ("limits.topology", |mine, other| {
+        let holds_first = |it: &TopologyLimit| {
+            let own = mine.limits.topology.iter().find(|own| own.topology_key == it.topology_key);
+            own.is_none_or(|own| may_be_fewer(&it.max_nodes, &own.max_nodes))
+        };
+        other.limits.topology.iter().any(holds_first)
+    }),
+    ("limits.maxUnhealthy", |mine, other| may_be_fewer(&other.limits.max_unhealthy, &mine.limits.max_unhealthy)),
     ("limits.cooldown", |mine, other| other.limits.cooldown.get() > mine.limits.cooldown.get()),
+    ("maintenanceWindows", |mine, other| {
+        let is_ours = |it: &MaintenanceWindow| mine.maintenance_windows.iter().any(|own| are_open_together(own, it));
+        !other.maintenance_windows.iter().all(is_ours)
+    }),
 ];
 
 /// Names of policies that protect a pod together.
@@ -140,6 +167,37 @@ fn name(policy: &ResiliencyPolicy) -> &str {
 fn drivers<'a>(mine: &'a ResiliencyPolicySpec, other: &'a ResiliencyPolicySpec) -> impl Iterator<Item = &'a str> {
     let named = mine.fencing.drivers.iter().chain(&other.fencing.drivers).map(|driver| driver.name.as_str());
     named.chain([""])
+}
+
+/// Whether the second wants that many answers over a longer time. A driver is asked at the shortest period of all, and of a
+/// policy with a longer one so many more answers count: it is the time that overrules. Nobody's count where one asks nothing.
+fn is_more_patient(
+    mine: &ResiliencyPolicySpec,
+    other: &ResiliencyPolicySpec,
+    answers: fn(&StorageDetection) -> i32,
+) -> bool {
+    let asks = |it: &ResiliencyPolicySpec| it.detection.storage.connectivity_check == CheckSwitch::Enabled;
+    let time = |it: &ResiliencyPolicySpec| {
+        let storage = &it.detection.storage;
+        storage.period.get().saturating_mul(u32::try_from(answers(storage)).unwrap_or(1))
+    };
+    asks(mine) && asks(other) && time(other) > time(mine)
+}
+
+/// Whether the first is the smaller number of nodes. Of a number and a share either may be, as the cluster grows and shrinks:
+/// then each policy is told of the other.
+fn may_be_fewer(one: &IntOrPercent, other: &IntOrPercent) -> bool {
+    match (one, other) {
+        (IntOrPercent::Int(one), IntOrPercent::Int(other)) => one < other,
+        // Shares of a hundred.
+        (IntOrPercent::Percent(_), IntOrPercent::Percent(_)) => one.resolve(100) < other.resolve(100),
+        _ => true,
+    }
+}
+
+/// Whether they are one window, whatever it is called.
+fn are_open_together(one: &MaintenanceWindow, other: &MaintenanceWindow) -> bool {
+    one.schedule == other.schedule && one.duration.get() == other.duration.get() && one.time_zone == other.time_zone
 }
 
 /// Whether the list lacks something of the other.

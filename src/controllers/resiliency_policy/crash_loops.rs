@@ -22,7 +22,7 @@ use super::candidates::Cause;
 use super::decide::{self, Decision, Effect, Seen};
 use super::policy_brakes::PolicyBrakes;
 use super::select::Effective;
-use super::volumes::{self, Unmoved};
+use super::volumes::{self, Stays, Unmoved};
 
 /// How long after it was recorded a deletion may be sent. One that was held up for longer is decided, and counted, anew.
 const SEND_WITHIN: TimeDelta = TimeDelta::seconds(30);
@@ -68,14 +68,18 @@ pub(super) fn reschedule(
         let node = live.map_or(stored, |live| &live.node);
         let pods = live.map(|live| &live.pods).or_else(|| seen.pods.get(name));
         let in_trouble = busy.contains(name) || decision.suspected.contains(name);
-        let is_paused = names::paused(&node.metadata).is_some();
-        if in_trouble || is_paused || !is_well(node) || decide::fence_of(seen, name).is_some_and(brakes::in_progress) {
+        if in_trouble || !is_well(node) || decide::fence_of(seen, name).is_some_and(brakes::in_progress) {
             continue;
         }
+        let is_paused = names::paused(&node.metadata).is_some();
         for pod in pods.into_iter().flatten().filter(|pod| is_looping(pod)) {
             let Some(policies) = decide::effective(seen, pod) else { continue };
             match next(seen, pod, &policies, brakes, &decision.crash_loops, now) {
                 Step::Leave => {}
+                Step::Record(_) | Step::Delete(_) if is_paused => {
+                    let stays = ("Paused", "the node is paused: nothing is begun".into());
+                    decision.crash_loops.held.extend(volumes::unmoved(pod, &policies, stays));
+                }
                 Step::Hold(reason, message) => {
                     decision.crash_loops.held.extend(volumes::unmoved(pod, &policies, (reason, message)));
                 }
@@ -148,8 +152,8 @@ fn next(
     if policies.reschedules_after_incidents_only() && !follows_incident(seen, pod, window, now) {
         return Step::Leave;
     }
-    if let Some(brake) = held_by(policies, brakes) {
-        return Step::Hold(brake, format!("{brake}: nothing is begun"));
+    if let Some((reason, message)) = held_by(policies, brakes) {
+        return Step::Hold(reason, message);
     }
     let recorded = seen.policies.iter().flat_map(|it| &it.status).flat_map(|status| &status.crash_loop_deletes);
     let recorded = recorded.chain(this_pass.recorded.values().flatten());
@@ -197,10 +201,10 @@ fn is_full(seen: &Seen, policies: &Effective, this_pass: &CrashLoops, now: Now) 
     known.filter(|row| counts(row, longest, now.wall)).count() + new >= CRASH_LOOP_DELETES_MAX
 }
 
-/// The brake of a policy that holds whatever is no failed node's.
-fn held_by(policies: &Effective, brakes: &BTreeMap<&str, PolicyBrakes>) -> Option<&'static str> {
-    if policies.mode() != PolicyMode::Enforce {
-        return Some("DryRun");
+/// The mode or the brake of a policy that holds whatever is no failed node's.
+fn held_by(policies: &Effective, brakes: &BTreeMap<&str, PolicyBrakes>) -> Option<Stays> {
+    if let Some(stays) = held_by_mode(policies).filter(|_| !mutants::is_on(Mutant::CrashLoopModeIgnored)) {
+        return Some(stays);
     }
     let names = policies.policies().iter().filter_map(|policy| policy.metadata.name.as_deref());
     let mut brakes = names.filter_map(|name| brakes.get(name));
@@ -209,7 +213,19 @@ fn held_by(policies: &Effective, brakes: &BTreeMap<&str, PolicyBrakes>) -> Optio
         let array = (!brake.backends.is_empty()).then_some("ArrayOutage");
         brake.restrains(Cause::VolumeTaint).map(|(reason, _)| reason).or(array)
     };
-    brakes.find_map(restrained)
+    brakes.find_map(restrained).map(|brake| (brake, format!("{brake}: nothing is begun")))
+}
+
+/// Only `Enforce` moves programs. People approve of the plan of a NodeFence, and a crash loop has none: nobody is asked, and
+/// nothing waits for an answer.
+fn held_by_mode(policies: &Effective) -> Option<Stays> {
+    match policies.mode() {
+        PolicyMode::Enforce => None,
+        PolicyMode::RequireApproval => {
+            Some(("RequireApproval", "RequireApproval: people approve of plans for nodes, and here is none".into()))
+        }
+        PolicyMode::DryRun => Some(("DryRun", "DryRun: nothing is begun".into())),
+    }
 }
 
 /// Whether the loop began while a NodeFence of the pod's node, or of one where its predecessor was, was open, or within

@@ -29,7 +29,7 @@ use super::volumes::Unmoved;
 const COUNTS_PACE: Duration = Duration::from_secs(60);
 
 /// A failed node is looked at for pods without volumes at most this often.
-const VOLUMELESS_PACE: Duration = Duration::from_secs(10);
+pub const VOLUMELESS_PACE: Duration = Duration::from_secs(10);
 
 /// What this process remembers between passes.
 #[derive(Clone, Debug, Default)]

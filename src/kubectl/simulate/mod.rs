@@ -62,6 +62,9 @@ pub fn node(
         fence.as_ref().zip(foreseen.live.as_ref()).map(|(fence, live)| prospect(seen, fence, live, requests, now));
     let (pods, volumes) = rows(fence.as_deref(), prospect.as_ref(), seen);
     let spec = fence.as_ref().map(|fence| &fence.spec).filter(|_| outcome != Outcome::Restrained);
+    // A brake that holds the node back has let go by the time that there is a plan.
+    let lets_go = |held: &Said| brakes.iter().any(|brake| brake.holds && brake.type_ == held.reason);
+    let held = prospect.and_then(|prospect| prospect.held).filter(|held| spec.is_some() || !lets_go(held));
     Simulation {
         node: name.to_owned(),
         outcome,
@@ -73,7 +76,7 @@ pub fn node(
             .iter()
             .map(|(after, fence)| Step { after_seconds: after.as_secs(), digest: fence.spec.plan.digest.clone() })
             .collect(),
-        held: prospect.and_then(|prospect| prospect.held),
+        held,
         brakes,
         policies: fence.as_ref().map(|fence| fence.spec.policies.clone()).unwrap_or_default(),
         pods,

@@ -7,6 +7,8 @@ use bulkhead::api::fence_request::FenceRequest;
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{Channel, NodeFence, STORAGE_PATH_LOSS};
 use bulkhead::api::slim::{Node, Pod};
+use bulkhead::api::usage::PodView;
+use bulkhead::controllers::resiliency_policy::decide::{Decision, Effect};
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::json;
 
@@ -15,6 +17,7 @@ use crate::chance::Prompt;
 use crate::faults::Fault;
 use crate::oracle::programs::plugin;
 use crate::others::Power;
+use crate::people::Person;
 use crate::process::queue::Key;
 use crate::run::settle;
 use crate::shape::{Shape, handle, policy};
@@ -203,6 +206,26 @@ fn i14_a_program_is_moved_that_no_policy_selects() {
     assert!(pod.crash_looping().is_some());
     writes(&mut world, Op::DeletePod(pod, None));
     assert!(is_broken(&world, "I14"), "{:?}", world.oracle.violations);
+}
+
+#[test]
+fn i12_a_program_is_moved_though_people_said_not_to() {
+    for (name, mode, person, is_wrong) in [
+        ("nobody says so", "Enforce", None, false),
+        ("people are asked first", "RequireApproval", None, true),
+        ("it is only rehearsed", "DryRun", None, true),
+        ("its policy is paused", "Enforce", Some(Person::PausePolicies), true),
+    ] {
+        let mut shape = Shape::plain();
+        shape.policies = vec![policy("all", &["db", "queue"], &json!({ "mode": mode }))];
+        let mut world = World::new(Arc::new(shape));
+        person.iter().for_each(|person| world.person(person));
+        assert!(world.run_until(50 * SECOND, &mut Prompt), "{name}: {:?}", world.oracle.violations);
+        let pod = PodView::new(world.api.get::<Pod>("db-0").unwrap(), world.shape.as_ref());
+        let effects = vec![Effect::Reschedule { pod, note: String::new() }];
+        world.notice_cluster(0, &Decision { effects, ..Decision::default() });
+        assert_eq!(is_broken(&world, "I12"), is_wrong, "{name}: {:?}", world.oracle.violations);
+    }
 }
 
 #[test]

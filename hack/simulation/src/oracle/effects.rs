@@ -29,6 +29,7 @@ impl World {
         self.note_shown(pid);
         self.judge_words(pid, decision);
         self.judge_outage(pid, decision);
+        self.judge_moves(pid, decision);
     }
 
     /// I6: nothing is begun while so many nodes are silent that the observer must be wrong. What the process cannot have

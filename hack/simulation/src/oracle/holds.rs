@@ -1,13 +1,17 @@
 //! I12: nothing is done by force to a node whose incident a person holds, or whose plan is not approved, or that only
-//! rehearses.
+//! rehearses; and no program is moved off its node under another mode than Enforce, or while its policy is paused.
 
 use std::collections::BTreeSet;
 
 use bulkhead::api::fencing::PolicyMode;
+use bulkhead::api::names;
 use bulkhead::api::node_fence::NodeFence;
+use bulkhead::api::resiliency_policy::ResiliencyPolicy;
+use bulkhead::controllers::resiliency_policy::decide::{Decision, Effect};
 use kube::ResourceExt;
 
 use crate::process::Pid;
+use crate::shape::selects;
 use crate::time::{Millis, SECOND};
 use crate::world::World;
 
@@ -35,6 +39,29 @@ impl World {
             self.oracle.break_("I12", self.now, text);
         }
     }
+
+    /// What the process cannot have seen yet does not count.
+    pub(super) fn judge_moves(&mut self, pid: Pid, decision: &Decision) {
+        if self.controllers[pid].views.policies.next() != self.api.policies.next() {
+            return;
+        }
+        for effect in &decision.effects {
+            let Effect::Reschedule { pod, .. } = effect else { continue };
+            let app = pod.pod.labels().get("app");
+            let holding = self.api.policies.values().find(|policy| holds_programs(policy) && selects(policy, app));
+            if let Some(policy) = holding {
+                let what = format!("{} is moved, and policy {} says not to", pod.name(), policy.name_any());
+                self.oracle.break_("I12", self.now, what);
+                return;
+            }
+        }
+    }
+}
+
+/// Whether people have the policy move no program. One that is being deleted says nothing any more.
+fn holds_programs(policy: &ResiliencyPolicy) -> bool {
+    let is_held = policy.spec.mode != PolicyMode::Enforce || names::paused(&policy.metadata).is_some();
+    is_held && policy.metadata.deletion_timestamp.is_none()
 }
 
 fn is_held(fence: &NodeFence) -> bool {

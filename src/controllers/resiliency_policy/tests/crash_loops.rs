@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
+use crate::api::fencing::PolicyMode;
+use crate::api::names;
 use crate::api::node_fence::Phase;
 use crate::api::time;
 use crate::api::usage::PodView;
@@ -30,6 +33,10 @@ fn in_loop(name: &str) -> PodView {
 
 fn world(pods: Vec<PodView>, spec: &Value) -> World {
     World::new((0..4).map(|i| node(&format!("n{i}"))).collect(), pods, vec![policy("db", spec)])
+}
+
+fn pause(object: &mut ObjectMeta) {
+    object.annotations.get_or_insert_default().insert(names::PAUSED_ANNOTATION.into(), "wait".into());
 }
 
 /// Names of the pods that a pass deletes.
@@ -200,6 +207,42 @@ fn who_is_left_alone() {
             },
             Some("ArrayOutage"),
         ),
+        ("only rehearsed", db(), json!({ "mode": "DryRun" }), nothing, Some("DryRun")),
+        ("nobody can approve of it", db(), json!({ "mode": "RequireApproval" }), nothing, Some("RequireApproval")),
+        (
+            "another policy of it asks people first",
+            db(),
+            json!({}),
+            |w| w.seen.policies.push(Arc::new(policy("zz", &json!({ "mode": "RequireApproval" })))),
+            Some("RequireApproval"),
+        ),
+        (
+            "its policy is paused",
+            db(),
+            json!({}),
+            |w| pause(&mut Arc::make_mut(&mut w.seen.policies[0]).metadata),
+            Some("Paused"),
+        ),
+        (
+            "its node is paused",
+            db(),
+            json!({}),
+            |w| {
+                let mut paused = node("n0");
+                pause(&mut paused.metadata);
+                w.node_becomes(paused);
+            },
+            Some("Paused"),
+        ),
+        (
+            "a maintenance window is open",
+            db(),
+            json!({ "maintenanceWindows": [
+                { "name": "always", "schedule": "* * * * *", "duration": "1h", "timeZone": "UTC" },
+            ] }),
+            nothing,
+            Some("MaintenanceWindow"),
+        ),
         (
             "the API says that it runs again",
             db(),
@@ -231,6 +274,27 @@ fn who_is_left_alone() {
         }
         assert_eq!(world.kept().first().map(|(_, reason)| *reason), told, "{name}");
     }
+}
+
+#[test]
+fn what_holds_a_crash_loop_is_told_as_what_it_is() {
+    for (mode, told) in [
+        ("DryRun", "DryRun: nothing is begun"),
+        ("RequireApproval", "RequireApproval: people approve of plans for nodes, and here is none"),
+    ] {
+        let decision = world(vec![in_loop("pg")], &json!({ "mode": mode })).decide();
+        let messages: Vec<_> = decision.crash_loops.held.into_iter().map(|held| held.message).collect();
+        assert_eq!(messages, [told]);
+        assert!(decision.crash_loops.recorded.is_empty(), "{mode}");
+    }
+}
+
+#[test]
+fn when_the_brake_lets_go_it_is_moved() {
+    let mut world = world(vec![in_loop("pg")], &json!({ "mode": "RequireApproval" }));
+    assert_eq!(world.suffer(60), [0; 0]);
+    Arc::make_mut(&mut world.seen.policies[0]).spec.mode = PolicyMode::Enforce;
+    assert_eq!(world.suffer(5).len(), 1, "what was held was not counted");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod act;
 mod brakes;
+mod conflict;
 mod crash_loops;
 mod episodes;
 mod evidence;

@@ -1,4 +1,4 @@
-//! Pauses, budgets per topology domain, and what is said where two policies differ.
+//! Pauses, and budgets per topology domain.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::api::conditions;
 use crate::api::names;
 use crate::api::node_fence::Phase;
-use crate::api::resiliency_policy::{ResiliencyPolicy, RestraintType};
+use crate::api::resiliency_policy::RestraintType;
 use crate::api::slim::Node;
 use crate::controllers::testing::*;
 
@@ -132,69 +132,4 @@ fn nodes_without_the_label_are_one_domain_and_those_that_are_gone_count_in_all()
     world.node_becomes(in_zone(unreachable("n3"), "a"));
     world.rest();
     assert!(world.fence("n3").is_none());
-}
-
-fn selecting(name: &str, spec: &Value) -> ResiliencyPolicy {
-    policy(name, spec)
-}
-
-fn conflict(world: &World, name: &str) -> Option<String> {
-    let policy = world.seen.policies.iter().find(|policy| policy.metadata.name.as_deref() == Some(name)).unwrap();
-    let status = policy.status.as_ref().unwrap();
-    let found = conditions::find(&status.conditions, "Conflict")?;
-    assert_eq!((found.status.as_str(), found.reason.as_str()), ("True", "StricterPolicyApplies"));
-    Some(found.message.clone())
-}
-
-#[test]
-fn the_policy_that_asks_for_less_is_told_by_whom_and_in_what() {
-    for (field, strict) in [
-        ("mode", json!({ "mode": "DryRun" })),
-        ("triggers.nodeFailure", json!({ "triggers": { "nodeFailure": "Ignore" } })),
-        ("detection.requiredChannels", json!({ "detection": { "requiredChannels": 3 } })),
-        ("detection.decisiveChannels", json!({ "detection": { "decisiveChannels": [] } })),
-        ("detection.taints", json!({ "detection": { "taints": [] } })),
-        ("detection.kubelet.decisiveAfter", json!({ "detection": { "kubelet": { "decisiveAfter": "90s" } } })),
-        ("fencing.methods", json!({ "fencing": { "methods": [{ "type": "Unpublish" }] } })),
-        ("release.detach", json!({ "release": { "detach": "VolumeAttachments" } })),
-        ("limits.cooldown", json!({ "limits": { "cooldown": "1h" } })),
-        ("selfFencing", json!({ "selfFencing": { "mode": "Enabled" } })),
-    ] {
-        let policies = vec![selecting("lax", &json!({})), selecting("strict", &strict)];
-        let pods = vec![pod("p0", "n0", &[csi("v0")])];
-        let mut world = World::new(vec![node("n0"), node("n1")], pods, policies);
-        world.rest();
-        assert_eq!(
-            conflict(&world, "lax"),
-            Some(format!("stricter for pods of this policy: policy strict in {field}"))
-        );
-        assert_eq!(conflict(&world, "strict"), None, "{field}");
-        // They have no pod in common any more.
-        world.seen.pods.clear();
-        world.rest();
-        assert_eq!(conflict(&world, "lax"), None, "{field}");
-    }
-}
-
-#[test]
-fn of_two_policies_each_may_be_the_stricter_in_something() {
-    let acknowledged = json!({ "fencing": { "minimumProof": "Acknowledged" } });
-    let policies = vec![
-        selecting("a", &json!({ "release": { "detach": "VolumeAttachments" }, "fencing": acknowledged["fencing"] })),
-        selecting("b", &json!({})),
-    ];
-    let mut world = World::new(vec![node("n0"), node("n1")], vec![pod("p0", "n0", &[csi("v0")])], policies);
-    world.rest();
-    let says =
-        |other: &str, fields: &str| Some(format!("stricter for pods of this policy: policy {other} in {fields}"));
-    assert_eq!(conflict(&world, "a"), says("b", "fencing.minimumProof"));
-    assert_eq!(conflict(&world, "b"), says("a", "release.detach"));
-}
-
-#[test]
-fn policies_that_ask_for_the_same_are_in_no_conflict() {
-    let policies = vec![selecting("a", &json!({})), selecting("b", &json!({}))];
-    let mut world = World::new(vec![node("n0"), node("n1")], vec![pod("p0", "n0", &[csi("v0")])], policies);
-    world.rest();
-    assert_eq!((conflict(&world, "a"), conflict(&world, "b")), (None, None));
 }
