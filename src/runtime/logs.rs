@@ -25,6 +25,9 @@ pub enum LogFormat {
     Json,
 }
 
+/// This crate would show the id of a key at `trace`, with what else it signs.
+const NO_KEYS: &str = "aws_sigv4=debug";
+
 /// Keeps the tracer alive; [`Tracing::shutdown`] sends what is left.
 #[must_use]
 pub struct Tracing(SdkTracerProvider);
@@ -32,8 +35,7 @@ pub struct Tracing(SdkTracerProvider);
 /// Starts logging at `filter` (for example `info` or `bulkhead=debug,kube=warn`), and sends traces to `otlp_endpoint`
 /// (gRPC, for example `http://collector:4317`) when one is given. Call once, inside a tokio runtime.
 pub fn init(service: &'static str, format: LogFormat, filter: &str, otlp_endpoint: Option<&str>) -> Result<Tracing> {
-    let filter = EnvFilter::try_new(filter)
-        .map_err(|error| Error::Invalid(format!("log filter {filter:?}: {error}; use for example info")))?;
+    let filter = filter_of(filter)?;
     let provider = match otlp_endpoint {
         Some(endpoint) => exporter(service, endpoint)?,
         None => silent(),
@@ -42,6 +44,13 @@ pub fn init(service: &'static str, format: LogFormat, filter: &str, otlp_endpoin
         .try_init()
         .map_err(|error| Error::Invalid(format!("logging is started twice: {error}")))?;
     Ok(Tracing(provider))
+}
+
+/// What is logged, without what would show whose key a request to S3 is signed with.
+fn filter_of(text: &str) -> Result<EnvFilter> {
+    let wrong = |error| Error::Invalid(format!("log filter {text:?}: {error}; use for example info"));
+    let filter = EnvFilter::try_new(text).map_err(wrong)?;
+    Ok(filter.add_directive(NO_KEYS.parse().map_err(wrong)?))
 }
 
 fn subscriber<W>(

@@ -16,8 +16,13 @@ pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
 impl Lines {
     /// Those of this thread, as long as the guard lives.
     pub(crate) fn of_this_thread() -> (Self, tracing::subscriber::DefaultGuard) {
+        Self::at("bulkhead=info")
+    }
+
+    /// The same of what this filter lets through.
+    fn at(filter: &str) -> (Self, tracing::subscriber::DefaultGuard) {
         let lines = Self::default();
-        let filter = EnvFilter::new("bulkhead=info");
+        let filter = filter_of(filter).unwrap();
         let subscriber = subscriber("test", LogFormat::Json, filter, &silent(), lines.clone());
         (lines, tracing::subscriber::set_default(subscriber))
     }
@@ -60,6 +65,19 @@ impl MakeWriter<'_> for Lines {
 fn a_bad_filter_names_itself() {
     let error = init("test", LogFormat::Text, "bulkhead=nonsense=x", None).err().unwrap();
     assert!(error.to_string().contains("bulkhead=nonsense=x"), "{error}");
+}
+
+#[test]
+fn the_most_verbose_filter_leaves_out_what_would_show_a_key() {
+    for filter in ["trace", "info,aws_sigv4=trace"] {
+        let (lines, _logging) = Lines::at(filter);
+        tracing::trace!(target: "aws_sigv4::http_request::sign", access_key_id = "KEY", "signing request");
+        tracing::debug!(target: "aws_sigv4::http_request::sign", "signed");
+        assert_eq!((lines.of("signing request").len(), lines.of("signed").len()), (0, 1), "{filter}");
+    }
+    let (lines, _logging) = Lines::at("trace");
+    tracing::trace!("said");
+    assert_eq!(lines.of("said").len(), 1);
 }
 
 /// Runs two keys of a queue, the second of which fails once, and returns what was logged.
