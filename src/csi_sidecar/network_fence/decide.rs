@@ -107,7 +107,13 @@ pub fn fence(seen: &Seen) -> Step {
         return match seen.lifted_by(&addresses::of(ours)) {
             // When that one is gone, what was said of ours will still be there, and true no more.
             Some(_) => Step::Replace(Box::new(spent(ours))),
-            None if ours.is_fenced() || mutants::is_on(Mutant::FenceUnawaited) => Step::Done,
+            None if ours.is_fenced() || mutants::is_on(Mutant::FenceUnawaited) => {
+                // What counts for nothing must not be taken for one that holds, should ours be lifted: a later look asks for the
+                // cluster alone.
+                let mut voids = seen.own().filter(is_of_now).filter(|fence| !is_of_class(seen, fence));
+                let void = voids.find(|fence| fence.is_wanted() && !was_announced(fence));
+                void.map_or(Step::Done, |void| Step::Replace(Box::new(spent(void))))
+            }
             None => match ours.failure() {
                 Some(message) => Step::Stop(stop("NetworkFenceFailed", format!("{}: {message}", ours.name_any()))),
                 None => {
@@ -118,10 +124,6 @@ pub fn fence(seen: &Seen) -> Step {
     }
     if let Some(made) = seen.class_made.filter(|_| !is_settled(seen, seen.now)) {
         return Step::Wait(too_new(&seen.class, made, seen.now));
-    }
-    // What counts for nothing now must not be taken for one that holds later, when only the cluster is looked at.
-    if let Some(void) = seen.own().filter(is_of_now).find(|fence| fence.is_wanted() && !was_announced(fence)) {
-        return Step::Replace(Box::new(spent(void)));
     }
     let Some(around) = &seen.around else { return Step::LookAround };
     let known = seen.own().find(is_of_now).map(addresses::of);

@@ -68,7 +68,13 @@ fn unfit_class(seen: &Seen, fence: &NetworkFence) -> Option<Failure> {
     let name = fence.spec.network_fence_class_name.as_ref()?;
     let would = format!("csi-addons would lift NetworkFence {} elsewhere, or not at all", fence.name_any());
     let Some(class) = seen.classes.iter().find(|class| class.name_any() == *name) else {
-        return Some(wait(CLASS_NOT_FOUND, format!("NetworkFenceClass {name} is gone: {would}. Make it as it was")));
+        return Some(wait(
+            CLASS_NOT_FOUND,
+            format!(
+                "NetworkFenceClass {name} is gone: {would}. Make it as it was; where nobody can, let the node in by hand, and take \
+             annotation {FENCED_CLUSTER_ANNOTATION} off the NetworkFence"
+            ),
+        ));
     };
     let provisioner = &class.spec.provisioner;
     if *provisioner != seen.driver {
