@@ -8,7 +8,7 @@ use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult
 use crate::api::fencing::{FenceMethodType, PlannedMethod, Proof};
 use crate::api::network_fence::CACHE_LAG;
 use crate::api::node_fence::VolumeStatusState;
-use crate::api::proof::{CLASS_NOT_FOUND, CLASS_OF_ANOTHER_CLUSTER, CLASS_TOO_NEW, class_of_other_cluster};
+use crate::api::proof::{CLASS_NOT_FOUND, CLASS_OF_ANOTHER_CLUSTER, class_of_other_cluster};
 use crate::api::time::{self, Now};
 use crate::mutants::{self, Mutant};
 
@@ -206,7 +206,7 @@ pub(super) fn has_given_way(seen: &Seen, row: &VolumeRow, fencer: &str, now: Now
             // What another process asked for has waited for at least as long as this one looks.
             let asked = asked(seen, row, fencer).filter(|asked| Some(asked.round) == round(request, row));
             let passed = asked.map(|asked| now.mono.saturating_duration_since(asked.at));
-            passed.unwrap_or(seen.watched_for) > patience(request, answer)
+            passed.unwrap_or(seen.watched_for) > patience(request, row, answer)
         }
     }
 }
@@ -217,12 +217,13 @@ pub fn is_of_another_machine(seen: &Seen, row: &VolumeRow, result: &FenceResult)
     by_network && shut_out::is_of_another_machine(seen, row)
 }
 
-/// How long a fencer may take for an answer: the deadline of its call, and some time to write it. One that waits until a class is
-/// old enough makes its call after that.
-fn patience(request: &FenceRequest, answer: Option<&FenceResult>) -> Duration {
+/// How long a fencer may take for an answer: the deadline of its call, and some time to write it. One that has begun with a volume
+/// that demands a cluster may have to wait until the class is old enough, and makes its call after that; the reason of its row does
+/// not tell, since it changes when the call begins, and when another sidecar goes on.
+fn patience(request: &FenceRequest, row: &VolumeRow, answer: Option<&FenceResult>) -> Duration {
     const TO_WRITE: Duration = Duration::from_secs(2);
-    let waits = answer.is_some_and(|result| result.reason.as_deref() == Some(CLASS_TOO_NEW));
-    let lag = if waits { CACHE_LAG.to_std().unwrap_or_default() } else { Duration::ZERO };
+    let may_wait = answer.is_some() && row.plan.demanded_cluster().is_some();
+    let lag = if may_wait { CACHE_LAG.to_std().unwrap_or_default() } else { Duration::ZERO };
     request.spec.call_timeout.get() + TO_WRITE + lag
 }
 
