@@ -28,7 +28,8 @@ pub(super) struct Trouble<'f> {
 pub(super) type Held<'p> = (&'p PodView, Effective<'p>, Stays);
 
 /// Adds those that go along to the pods in trouble, and takes out whoever is tied to one that stays, and with it whoever is
-/// tied to that. All pods in trouble that stay are told.
+/// tied to that. All pods in trouble that stay are told. Who is taken out may be why another goes along, or must: each time all is
+/// decided anew.
 pub(super) fn settle<'p>(
     seen: &'p Seen,
     trouble: &Trouble,
@@ -36,22 +37,42 @@ pub(super) fn settle<'p>(
     mut held: Vec<Held<'p>>,
     pods: &'p [PodView],
 ) -> OnNode<'p> {
-    while !movers.is_empty() {
-        let along = going_along(seen, trouble, &movers, &held, pods);
+    let mut staying = BTreeSet::new();
+    let movers = loop {
+        let going = with_all_along(seen, trouble, &movers, &held, &staying, pods);
+        let Some((tied, tie)) = next_held(seen, &going, pods).map(|(mover, tie)| (mover.pod, tie)) else { break going };
+        match movers.iter().position(|mover| mover.pod.uid() == tied.uid()) {
+            Some(place) => {
+                let mover = movers.remove(place);
+                held.push((mover.pod, mover.policies, ("SharerHeld", format!("{tie}, which stays"))));
+            }
+            // One that would only have gone along has no trouble: nobody waits for it.
+            None => drop(staying.insert(tied.uid())),
+        }
+    };
+    let unmoved = held.into_iter().filter_map(|(pod, policies, stays)| unmoved(pod, &policies, stays));
+    OnNode { unmoved: unmoved.collect(), movers }
+}
+
+/// The pods in trouble, and all that go along with them.
+fn with_all_along<'p>(
+    seen: &'p Seen,
+    trouble: &Trouble,
+    movers: &[Mover<'p>],
+    held: &[Held],
+    staying: &BTreeSet<&str>,
+    pods: &'p [PodView],
+) -> Vec<Mover<'p>> {
+    let mut going = movers.to_vec();
+    while !going.is_empty() {
+        let mut along = going_along(seen, trouble, &going, held, pods);
+        along.retain(|mover| !staying.contains(mover.pod.uid()));
         if along.is_empty() {
             break;
         }
-        movers.extend(along);
+        going.extend(along);
     }
-    while let Some((index, tie)) = next_held(seen, &movers, pods) {
-        let mover = movers.remove(index);
-        // One that would only have gone along has no trouble: nobody waits for it.
-        if mover.pod.uid() == mover.sake.uid() {
-            held.push((mover.pod, mover.policies, ("SharerHeld", format!("{tie}, which stays"))));
-        }
-    }
-    let unmoved = held.into_iter().filter_map(|(pod, policies, stays)| unmoved(pod, &policies, stays));
-    OnNode { unmoved: unmoved.collect(), movers }
+    going
 }
 
 /// Pods without trouble of their own that go with one that does, and that nothing keeps.
@@ -84,7 +105,7 @@ fn going_along<'p>(
 }
 
 /// Whether a pod that policies select goes with one that it must run beside: where its own policies would have that one moved
-/// too. One that shares a volume and is well is kept by its policies, and holds.
+/// too, and in earnest only with one that goes in earnest. One that shares a volume and is well is kept by its policies, and holds.
 fn takes_along(
     seen: &Seen,
     trouble: &Trouble,
@@ -97,7 +118,8 @@ fn takes_along(
         let all = effective(seen, mover.sake).map(|theirs| theirs.and(own.clone()));
         all.is_some_and(|all| (trouble.moves)(mover.sake, &all))
     };
-    are_kept_together(seen, movers, mover, pod) && all_ask()
+    let is_as_earnest = rehearses(own) || !rehearses(&mover.policies);
+    is_as_earnest && are_kept_together(seen, movers, mover, pod) && all_ask()
 }
 
 /// Pods outside every policy that go with those that they share volumes with, by the rule of failed nodes; with the policies
@@ -125,18 +147,22 @@ fn cleaned<'p>(
     cleaned.filter_map(|it| Some((it.pod, it.policies?))).collect()
 }
 
-/// The next pod that is tied to one that stays, and how.
-fn next_held(seen: &Seen, movers: &[Mover], pods: &[PodView]) -> Option<(usize, String)> {
-    movers.iter().enumerate().find_map(|(index, mover)| {
+/// The next pod that is tied to one that stays, and how. Those that share volumes come first: who is kept together rests on the
+/// policies of all that go.
+fn next_held<'m, 'p>(seen: &Seen, movers: &'m [Mover<'p>], pods: &[PodView]) -> Option<(&'m Mover<'p>, String)> {
+    let staying = |mover: &Mover| {
         let going: BTreeSet<_> = beside(movers, mover).map(|other| other.pod.uid()).collect();
-        let staying = || pods.iter().filter(|pod| !pod.pod.is_finished() && !going.contains(pod.uid()));
-        let shares = staying().find(|pod| share(pod, mover.pod));
-        let bound = || staying().find(|pod| are_kept_together(seen, movers, mover, pod));
-        let tie = match shares {
-            Some(holder) => format!("shares a volume with {}", holder.display()),
-            None => format!("must run beside {}", bound()?.display()),
-        };
-        Some((index, tie))
+        pods.iter().filter(move |pod| !pod.pod.is_finished() && !going.contains(pod.uid()))
+    };
+    let sharing = movers.iter().find_map(|mover| {
+        let holder = staying(mover).find(|pod| share(pod, mover.pod))?;
+        Some((mover, format!("shares a volume with {}", holder.display())))
+    });
+    sharing.or_else(|| {
+        movers.iter().find_map(|mover| {
+            let holder = staying(mover).find(|pod| are_kept_together(seen, movers, mover, pod))?;
+            Some((mover, format!("must run beside {}", holder.display())))
+        })
     })
 }
 

@@ -1,7 +1,7 @@
-//! Channel Storage: what the arrays say of the nodes, through their drivers (docs/adr/0022). A lost path moves exactly the
-//! pods with volumes on that backend, though the node is well; a backend that is out for everyone moves nobody. `Unknown`
-//! never counts, nor what a sidecar says that is not heard of, nor what a driver says of a node that is well while its own
-//! plugin there is away.
+//! Channel Storage: what the arrays say of the nodes, through their drivers (docs/adr/0022). A lost path moves the pods with
+//! volumes on that backend, and who hangs together with them, though the node is well; a backend that is out for everyone moves
+//! nobody. `Unknown` never counts, nor what a sidecar says that is not heard of, nor what a driver says of a node that is well
+//! while its own plugin there is away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

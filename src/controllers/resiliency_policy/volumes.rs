@@ -30,6 +30,7 @@ pub struct Troubles<'a> {
 }
 
 /// A pod that is to move, and why.
+#[derive(Clone)]
 pub struct Mover<'a> {
     /// The pod.
     pub pod: &'a PodView,

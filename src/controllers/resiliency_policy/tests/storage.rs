@@ -1,4 +1,4 @@
-//! Channel Storage: lost paths move exactly the pods with volumes on that backend; what is out for everyone moves nobody.
+//! Channel Storage: lost paths move the pods with volumes on that backend, and who hangs together with them; what is out for everyone moves nobody.
 
 mod many;
 mod rolling;

@@ -160,6 +160,13 @@ fn who_goes_along_and_who_holds() {
             web_stays,
         ),
         (
+            "that of the pod in trouble only rehearses",
+            files(),
+            together(&json!({ "mode": "DryRun" })),
+            |w| only_for(w, "web", &json!({ "mode": "Enforce" })),
+            web_stays,
+        ),
+        (
             "its own array is out for everyone",
             files(),
             together(&json!({})),
@@ -214,6 +221,29 @@ fn who_goes_along_and_who_holds() {
         assert_eq!(moved(&world), wanted.unwrap_or_default(), "{name}");
         assert_eq!(world.opened(), usize::from(wanted.is_ok()), "{name}: the node is marked for nothing");
     }
+}
+
+/// Nothing is begun with those that were to go for its sake, and nobody is held for what it demanded.
+#[test]
+fn one_that_is_held_takes_nobody_along_and_holds_nobody() {
+    let pods = vec![
+        pod("a", "n0", &[csi("v8")]),
+        outside(pod("b", "n0", &[csi("v8")])),
+        pod("pg", "n0", &[csi("v1")]),
+        beside("pg", "web", &[local("disk")]),
+    ];
+    let mut world = world(pods, &json!({ "selector": together(&json!({}))["selector"] }));
+    only_for(&mut world, "a", &json!({ "release": { "affinityGroups": "Together" } }));
+    let first = Arc::make_mut(&mut world.seen.policies[0]);
+    let apart = json!({ "matchExpressions": [
+        { "key": "app", "operator": "NotIn", "values": ["a"] }, { "key": "skip", "operator": "DoesNotExist" },
+    ] });
+    first.spec.selector.pod_selector = Some(serde_json::from_value(apart).unwrap());
+    world.loses(&["n0"]);
+    let unmoved: Vec<_> = world.decide().unmoved.into_iter().map(|it| it.name).collect();
+    world.rest();
+    assert_eq!(unmoved, ["a"]);
+    assert_eq!(moved(&world), ["pg"]);
 }
 
 #[test]
