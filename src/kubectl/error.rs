@@ -25,7 +25,7 @@ pub enum Error {
         remedy: String,
     },
     /// A write that is not permitted.
-    #[error("{source}\nyou may not {verb} {resource}; {REMEDY_OPERATOR}")]
+    #[error("{source}\nyou may not {verb} {resource}; {}", remedy_of(resource))]
     Forbidden {
         /// The verb.
         verb: &'static str,
@@ -49,6 +49,13 @@ pub enum Error {
 pub const REMEDY_VIEWER: &str = "ask for the ClusterRole bulkhead-viewer: kubectl create clusterrolebinding NAME --clusterrole=bulkhead-viewer --user=YOU";
 /// What someone who may not write is told.
 pub const REMEDY_OPERATOR: &str = "ask for the ClusterRole bulkhead-operator: kubectl create clusterrolebinding NAME --clusterrole=bulkhead-operator --user=YOU";
+
+/// What someone is told who approves or holds incidents, and does nothing else.
+const REMEDY_APPROVER: &str = "ask for the ClusterRole bulkhead-approver: kubectl create clusterrolebinding NAME --clusterrole=bulkhead-approver --user=YOU";
+
+fn remedy_of(resource: &str) -> &'static str {
+    if resource == "nodefences.bulkhead.dev" { REMEDY_APPROVER } else { REMEDY_OPERATOR }
+}
 
 impl Error {
     /// The error of a write: a missing right is named, with the remedy.
@@ -126,9 +133,12 @@ mod tests {
         let error = kube::Error::Api(Status::failure("words", "Forbidden").with_code(403).boxed());
         let text = Error::of_write("patch", "nodefences.bulkhead.dev")(error).to_string();
         assert!(
-            text.contains("you may not patch nodefences.bulkhead.dev") && text.contains("bulkhead-operator"),
+            text.contains("you may not patch nodefences.bulkhead.dev") && text.contains("bulkhead-approver"),
             "{text}"
         );
+        let error = kube::Error::Api(Status::failure("words", "Forbidden").with_code(403).boxed());
+        let text = Error::of_write("patch", "resiliencypolicies.bulkhead.dev")(error).to_string();
+        assert!(text.contains("bulkhead-operator"), "{text}");
         let error = kube::Error::Api(Status::failure("words", "Conflict").with_code(409).boxed());
         assert!(!Error::of_write("patch", "nodes")(error).to_string().contains("may not"));
     }

@@ -2,7 +2,7 @@
 //! after a node has failed, is the one that was foreseen while the node was well; what holds the node is what was foreseen to;
 //! and so is what the first pass over the incident waits for.
 
-#[path = "foresee_test_clusters.rs"]
+#[path = "foresee_clusters_tests.rs"]
 mod clusters;
 
 use futures::executor::block_on;
@@ -183,7 +183,7 @@ fn deed(fence: Option<&Arc<NodeFence>>) -> Option<(i64, serde_json::Value)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 160, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_was_foreseen_is_what_the_controller_does(shape in shape()) {

@@ -30,6 +30,9 @@ use super::storage::{self, Paths, PluginsAway};
 use super::volumes::{self, Troubles, Unmoved};
 use super::{episodes, machines, modes, plugins, policies, unhealthy, volumeless};
 
+/// How often a pass looks at nodes: where nothing is begun on one of them after all, the next has its place in the budget.
+pub const LOOKS: usize = 4;
+
 /// How soon is looked again while a node is suspected.
 pub const SOON: Duration = Duration::from_secs(1);
 /// How soon while nothing happens.

@@ -64,7 +64,7 @@ use crate::runtime::events::EventType;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
 use crate::runtime::store::{Change, ObjectKey};
 
-use decide::{Decision, Effect, Seen};
+use decide::{Decision, Effect, LOOKS, Seen};
 use memory::Memory;
 use metrics::Metrics;
 use volumes::Unmoved;
@@ -77,9 +77,6 @@ const POD_PACE: Duration = Duration::from_millis(500);
 const BATCH: usize = 1024;
 /// How often is looked whether the store has caught up.
 const UNSEEN_PACE: Duration = Duration::from_millis(100);
-/// How often a pass looks at nodes: where nothing is begun on one of them after all, the next has its place in the budget.
-pub const LOOKS: usize = 4;
-
 struct Controller {
     cx: Context,
     heartbeats: Heartbeats,

@@ -11,7 +11,6 @@ use bulkhead::api::slim::{Lease, Node};
 use bulkhead::api::usage::PodView;
 use bulkhead::controllers::node_fence::decide as fencing;
 use bulkhead::controllers::node_fence::memory::{Incident, Live};
-use bulkhead::controllers::resiliency_policy::LOOKS;
 use bulkhead::controllers::resiliency_policy::decide as protecting;
 use bulkhead::controllers::resiliency_policy::memory::Memory;
 use bulkhead::controllers::resiliency_policy::plan::{self, LiveNode};
@@ -120,7 +119,7 @@ impl World {
         let mut seen = controller.memory.look(found, epoch, now);
         let mut decision = protecting::decide(&seen, now);
         let mut failed = None;
-        for _ in 0..LOOKS {
+        for _ in 0..protecting::LOOKS {
             if decision.look_at.is_empty() || failed.is_some() {
                 break;
             }

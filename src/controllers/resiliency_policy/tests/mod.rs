@@ -98,7 +98,7 @@ impl World {
     fn decide(&mut self) -> Decision {
         self.seen.live.clear();
         let mut decision = decide(&self.seen, self.now);
-        for _ in 0..super::LOOKS {
+        for _ in 0..super::decide::LOOKS {
             for name in &decision.look_at {
                 if let Some(live) = self.look_at(name) {
                     self.seen.live.insert(name.clone(), live);
