@@ -175,7 +175,7 @@ agents are left out with them, and the namespace of Mountpoint Pods is put in.
 - name: MOUNTPOINT_RESOURCES
   value: {{ toJson . | quote }}
 {{- end }}
-{{- /* What the template itself says of them wins. */}}
+{{- /* What the template itself says of them wins, unless it is empty. */}}
 {{- $template := deepCopy .template }}
 {{- with $.Values.image.pullSecrets }}
 {{- $template = merge $template (dict "spec" (dict "imagePullSecrets" .)) }}
