@@ -95,6 +95,13 @@ pub(crate) fn settle(world: &mut World, chance: &mut dyn Chance) -> bool {
     if !until(world, chance, RECOVERY_BOUND, |world| world.unrecovered().is_empty()) {
         return false;
     }
+    // A fencer that was asked a moment before the boot may have switched the machine off again: whoever booted it sees that.
+    if world.machines.values().any(|machine| machine.power != Power::Running) {
+        boot_all(world, chance);
+        if !until(world, chance, RECOVERY_BOUND, |world| world.unrecovered().is_empty()) {
+            return false;
+        }
+    }
     let left = world.unrecovered();
     if !left.is_empty() {
         let at = world.now;
