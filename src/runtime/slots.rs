@@ -63,7 +63,7 @@ impl<K> State<K> {
     }
 
     /// What an index has under a value, in no order.
-    pub fn under(&self, index: &str, value: &str) -> Vec<Arc<K>> {
+    pub fn of_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
         let indexed = self.indexers.iter().zip(&self.indexes).find(|((name, _), _)| *name == index);
         let Some(((_, values_of), places)) = indexed else { return Vec::new() };
         let found = places.of(value).iter().filter_map(|slot| self.at(*slot));

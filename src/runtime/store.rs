@@ -159,7 +159,7 @@ impl<K: Resource> Store<K> {
 
     /// The objects under `value` in `index`, ordered by key. An index that was not declared is empty.
     pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
-        let mut found = self.read().under(index, value);
+        let mut found = self.read().of_index(index, value);
         found.sort_by(|one, other| name_of(&**one).cmp(&name_of(&**other)));
         found
     }

@@ -1,5 +1,6 @@
 //! Everything that we ship is applied twice, the second time after our controllers have written what they write: all objects but
-//! those of the Prometheus operator's kinds, which the API server does not know. Patches of drivers' pods are no objects.
+//! those of the Prometheus operator's kinds, which the API server does not know, and the example of a power fencer, whose namespace
+//! somebody makes first. Patches of drivers' pods are no objects.
 
 use std::path::Path;
 
@@ -14,12 +15,11 @@ use crate::chart::render::{kustomize, template, without_operators_kinds};
 use crate::chart::values::ALL;
 
 /// Folders that are applied as they are. The first two are of components: with-s3 and network-policies, and monitoring.
-const FOLDERS: [&str; 7] = [
+const FOLDERS: [&str; 6] = [
     "tests/it/chart/network-policies",
     "tests/it/chart/monitoring",
     "config/samples",
     "config/samples/s3",
-    "config/samples/fencers/redfish",
     "config/agent-sidecar/rights",
     "config/sidecar/drivers/aws-ebs/rights",
 ];
