@@ -95,7 +95,8 @@ pub(crate) fn settle(world: &mut World, chance: &mut dyn Chance) -> bool {
     if !until(world, chance, RECOVERY_BOUND, |world| world.unrecovered().is_empty()) {
         return false;
     }
-    // A fencer that was asked a moment before the boot may have switched the machine off again: whoever booted it sees that.
+    // A fencer that has begun before anybody could see the boot goes on, for up to a minute and a half where it was slow: whoever
+    // booted the machine sees that it is off again. With what it has not begun by then it does not begin any more.
     if world.machines.values().any(|machine| machine.power != Power::Running) {
         boot_all(world, chance);
         if !until(world, chance, RECOVERY_BOUND, |world| world.unrecovered().is_empty()) {

@@ -44,7 +44,7 @@ pub fn by(seen: &Seen) -> Option<CleanBy> {
 }
 
 /// Whether it is back in a boot in which it has not failed. A kubelet may have started pods of the plan in those before.
-fn is_rebooted(seen: &Seen) -> bool {
+pub fn is_rebooted(seen: &Seen) -> bool {
     let forgets = mutants::is_on(Mutant::SecondBootForgotten);
     seen.node.as_ref().is_some_and(|node| seen.fence.is_rebooted(node) || forgets && seen.fence.is_another_boot(node))
 }

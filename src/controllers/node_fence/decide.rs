@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use k8s_openapi::api::core::v1::Taint;
 
-use crate::api::conditions;
 use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::{Desired, FenceRequest};
 use crate::api::names;
@@ -23,7 +22,7 @@ use crate::mutants::{self, Mutant};
 
 use super::change::Change;
 use super::rows::Rows;
-use super::{detach, guard, held, recovery, requests, shut_out, status};
+use super::{detach, fencers, guard, held, pace, recovery, requests, shut_out, status};
 
 /// A row of the plan: episode and volume name.
 pub type RowKey = (i64, String);
@@ -255,6 +254,7 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     // What rests on no record goes first: a status of a hundred pods takes the API server a quarter of a second. But
     // not for ever: a step that is refused again and again must not hide what has happened before it.
     let overdue = change == Change::Progress && seen.recorded_for >= RECORD_AT_LAST;
+    let is_there_a_step = step.is_some();
     if let Some(step) = step
         .filter(|_| !overdue)
         .filter(|step| !step.effects.is_empty() || step.look_again.is_some() && wanted == recorded)
@@ -263,11 +263,13 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
         decision.look_again = decision.look_again.or_else(|| look_again(seen, &rows));
         return decision;
     }
-    let wait = pace(seen, &recorded, &wanted);
+    let wait = pace::pace(seen, &rows, is_there_a_step, &recorded, &wanted);
     if wanted != recorded && wait.is_none() {
         return record(Vec::new(), wanted);
     }
-    Decision { reason: "Waiting", look_again: wait.or_else(|| look_again(seen, &rows)), ..Decision::default() }
+    // A record that waits keeps nobody from looking: times pass, such as that of the out-of-service taint.
+    let look_again = wait.into_iter().chain(look_again(seen, &rows)).min();
+    Decision { reason: "Waiting", look_again, ..Decision::default() }
 }
 
 fn is_ask(effect: &Effect) -> bool {
@@ -280,19 +282,6 @@ fn is_ask(effect: &Effect) -> bool {
 fn record(mut effects: Vec<Effect>, wanted: NodeFenceStatus) -> Decision {
     effects.push(Effect::Record(Box::new(wanted)));
     Decision { reason: "Recording", effects, look_again: Some(Duration::from_millis(100)), ..Decision::default() }
-}
-
-/// What nothing rests on is recorded every two seconds, and when a step is complete: a few writes for a hundred pods
-/// instead of a hundred, and none in the way of the first release.
-fn pace(seen: &Seen, recorded: &NodeFenceStatus, wanted: &NodeFenceStatus) -> Option<Duration> {
-    const PACE: Duration = Duration::from_secs(2);
-    let begun =
-        |status: &NodeFenceStatus| status.phase.filter(|phase| !matches!(phase, Phase::Planned | Phase::Fencing));
-    let waits =
-        |status: &NodeFenceStatus| ["Held", "Stalled"].map(|type_| conditions::is_true(&status.conditions, type_));
-    let complete = begun(wanted) != begun(recorded) || waits(wanted) != waits(recorded);
-    let wait = PACE.saturating_sub(seen.recorded_for);
-    (!complete && !wait.is_zero()).then_some(wait)
 }
 
 fn finish(seen: &Seen, step: Step) -> Decision {
@@ -326,9 +315,14 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
 /// So many nodes are suspected that the observer must be at fault: nothing that was not sent yet may be sent.
 fn hold_for_outage(seen: &Seen, rows: &Rows) -> Option<Step> {
     rows.outage?;
-    // What was begun is brought to its end: turned round with the rest of its request, it would be asked for again, and so on
-    // for ever.
-    let effects = requests::turn_round(seen, |request| !requests::has_begun(request));
+    // What was begun is brought to its end, in an earlier episode too: turned round with the rest of its request, it would be
+    // asked for again, and so on for ever.
+    let goes_on = |request: &FenceRequest| {
+        let fencer = request.spec.fencer_name.as_str();
+        requests::has_begun(request)
+            || rows.volumes.iter().any(|row| row.needed && fencers::has_begun(seen, row, fencer))
+    };
+    let effects = requests::turn_round(seen, |request| requests::may_be_undone(request) && !goes_on(request));
     if effects.is_empty() { None } else { Step::new("Holding", effects) }
 }
 

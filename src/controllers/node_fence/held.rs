@@ -2,6 +2,7 @@
 //! the plan be carried out. Nothing that was begun is undone for it; a request that no fencer has begun with is taken
 //! back, and a node that returns is given back all the same.
 
+use crate::api::fence_request::FenceRequest;
 use crate::api::fencing::PolicyMode;
 use crate::api::names;
 use crate::api::resiliency_policy::RestraintType;
@@ -40,7 +41,8 @@ pub fn held(seen: &Seen, node: NodeState) -> Option<Held> {
 /// when nobody wants it any more.
 pub fn take_back(seen: &Seen, rows: &Rows) -> Option<Step> {
     rows.held.as_ref()?;
-    let effects = requests::turn_round(seen, |request| !requests::has_begun(request));
+    let may_be_taken = |request: &FenceRequest| requests::may_be_undone(request) && !requests::has_begun(request);
+    let effects = requests::turn_round(seen, may_be_taken);
     if effects.is_empty() { None } else { Step::new("Holding", effects) }
 }
 

@@ -15,6 +15,7 @@ pub mod io;
 pub mod memory;
 pub(crate) mod metrics;
 pub mod observe;
+mod pace;
 pub mod pods;
 pub mod recovery;
 pub mod report;

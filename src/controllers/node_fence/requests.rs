@@ -265,11 +265,11 @@ pub fn has_begun(request: &FenceRequest) -> bool {
     results.into_iter().any(|row| row.started_at.is_some() && row.episode == request.spec.episode)
 }
 
-/// Turns every request round that the fencer may still begin with, and that `unwanted` holds of; but none that shuts the node
-/// out: with it all volumes would be let in, those too that were begun.
-pub fn turn_round(seen: &Seen, unwanted: impl Fn(&FenceRequest) -> bool) -> Vec<Effect> {
-    let open = seen.requests.iter().filter(|it| may_be_undone(it) && !it.shuts_out() && unwanted(it));
-    open.map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect()
+/// Turns every open request round that `is_unwanted` holds of; but none that shuts the node out: with it all volumes would be let
+/// in, those too that were begun.
+pub fn turn_round(seen: &Seen, is_unwanted: impl Fn(&FenceRequest) -> bool) -> Vec<Effect> {
+    let open = seen.requests.iter().filter(|it| it.spec.desired == Desired::Fenced && !it.shuts_out());
+    open.filter(|it| is_unwanted(it)).map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect()
 }
 
 /// The request turned round: give access back, or confirm that nothing was sent.

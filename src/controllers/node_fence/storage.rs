@@ -98,11 +98,19 @@ fn is_committed(seen: &Seen) -> bool {
     rows.into_iter().any(|row| row.episode == seen.fence.spec.episode && row.committed_at.is_some())
 }
 
-/// Whether the brake holds on a backend that the incident rests on, or on storage as a whole, by what its policies report.
+/// Whether a brake holds on a backend that the incident rests on, or on storage as a whole, by what its policies report. The calm
+/// after an outage of one backend says nothing against an incident that was decided on in it: each pod was asked for by then, and
+/// what that calm holds is not in the plan. Its policy may have pods there that lost another backend, beside pods of a policy whose
+/// own calm is over. Undone for it, the same would be decided on again at once, and so on until it ends.
 fn is_out_for_everyone(seen: &Seen) -> bool {
+    let plan = &seen.fence.spec.plan;
     let restraints = seen.policies.iter().flat_map(|policy| &policy.status).flat_map(|status| &status.restraints);
-    let mut outages = restraints.filter(|it| it.type_ == RestraintType::ArrayOutage).map(|it| it.name.as_deref());
-    outages.any(|name| name.is_none_or(|name| seen.fence.spec.plan.lost_backends().any(|backend| backend == name)))
+    let mut outages = restraints.filter(|it| it.type_ == RestraintType::ArrayOutage);
+    outages.any(|it| {
+        // While an outage lasts nothing is decided on for its sake, whatever the clocks of two leaders say.
+        let is_news = it.until.is_none() || it.since > plan.decided_at;
+        it.name.as_deref().is_none_or(|name| is_news && plan.lost_backends().any(|backend| backend == name))
+    })
 }
 
 /// Whether nobody can say now that the path is lost which the incident rests on: nothing is begun then.

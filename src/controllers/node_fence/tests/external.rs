@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::api::fence_request::{Desired, FencerMethodType};
+use crate::api::fence_request::{Desired, FenceOutcome, FencerMethodType};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{
     Channel, Evidence, NodeFenceStatus, Phase, PodStatusState, Timeline, VOLUME_TAINT, VolumeStatusState,
@@ -13,7 +13,7 @@ use crate::api::node_fence::{
 use crate::api::resiliency_policy::{ResiliencyPolicyStatus, Restraint, RestraintType};
 use crate::controllers::testing::*;
 
-use super::super::decide::Settings;
+use super::super::decide::{Effect, Settings};
 use super::super::memory::{Found, Incident};
 use super::build::found;
 use super::world::{Fencer, World};
@@ -28,6 +28,38 @@ fn fenced_by(minimum: &str, methods: &[Value]) -> World {
 
 fn asks(world: &World, fencer: &str) -> bool {
     world.seen.request(fencer).is_some()
+}
+
+/// Too many nodes are suspected.
+fn outage(world: &mut World) {
+    let restraint = Restraint { type_: RestraintType::CorrelatedOutage, name: None, since: at(100_000), until: None };
+    let status = ResiliencyPolicyStatus { restraints: vec![restraint], ..ResiliencyPolicyStatus::default() };
+    Arc::make_mut(&mut world.seen.policies[0]).status = Some(status);
+}
+
+/// Whoever cuts the volume off so has failed, or says that what it proved holds no more. It is asked again, and has not begun with that.
+fn asked_again(method: &Value, fencer: &str, first: Fencer) -> World {
+    let minimum = if fencer == POWER { "PowerOff" } else { "Verified" };
+    let mut world = fenced_by(minimum, std::slice::from_ref(method));
+    world.fencers.insert(fencer.into(), first);
+    while !world.did("v1 is Fenced") && !world.did("v1 is Failed") {
+        assert!(world.pass() || world.others_act(), "{:#?}", world.log);
+    }
+    for request in &mut world.seen.requests {
+        for row in &mut Arc::make_mut(request).status.as_mut().unwrap().volumes {
+            (row.result, row.proof, row.reason) = (FenceOutcome::Failed, Proof::None, Some("PowerRestored".into()));
+        }
+    }
+    world.fencers.insert(fencer.into(), Fencer::Silent);
+    world.wait(5.0);
+    world.run_controller();
+    assert!(world.did("ask Fenced v1 round 2") && !world.did("delete"), "{:#?}", world.log);
+    world
+}
+
+/// It proved that the node had no power, and somebody switched that on.
+fn switched_on() -> World {
+    asked_again(&external(), POWER, Fencer::Proves(Proof::PowerOff))
 }
 
 #[test]
@@ -55,7 +87,7 @@ fn nobody_else_can_say_that_a_node_has_no_power() {
     world.run();
     let request = world.seen.requests.iter_mut().find(|it| it.spec.fencer_name == POWER).unwrap();
     let answer = &mut Arc::make_mut(request).status.as_mut().unwrap().volumes[0];
-    answer.result = crate::api::fence_request::FenceOutcome::Fenced;
+    answer.result = FenceOutcome::Fenced;
     (answer.proof, answer.method) = (Proof::Verified, Some(FencerMethodType::Unpublish));
     world.run_controller();
     assert!(!world.did("delete"), "an answer by a method that was not asked for: {:#?}", world.log);
@@ -123,9 +155,7 @@ fn in_an_outage_nobody_else_begins() {
     let mut world = fenced_by("Verified", &[json!({ "type": "Unpublish" }), external()]);
     world.fencers.insert(DRIVER.into(), Fencer::Hangs);
     world.run();
-    let restraint = Restraint { type_: RestraintType::CorrelatedOutage, name: None, since: at(100_000), until: None };
-    let status = ResiliencyPolicyStatus { restraints: vec![restraint], ..ResiliencyPolicyStatus::default() };
-    Arc::make_mut(&mut world.seen.policies[0]).status = Some(status);
+    outage(&mut world);
     world.wait(60.0);
     world.run();
     assert!(!asks(&world, POWER), "{:#?}", world.log);
@@ -191,6 +221,67 @@ fn before_started_it_is_called_off() {
     world.assert_order(&["ask Fenced v1 round 1", "ask Unfenced", "untaint fenced", "phase Recovered"]);
     assert_eq!(world.pod("pg").0, PodStatusState::Undone);
     assert!(!world.did("delete"), "{:#?}", world.log);
+}
+
+#[test]
+fn a_round_that_was_not_begun_is_called_off_when_the_node_is_back() {
+    type Case = (&'static str, Value, &'static str, Fencer, fn(&mut World), bool);
+    let off = Fencer::Proves(Proof::PowerOff);
+    let cases: [Case; 4] = [
+        ("proved, and booted since", external(), POWER, off.clone(), World::node_reboots, true),
+        ("never proved", external(), POWER, Fencer::Fails("DeadlineExceeded"), World::node_returns, true),
+        // What it was cut off from has moved by force, may run there still, and would be let in.
+        ("proved, and back in that boot", external(), POWER, off, World::node_returns, false),
+        ("its driver", unpublish(), DRIVER, Fencer::Fails("StillPublished"), World::node_returns, false),
+    ];
+    for (name, method, fencer, first, comes_back, is_called_off) in cases {
+        let mut world = asked_again(&method, fencer, first);
+        comes_back(&mut world);
+        world.run_controller();
+        assert_eq!(world.did("ask Unfenced"), is_called_off, "{name}: {:#?}", world.log);
+        assert!(world.did("delete pg graceful"), "its kubelet ends it, {name}: {:#?}", world.log);
+        let proof = if fencer == POWER { Proof::PowerOff } else { Proof::Verified };
+        world.fencers.insert(fencer.into(), Fencer::Proves(proof));
+        world.run();
+        let begun = world.log.iter().filter(|entry| *entry == "Started v1").count();
+        assert_eq!(begun, if is_called_off { 1 } else { 2 }, "{name}: {:#?}", world.log);
+    }
+}
+
+/// Whether too many are suspected by then or not: what was begun once is brought to its end.
+#[test]
+fn one_that_was_called_off_is_asked_anew_when_the_node_fails_again() {
+    for is_outage in [false, true] {
+        let mut world = switched_on();
+        if is_outage {
+            outage(&mut world);
+        }
+        world.node_reboots();
+        world.run();
+        world.assert_order(&["ask Fenced v1 round 2", "ask Unfenced", "delete pg graceful", "Unfenced v1"]);
+        world.fencers.insert(POWER.into(), Fencer::Proves(Proof::PowerOff));
+        world.node_fails();
+        world.run();
+        world.assert_order(&["Unfenced v1", "ask Fenced v1 round 3", "Started v1", "Fenced v1", "delete pg grace 0"]);
+        world.node_reboots();
+        world.run();
+        assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+        assert!(world.seen.requests.is_empty(), "{:#?}", world.log);
+    }
+}
+
+#[test]
+fn a_fencer_that_is_first_to_begin_with_a_further_round_is_not_called_off() {
+    let mut world = switched_on();
+    world.node_reboots();
+    // Everything up to the write that turns the request round.
+    while !world.decide().effects.iter().any(|effect| matches!(effect, Effect::AskAgain(_))) {
+        assert!(world.pass(), "the request is turned round: {:#?}", world.log);
+    }
+    world.fencers.insert(POWER.into(), Fencer::Proves(Proof::PowerOff));
+    world.fencers_act();
+    world.run_controller();
+    assert!(!world.did("ask Unfenced") && world.did("delete pg graceful"), "{:#?}", world.log);
 }
 
 #[test]

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::api::conditions;
-use crate::api::node_fence::PodStatusState;
+use crate::api::node_fence::{PlannedPod, PlannedVolume, PodStatusState};
 use crate::api::resiliency_policy::{ResiliencyPolicyStatus, Restraint, RestraintType};
 use crate::controllers::testing::*;
 
 use super::super::decide::{Effect, PROOF_LIFETIME};
+use super::build::planned;
 use super::world::{Fencer, World};
 
 fn one_pod() -> World {
@@ -88,6 +89,35 @@ fn a_request_that_is_begun_in_part_is_not_turned_round() {
     world.run();
     assert!(!world.did("ask Unfenced") && !world.did("Started v2") && !world.did("delete web"), "{:#?}", world.log);
     assert!(world.did("delete pg grace 0"), "its pod has lost its volume: {:#?}", world.log);
+}
+
+/// The node fails again, with a row that is not clean and a new one. Turned round for the new one, the request would be asked again
+/// for the other, in every pass.
+#[test]
+fn what_an_earlier_episode_has_begun_is_not_turned_round_either() {
+    let mut world = one_pod();
+    world.fencers.insert(DRIVER.into(), Fencer::Hangs);
+    world.run();
+    world.remove_pod("pg");
+    let web = pod("web", "n1", &[csi("v2")]);
+    let row = PlannedVolume {
+        episode: 2,
+        name: "v2".into(),
+        volume_handle: Some("handle-v2".into()),
+        attachment_uid: Some("va-v2".into()),
+        ..world.plan().volumes[0].clone()
+    };
+    world.plan().volumes.push(row);
+    world.plan().pods = vec![PlannedPod { episode: 2, ..planned(&web) }];
+    Arc::make_mut(&mut world.seen.fence).spec.episode = 2;
+    world.seen.pods.push(web);
+    world.attach("v2", "va-v2", true);
+    world.fencers.insert(DRIVER.into(), Fencer::Silent);
+    world.run();
+    assert!(world.did("ask Fenced v1 round 2, v2 round 1"), "{:#?}", world.log);
+    outage(&mut world, Some(RestraintType::CorrelatedOutage));
+    world.run();
+    assert!(!world.did("ask Unfenced"), "{:#?}", world.log);
 }
 
 #[test]

@@ -1,0 +1,63 @@
+//! How soon what nothing rests on is recorded: a few writes for a hundred pods instead of a hundred, and none in the way of the first
+//! release.
+
+use std::time::Duration;
+
+use crate::api::conditions;
+use crate::api::node_fence::{NodeFenceStatus, Phase, VolumeStatus, VolumeStatusState};
+
+use super::decide::{Seen, is_settled};
+use super::pods;
+use super::rows::Rows;
+
+/// While pods go and volumes are cut off.
+const PACE: Duration = Duration::from_secs(2);
+/// While nobody but the attacher works: it takes five attachments a second as shipped, and a node may have hundreds.
+const ATTACHERS_PACE: Duration = Duration::from_secs(15);
+
+/// How long the record waits still; `None` when it is due. What completes a step does not wait. Only where there is no step may it wait
+/// long: one that is refused again and again must not hide what has happened before it.
+pub(super) fn pace(
+    seen: &Seen,
+    rows: &Rows,
+    is_there_a_step: bool,
+    recorded: &NodeFenceStatus,
+    wanted: &NodeFenceStatus,
+) -> Option<Duration> {
+    let begun =
+        |status: &NodeFenceStatus| status.phase.filter(|phase| !matches!(phase, Phase::Planned | Phase::Fencing));
+    let waits =
+        |status: &NodeFenceStatus| ["Held", "Stalled"].map(|type_| conditions::is_true(&status.conditions, type_));
+    let complete = begun(wanted) != begun(recorded) || waits(wanted) != waits(recorded);
+    let is_quiet = !is_there_a_step && is_left_to_attacher(seen, rows) && is_only_of_attachments(recorded, wanted);
+    let longest = if is_quiet { ATTACHERS_PACE } else { PACE };
+    let wait = longest.saturating_sub(seen.recorded_for);
+    (!complete && !wait.is_zero()).then_some(wait)
+}
+
+/// Whether all pods have gone that can, and every attachment that is to go for them is being deleted.
+fn is_left_to_attacher(seen: &Seen, rows: &Rows) -> bool {
+    let have_gone = rows.pods.iter().all(|row| is_settled(row.state) || pods::is_blocked(row));
+    let left = rows.attachments_to_remove(seen);
+    have_gone && !left.is_empty() && left.iter().all(|it| it.metadata.deletion_timestamp.is_some())
+}
+
+/// Whether nothing is news but that some attachments have gone, and not the last of them: that completes the detach.
+fn is_only_of_attachments(recorded: &NodeFenceStatus, wanted: &NodeFenceStatus) -> bool {
+    // How many have gone is said in words too.
+    let rest = |status: &NodeFenceStatus| {
+        let mut rest = status.clone();
+        rest.volumes.clear();
+        rest.conditions.iter_mut().for_each(|condition| condition.message.clear());
+        rest
+    };
+    let mut rows = recorded.volumes.iter().zip(&wanted.volumes);
+    recorded.volumes.len() == wanted.volumes.len()
+        && rows.all(|(before, now)| before == now || is_detached_since(before, now))
+        && rest(recorded) == rest(wanted)
+}
+
+fn is_detached_since(before: &VolumeStatus, now: &VolumeStatus) -> bool {
+    let detached = VolumeStatus { state: VolumeStatusState::Detached, ..before.clone() };
+    before.state == VolumeStatusState::Fenced && *now == detached
+}
