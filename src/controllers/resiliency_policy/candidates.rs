@@ -3,18 +3,21 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::api::names;
+use crate::api::slim::Node;
 use crate::api::text::printable;
 use crate::api::time::Now;
 use crate::api::usage::PodView;
 
 use super::decide::{Decision, Restrained, Seen, effective, fence_of, may_be_released};
-use super::evidence::{self, Outside};
+use super::evidence::{self, Outside, Silence};
+use super::lately::{Known, stored};
+use super::modes;
 use super::select::Effective;
 use super::storage::{self, Paths};
 use super::volumes::{self, Mover, Troubles};
-use super::{modes, volumeless};
 
 /// Why pods of a node are to be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,12 +49,18 @@ pub(super) struct Candidate<'a> {
     pub(super) cause: Cause,
     /// The pods, with what protects them.
     pub(super) pods: Vec<(&'a PodView, Effective<'a>)>,
+    /// Time since a look showed that nothing is to be begun here. It takes another one to know.
+    pub(super) looked_ago: Option<Duration>,
+    /// Whether only an earlier look has shown its pods. The next look at them comes in its own time.
+    pub(super) waits: bool,
 }
 
 /// Nodes that the stores show failed for a protected pod, then those that lost the path to its storage, and then those where
-/// volumes of protected pods are tainted; of each the one with the highest pod priority first.
+/// volumes of protected pods are tainted; of each the one with the highest pod priority first. Those that were looked at in vain
+/// come after the others, by the time of that look: however many they are, nobody is passed over for good.
 pub(super) fn candidates<'a>(
     seen: &'a Seen,
+    known: &'a Known<'a>,
     storage: Storage<'a>,
     decision: &mut Decision,
     now: Now,
@@ -60,57 +69,93 @@ pub(super) fn candidates<'a>(
     let pathless = storage::nodes(seen);
     for (node, silence) in &seen.nodes {
         let Some(name) = node.metadata.name.as_deref() else { continue };
-        let pods = volumeless::pods_of(seen, name);
-        let paused = names::paused(&node.metadata).map(printable);
-        let is_talked_of = pathless.contains(name) || seen.off.contains_key(name);
-        let failing = pods.iter().filter(|pod| may_be_released(pod)).filter_map(|pod| {
-            let policies = effective(seen, pod).filter(|it| it.releases_on_node_failure() && it.releases(pod))?;
-            let outside = match is_talked_of {
-                true => storage.paths.outside(node, *silence, &seen.reports, pod, &policies),
-                false => Outside::default(),
-            };
-            evidence::declares(node, *silence, &pod.pod, &policies, outside, now).map(|_| (pod, policies))
-        });
-        let mut failing: Vec<_> = failing.collect();
-        modes::leave_the_earnest(&mut failing);
-        if !failing.is_empty() {
-            found.push(Candidate { node: name, paused, cause: Cause::NodeFailure, pods: failing });
-            continue;
-        }
-        // Whom a pod must run beside may use no volume: such are seen where the node was read.
-        let pods = seen.live.get(name).map_or(pods, |live| live.pods.as_slice());
-        if pathless.contains(name) {
-            let (lost, restraining) = storage.paths.on_node(node, pods, &seen.reports);
-            let held = restraining.into_iter().collect::<BTreeSet<_>>().into_iter();
-            decision.restrained.extend(held.map(|policy| Restrained {
-                node: name.into(),
-                policy,
-                brake: "ArrayOutage",
-                about: None,
-            }));
-            decision.unmoved.extend(lost.unmoved);
-            let movers = movers(lost.movers);
-            if !movers.is_empty() {
-                found.push(Candidate { node: name, paused, cause: Cause::StoragePathLoss, pods: movers });
-                continue;
-            }
-        }
-        let running = volumes::running(fence_of(seen, name));
-        let troubled = storage.troubles.on_node(node, pods, running, now);
-        decision.unmoved.extend(troubled.unmoved);
-        let movers = movers(troubled.movers);
-        if !movers.is_empty() {
-            found.push(Candidate { node: name, paused, cause: Cause::VolumeTaint, pods: movers });
-        }
+        let place = Place { seen, known, storage, node, name, now };
+        let is_pathless = pathless.contains(name);
+        let is_talked_of = is_pathless || seen.off.contains_key(name);
+        let candidate = place
+            .failed(*silence, is_talked_of)
+            .or_else(|| if is_pathless { place.without_path(decision) } else { None })
+            .or_else(|| place.with_tainted_volumes(decision));
+        found.extend(candidate);
     }
     let priority = |it: &Candidate| it.pods.iter().filter_map(|(pod, _)| pod.pod.spec.priority).max().unwrap_or(0);
-    found.sort_by_cached_key(|it| (it.cause, Reverse(priority(it)), it.node));
+    let again = |it: &Candidate| (it.looked_ago.is_some(), Reverse(it.looked_ago));
+    found.sort_by_cached_key(|it| (it.cause, again(it), Reverse(priority(it)), it.node));
     found
 }
 
-/// The pods to move, with what protects them; those of policies in earnest, where there are such.
-fn movers<'a>(movers: Vec<Mover<'a>>) -> Vec<(&'a PodView, Effective<'a>)> {
-    let mut movers = movers.into_iter().map(|mover| (mover.pod, mover.policies)).collect();
-    modes::leave_the_earnest(&mut movers);
-    movers
+/// A node, and what is known of it.
+struct Place<'a> {
+    seen: &'a Seen,
+    known: &'a Known<'a>,
+    storage: Storage<'a>,
+    node: &'a Node,
+    name: &'a str,
+    now: Now,
+}
+
+impl<'a> Place<'a> {
+    /// The pods that are to go because the node has failed.
+    fn failed(&self, silence: Silence, is_talked_of: bool) -> Option<Candidate<'a>> {
+        let pods = self.known.pods_of_failed(self.node, self.name);
+        let failing = pods.iter().filter(|pod| may_be_released(pod)).filter_map(|pod| {
+            let policies = effective(self.seen, pod).filter(|it| it.releases_on_node_failure() && it.releases(pod))?;
+            let outside = match is_talked_of {
+                true => self.storage.paths.outside(self.node, silence, &self.seen.reports, pod, &policies),
+                false => Outside::default(),
+            };
+            let evidence = evidence::declares(self.node, silence, &pod.pod, &policies, outside, self.now);
+            evidence.map(|_| (pod, policies))
+        });
+        let failing: Vec<_> = failing.collect();
+        let waits = failing.iter().all(|(pod, _)| self.known.is_remembered(self.name, pod));
+        Some(Candidate { waits, ..self.candidate(Cause::NodeFailure, failing)? })
+    }
+
+    /// The pods that are to go because the node has lost the path to their storage. Who would go, and stays, is told.
+    fn without_path(&self, decision: &mut Decision) -> Option<Candidate<'a>> {
+        let on_node = |pods: &'a [PodView]| self.storage.paths.on_node(self.node, pods, &self.seen.reports);
+        let (found, restraining) = on_node(self.known.pods(self.name));
+        let held = restraining.into_iter().collect::<BTreeSet<_>>().into_iter();
+        decision.restrained.extend(held.map(|policy| Restrained {
+            node: self.name.into(),
+            policy,
+            brake: "ArrayOutage",
+            about: None,
+        }));
+        decision.unmoved.extend(found.unmoved);
+        self.moving(Cause::StoragePathLoss, found.movers, |pods| on_node(pods).0.movers)
+    }
+
+    /// The same because their volumes are tainted.
+    fn with_tainted_volumes(&self, decision: &mut Decision) -> Option<Candidate<'a>> {
+        let running = volumes::running(fence_of(self.seen, self.name));
+        let on_node = |pods: &'a [PodView]| self.storage.troubles.on_node(self.node, pods, running, self.now);
+        let found = on_node(self.known.pods(self.name));
+        decision.unmoved.extend(found.unmoved);
+        self.moving(Cause::VolumeTaint, found.movers, |pods| on_node(pods).movers)
+    }
+
+    /// The pods to move. What an earlier look has shown holds back those whom the stores alone would move, until it is time to look
+    /// again.
+    fn moving(
+        &self,
+        cause: Cause,
+        movers: Vec<Mover<'a>>,
+        by_stores: impl FnOnce(&'a [PodView]) -> Vec<Mover<'a>>,
+    ) -> Option<Candidate<'a>> {
+        let outdated = self.known.outdated(self.name);
+        let by_stores = outdated.map(|_| by_stores(stored(self.seen, self.name))).unwrap_or_default();
+        let is_held = |mover: &Mover| !movers.iter().any(|other| other.pod.uid() == mover.pod.uid());
+        let (movers, looked_ago) = if by_stores.iter().any(is_held) { (by_stores, outdated) } else { (movers, None) };
+        let pods = movers.into_iter().map(|mover| (mover.pod, mover.policies)).collect();
+        Some(Candidate { looked_ago, ..self.candidate(cause, pods)? })
+    }
+
+    /// A candidate with these pods, or those of policies in earnest, where there are such; `None` without any.
+    fn candidate(&self, cause: Cause, mut pods: Vec<(&'a PodView, Effective<'a>)>) -> Option<Candidate<'a>> {
+        modes::leave_the_earnest(&mut pods);
+        let paused = names::paused(&self.node.metadata).map(printable);
+        (!pods.is_empty()).then_some(Candidate { node: self.name, paused, cause, pods, looked_ago: None, waits: false })
+    }
 }

@@ -21,6 +21,7 @@ use super::brakes::{self, Cluster};
 use super::candidates::{Candidate, Cause, Storage, candidates};
 use super::crash_loops::{self, CrashLoops};
 use super::evidence::Silence;
+use super::lately::{self, Known, Lately};
 use super::plan::{self, LiveNode, NamespaceLabels};
 use super::policy_brakes::PolicyBrakes;
 use super::power::{self, AllTold, Contradicted};
@@ -28,7 +29,7 @@ use super::scope::{Counts, Scope};
 use super::select::Effective;
 use super::storage::{self, Paths, PluginsAway};
 use super::volumes::{self, Troubles, Unmoved};
-use super::{episodes, machines, modes, plugins, policies, unhealthy, volumeless};
+use super::{episodes, growth, machines, modes, plugins, policies, unhealthy, volumeless};
 
 /// How often a pass looks at nodes: where nothing is begun on one of them after all, the next has its place in the budget.
 pub const LOOKS: usize = 4;
@@ -71,6 +72,12 @@ pub struct Seen {
     pub off: AllTold,
     /// Nodes that were read from the API for this pass.
     pub live: BTreeMap<String, LiveNode>,
+    /// Nodes that were to be read for this pass and are gone.
+    pub gone: BTreeSet<String>,
+    /// Nodes that could not be read for the last pass; none where they were many.
+    pub unread: BTreeSet<String>,
+    /// What looks at nodes have shown lately that no store has.
+    pub lately: BTreeMap<String, Lately>,
     /// Health of the volumes, by PersistentVolume name; none before all of it is known.
     pub healths: BTreeMap<String, Arc<VolumeHealth>>,
     /// Time since this process last saw more nodes suspected than a policy's `maxUnhealthy`, by policy.
@@ -157,6 +164,10 @@ pub struct Decision {
     pub look_at: Vec<String>,
     /// Those of them that are looked at for pods without volumes only.
     pub looked_for_volumeless: Vec<String>,
+    /// Nodes that could not be read for this pass.
+    pub unread: BTreeSet<String>,
+    /// What looks have shown that the next pass is to know.
+    pub lately: BTreeMap<String, Lately>,
     /// What is counted of the policies.
     pub counts: Counts,
     /// What to do, in order.
@@ -213,11 +224,13 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     decision.backend_outage = storage::outages(seen);
     decision.contradicted = power::contradicted(seen);
     volumeless::look_for(seen, &brakes, &mut decision);
-    let candidates = candidates(seen, storage, &mut decision, now);
+    let known = Known::new(seen);
+    let candidates = candidates(seen, &known, storage, &mut decision, now);
     let busy: BTreeSet<_> = candidates.iter().map(|candidate| candidate.node.to_owned()).collect();
     for candidate in candidates {
         consider(seen, storage, &candidate, &mut brakes, &mut decision, now);
     }
+    lately::remember(seen, &troubles, &mut decision);
     plugins::taint(seen, &mut decision, now);
     crash_loops::reschedule(seen, &busy, &brakes, &mut decision, now);
     policies::guard(seen, &mut decision);
@@ -275,8 +288,8 @@ fn consider(
         Cause::StoragePathLoss => storage::running(fence).is_none(),
         Cause::VolumeTaint => volumes::running(fence).is_none(),
     };
-    let widens = candidate.cause == Cause::NodeFailure && fence.is_some_and(|fence| plan::widens(&fence.spec.plan));
-    let is_news = widens || lacks(fence, pods);
+    let widens = candidate.cause == Cause::NodeFailure && fence.is_some_and(|fence| growth::widens(&fence.spec.plan));
+    let is_news = widens || growth::lacks(fence, pods);
     if fence.is_some() && !begins && (is_other || !is_news) || modes::disturbs(fence, pods) {
         return;
     }
@@ -287,9 +300,13 @@ fn consider(
         return;
     }
     let Some(live) = seen.live.get(name) else {
-        decision.look(name);
-        // No more nodes are read than could be acted on.
-        count(candidate, fence, brakes, now);
+        if !candidate.waits && !seen.gone.contains(name) {
+            decision.look(name);
+            // No more nodes are read than could be acted on. One that could not be read before stands in no other's way.
+            if !seen.unread.contains(name) {
+                count(candidate, fence, brakes, now);
+            }
+        }
         return;
     };
     // The live Lease moved: the node is back, whatever the watch says (KEP-5647's lesson).
@@ -324,15 +341,6 @@ fn count(candidate: &Candidate, fence: Option<&NodeFence>, brakes: &mut BTreeMap
             brake.topology.count(candidate.node);
         }
     }
-}
-
-/// Whether the plan of an open NodeFence lacks one of these pods. One that came later and never started there is no
-/// victim of the failure: its owner put it back (by `nodeName`, or since it tolerates every taint), and would do so again
-/// each time it is released.
-fn lacks(fence: Option<&NodeFence>, pods: &[(&PodView, Effective)]) -> bool {
-    let Some(fence) = fence else { return true };
-    let started = pods.iter().filter(|(pod, _)| pod.pod.is("Initialized"));
-    started.into_iter().any(|(pod, _)| !fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid()))
 }
 
 /// The policies that would act, each once.

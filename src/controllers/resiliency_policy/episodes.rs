@@ -8,8 +8,8 @@ use crate::api::node_fence::{NodeFence, NodeFenceSpec, VolumeStatusState};
 use crate::api::time::Now;
 
 use super::decide::Effect;
-use super::modes;
 use super::plan::{self, Draft, LiveNode};
+use super::{growth, modes};
 
 /// The first episode of a node.
 pub(super) fn open(name: &str, live: &LiveNode, draft: Draft) -> Effect {
@@ -64,14 +64,14 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
 
 /// The plan grown by what the draft has more; `None` when it has nothing more.
 pub(super) fn grow(fence: &NodeFence, live: &LiveNode, draft: Draft, now: Now) -> Option<Effect> {
-    let mut wanted = plan::without_early_returns(draft.plan, &fence.spec.plan, live, now);
+    let mut wanted = growth::without_early_returns(draft.plan, &fence.spec.plan, live, now);
     // Shut out would be the addresses that were frozen, and they may be another machine's.
     if fence.may_be_another_machine(&live.node) {
         for row in &mut wanted.volumes {
             row.methods.retain(|method| method.type_ != FenceMethodType::NetworkFence);
         }
     }
-    let grown = plan::grown(&fence.spec.plan, &wanted)?;
+    let grown = growth::grown(&fence.spec.plan, &wanted)?;
     let mut next = fence.clone();
     next.status = None;
     next.spec.plan = grown;

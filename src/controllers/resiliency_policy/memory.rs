@@ -17,8 +17,9 @@ use crate::api::time::Now;
 use crate::api::usage::PodView;
 use crate::api::volume_health::VolumeHealth;
 
-use super::decide::{Decision, Restrained, Seen};
+use super::decide::{Decision, LOOKS, Restrained, Seen};
 use super::heartbeat::{Hearing, Heartbeat};
+use super::lately::Lately;
 use super::power::PowerTracker;
 use super::scope::{self, Counts, Scope};
 use super::silence::{FencerTracker, SilenceTracker};
@@ -53,6 +54,10 @@ pub struct Memory {
     /// Nodes that a fencer called off in the last pass and that were heard, each with the fencer.
     pub contradicted: BTreeSet<(String, String)>,
     looked_for_volumeless: BTreeMap<String, Instant>,
+    /// What looks have shown lately that no store has, with the moment of the look.
+    lately: BTreeMap<String, (Instant, Lately)>,
+    /// Nodes that could not be read for the last pass.
+    unread: BTreeSet<String>,
     /// NodeFences that exist but are not seen in the store yet, by generation.
     unseen: BTreeMap<String, i64>,
     /// The leadership term that `unseen` was begun in.
@@ -136,7 +141,7 @@ impl Memory {
             }
         }
         let reports: BTreeMap<_, _> = found.reports.into_iter().map(|report| (report.name_any(), report)).collect();
-        self.plugins_away = storage::plugins_away(&self.plugins_away, &reports, &pods);
+        self.plugins_away = storage::plugins_away(&self.plugins_away, &reports, &pods, now.mono);
         let external = found.policies.iter().flat_map(|policy| policy.spec.fencing.external_fencers());
         let external: BTreeSet<String> = external.map(str::to_owned).collect();
         let is_silent = |fencer: &&String| self.fencers.is_silent(&names::fencer_lease(fencer), now.mono);
@@ -169,6 +174,13 @@ impl Memory {
             off,
             reports,
             live: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            unread: self.unread.clone(),
+            lately: self
+                .lately
+                .iter()
+                .map(|(node, (at, it))| (node.clone(), Lately { age: passed(at), ..it.clone() }))
+                .collect(),
             healths: found.healths.into_iter().map(|health| (health.name_any(), health)).collect(),
             outage_seen: self.outage_seen.iter().map(|(policy, at)| (policy.clone(), passed(at))).collect(),
             array_outage_seen: self.array_outage_seen.iter().map(|(policy, at)| (policy.clone(), passed(at))).collect(),
@@ -234,7 +246,13 @@ impl Memory {
             self.array_outage_seen.insert(policy.clone(), now.mono);
         }
         self.looked_for_volumeless.retain(|_, at| now.mono.saturating_duration_since(*at) < VOLUMELESS_PACE);
-        self.looked_for_volumeless.extend(decision.looked_for_volumeless.iter().map(|node| (node.clone(), now.mono)));
+        let looked = decision.looked_for_volumeless.iter().filter(|node| !decision.unread.contains(*node));
+        self.looked_for_volumeless.extend(looked.map(|node| (node.clone(), now.mono)));
+        let looked_at = |it: &Lately| now.mono.checked_sub(it.age).unwrap_or(now.mono);
+        let kept = |it: &Lately| (looked_at(it), Lately { age: Duration::ZERO, ..it.clone() });
+        self.lately = decision.lately.iter().map(|(node, it)| (node.clone(), kept(it))).collect();
+        // Where many cannot be read it is the API that does not answer, and no fault of theirs: they keep their places.
+        self.unread = if decision.unread.len() <= LOOKS { decision.unread.clone() } else { BTreeSet::new() };
         for backend in &decision.backend_outage {
             self.backend_outage_seen.insert(backend.clone(), now.mono);
         }

@@ -11,9 +11,11 @@ pub mod decide;
 pub mod episodes;
 pub mod evidence;
 mod fence_ready;
+mod growth;
 pub mod heartbeat;
 mod identity;
 pub mod kubevirt;
+pub mod lately;
 mod machines;
 pub mod memory;
 pub(crate) mod metrics;
@@ -26,6 +28,7 @@ pub mod plugins;
 pub mod policies;
 mod policy_brakes;
 pub mod power;
+mod read;
 pub mod scope;
 pub mod select;
 mod sharers;
@@ -47,7 +50,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
 use kube::Api;
 use kube::api::ListParams;
 use tokio::sync::{Mutex, mpsc};
@@ -57,14 +59,15 @@ use crate::api::names;
 use crate::api::node_fence::NodeFence;
 use crate::api::slim::Node;
 use crate::controllers::{Context, reference};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::heartbeat::listener::{Heartbeats, Sources, Wish};
 use crate::runtime::clock::Now;
 use crate::runtime::events::EventType;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
 use crate::runtime::store::{Change, ObjectKey};
 
-use decide::{Decision, Effect, LOOKS, Seen};
+use decide::{Decision, Effect};
+use evidence::Silence;
 use memory::Memory;
 use metrics::Metrics;
 use volumes::Unmoved;
@@ -178,7 +181,10 @@ impl Controller {
         }
         let now = self.cx.clock.now();
         let mut seen = observe::cluster(&self.cx, &self.heartbeats, &mut memory, now).await;
-        let (decision, mut failed) = self.decide(&mut seen, now).await;
+        let (cx, heartbeats) = (&self.cx, &self.heartbeats);
+        let look =
+            move |name: String, silence: Silence| async move { observe::live(cx, heartbeats, &name, silence).await };
+        let (decision, mut failed) = read::decided(&mut seen, now, look).await;
         self.report(&mut memory, &decision, now);
         let look_again = decision.look_again;
         let mut changed = false;
@@ -202,29 +208,6 @@ impl Controller {
             None if changed => Ok(Next::After(Duration::from_millis(100))),
             None => Ok(look_again.map_or(Next::Await, Next::After)),
         }
-    }
-
-    /// What to do, by the nodes that are to be acted on as the API has them; and why one of them could not be read.
-    async fn decide(&self, seen: &mut Seen, now: Now) -> (Decision, Option<Error>) {
-        let mut failed = None;
-        let mut decision = decide::decide(seen, now);
-        for _ in 0..LOOKS {
-            if decision.look_at.is_empty() || failed.is_some() {
-                break;
-            }
-            let looks = decision.look_at.iter();
-            let looks = looks.map(|name| observe::live(&self.cx, &self.heartbeats, name, seen.silence(name)));
-            let found = join_all(looks).await;
-            for (name, live) in decision.look_at.iter().zip(found) {
-                // One node that cannot be read holds up no other.
-                match live {
-                    Ok(live) => seen.live.extend(live.map(|live| (name.clone(), live))),
-                    Err(error) => failed = failed.or(Some(error)),
-                }
-            }
-            decision = decide::decide(seen, now);
-        }
-        (decision, failed)
     }
 
     /// A pass counts NodeFences for the brakes, so it must not run before it sees all of them: those it opened itself,

@@ -5,13 +5,12 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use chrono::TimeDelta;
 use sha2::{Digest, Sha256};
 
 use crate::api::fencing::{PlannedMethod, PolicyMode, Proof};
 use crate::api::names;
 use crate::api::node_fence::{
-    DRY_RUN, EVIDENCE_MAX, Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
+    DRY_RUN, Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
 };
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::resiliency_policy::ResiliencyPolicy;
@@ -169,7 +168,7 @@ fn planned_policy(policy: &ResiliencyPolicy) -> Option<PlannedPolicy> {
 
 /// A finished pod without a volume is nobody's concern. A node of batch jobs has hundreds of them, which must not make
 /// the plan larger than its definition allows.
-fn is_spare(row: &PlannedPod) -> bool {
+pub(super) fn is_spare(row: &PlannedPod) -> bool {
     row.reason == "Completed" && row.volumes.is_empty()
 }
 
@@ -367,50 +366,4 @@ fn is_younger(
         (Some(object), Some(node)) => object.0 >= node.0,
         _ => false,
     }
-}
-
-/// The plan without the pods that came back to the node too soon. One whose template names the node, or that tolerates
-/// every taint, is put there again as often as it is released: each time it waits twice as long.
-pub fn without_early_returns(mut wanted: Plan, known: &Plan, live: &LiveNode, now: Now) -> Plan {
-    const LONGEST: TimeDelta = TimeDelta::minutes(5);
-    wanted.pods.retain(|row| {
-        let released = known.pods.iter().filter(|before| before.uid != row.uid && before.action == PodAction::Release);
-        let before = released.filter(|before| before.volumes.iter().any(|name| row.volumes.contains(name))).count();
-        let pod = live.pods.iter().find(|pod| pod.uid() == row.uid);
-        let created = pod.and_then(|pod| pod.pod.metadata.creation_timestamp.as_ref()).map(time::from_k8s);
-        let wait = i32::try_from(before).ok().and_then(|before| TimeDelta::seconds(1).checked_mul(1 << before.min(9)));
-        before == 0
-            || created.is_none_or(|at| now.wall.signed_duration_since(at) >= wait.unwrap_or(LONGEST).min(LONGEST))
-    });
-    wanted
-}
-
-/// Whether the plan moves some pods off a node that was well, so that the node's own failure is news: with it other methods
-/// may be used. Where the list of evidence is full that cannot be told.
-pub fn widens(plan: &Plan) -> bool {
-    !plan.is_of_node() && plan.evidence.len() < EVIDENCE_MAX
-}
-
-/// The plan grown by what it lacks; `None` when it lacks nothing. Rows that are there stay as they are.
-pub fn grown(plan: &Plan, wanted: &Plan) -> Option<Plan> {
-    let pods: BTreeSet<_> = plan.pods.iter().map(|row| row.uid.as_str()).collect();
-    let volumes: BTreeSet<_> = plan.volumes.iter().map(|row| (row.episode, row.name.as_str())).collect();
-    let new_pods: Vec<_> =
-        wanted.pods.iter().filter(|row| !pods.contains(row.uid.as_str()) && !is_spare(row)).cloned().collect();
-    let new_volumes: Vec<_> =
-        wanted.volumes.iter().filter(|row| !volumes.contains(&(row.episode, row.name.as_str()))).cloned().collect();
-    let mut new_evidence = Vec::new();
-    if widens(plan) && wanted.is_of_node() {
-        new_evidence.extend(wanted.evidence.iter().filter(|it| !plan.evidence.contains(it)).cloned());
-        new_evidence.truncate(EVIDENCE_MAX - plan.evidence.len());
-    }
-    if new_pods.is_empty() && new_volumes.is_empty() && new_evidence.is_empty() {
-        return None;
-    }
-    let mut plan = plan.clone();
-    plan.evidence.extend(new_evidence);
-    plan.pods.extend(new_pods);
-    plan.volumes.extend(new_volumes);
-    plan.digest = digest(&plan);
-    Some(plan)
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -33,8 +33,14 @@ pub type Reports = BTreeMap<String, Arc<DriverReport>>;
 /// The paths that count as lost on one node, by driver.
 pub type Lost = BTreeMap<String, Evidence>;
 
-/// Plugins that were away when they were seen last, by node and driver.
-pub type PluginsAway = BTreeSet<(String, String)>;
+/// Plugins that were away when they were seen last, by node and driver, with the moment of that.
+pub type PluginsAway = BTreeMap<(String, String), Instant>;
+
+/// How long after the last pod of a plugin was seen it is still taken to be between two pods. Whoever makes the pods of a DaemonSet
+/// tries again after 17 minutes at the latest (1000 s), and whoever installs a driver anew seldom needs longer. Too long only delays
+/// what a lost path moves off a node that is well; too short moves it for nothing. That the CSINode names the driver no more is no
+/// end: its registrar takes it out in every upgrade.
+pub(super) const REMOVED_AFTER: Duration = Duration::from_secs(30 * 60);
 
 /// What the arrays say, as far as it may be believed.
 pub struct Paths<'a> {
@@ -56,24 +62,26 @@ pub(super) fn disconnected(report: &DriverReport) -> impl Iterator<Item = &str> 
 }
 
 /// Of the paths that are lost by these reports those whose plugin was away when it was last seen on the node. Between two of
-/// its pods there is none for a moment: what was known `before` holds on.
+/// its pods there is none for a moment: what was known `before` holds on. One that does not come again was removed.
 pub(super) fn plugins_away(
     before: &PluginsAway,
     reports: &Reports,
     pods: &BTreeMap<String, Vec<PodView>>,
+    now: Instant,
 ) -> PluginsAway {
     let lost = reports
         .iter()
         .flat_map(|(driver, report)| disconnected(report).map(move |node| (node.to_owned(), driver.clone())));
-    let is_away = |path: &(String, String)| {
+    let lately = |seen: &Instant| now.saturating_duration_since(*seen) < REMOVED_AFTER;
+    let seen_away = |path: &(String, String)| {
         let (node, driver) = path;
         match plugins::plugin(pods.get(node).map(Vec::as_slice).unwrap_or_default(), driver) {
-            Plugin::Unknown => before.contains(path),
-            Plugin::Away => true,
-            Plugin::Ready(_) => false,
+            Plugin::Unknown => before.get(path).copied().filter(lately),
+            Plugin::Away => Some(now),
+            Plugin::Ready(_) => None,
         }
     };
-    lost.filter(is_away).collect()
+    lost.filter_map(|path| seen_away(&path).map(|seen| (path, seen))).collect()
 }
 
 /// Backends that are out for everyone.
@@ -200,7 +208,7 @@ impl<'a> Paths<'a> {
         let pods = live.or_else(|| self.seen.pods.get(name)).map(Vec::as_slice).unwrap_or_default();
         let settles = TimeDelta::from_std(policies.storage_settles_after()).unwrap_or(TimeDelta::MAX);
         match plugins::plugin(pods, driver) {
-            Plugin::Unknown => self.seen.plugins_away.contains(&(name.to_owned(), driver.to_owned())),
+            Plugin::Unknown => self.seen.plugins_away.contains_key(&(name.to_owned(), driver.to_owned())),
             Plugin::Away => true,
             Plugin::Ready(since) => self.now.signed_duration_since(since) < settles,
         }

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::resiliency_policy::PodsWithoutVolumes;
-use crate::api::usage::PodView;
+use crate::api::resiliency_policy::{PodsWithoutVolumes, ResiliencyPolicy};
+use crate::api::slim::Node;
 
 use super::brakes;
 use super::decide::{self, Decision, Seen};
@@ -13,15 +13,12 @@ use super::policy_brakes::PolicyBrakes;
 /// Nodes that the kubelet channel gives up and that may hold nothing but such pods.
 pub(super) fn look_for(seen: &Seen, brakes: &BTreeMap<&str, PolicyBrakes>, decision: &mut Decision) {
     let unrestrained = |name: &str| brakes.get(name).is_some_and(|brake| brake.outage.is_none());
-    let mut asking = decide::live_policies(seen)
-        .filter(|policy| policy.spec.release.pods_without_volumes == PodsWithoutVolumes::Release);
-    if !asking.any(|policy| policy.metadata.name.as_deref().is_some_and(unrestrained)) {
+    if !asking(seen).any(|policy| policy.metadata.name.as_deref().is_some_and(unrestrained)) {
         return;
     }
-    for (node, _) in seen.nodes.iter().filter(|(node, _)| node.is_unreachable()) {
+    for (node, _) in seen.nodes.iter().filter(|(node, _)| is_given_up(seen, node)) {
         let Some(name) = node.metadata.name.clone() else { continue };
-        let known = decide::fence_of(seen, &name).is_some_and(brakes::in_progress);
-        if !known && !seen.looked_for_volumeless.contains(&name) {
+        if !seen.looked_for_volumeless.contains(&name) {
             if !seen.live.contains_key(&name) {
                 decision.look(&name);
             }
@@ -30,8 +27,18 @@ pub(super) fn look_for(seen: &Seen, brakes: &BTreeMap<&str, PolicyBrakes>, decis
     }
 }
 
-/// The pods of a node: those that use volumes; all of one that was read from the API and is given up.
-pub(super) fn pods_of<'a>(seen: &'a Seen, node: &str) -> &'a [PodView] {
-    let live = seen.live.get(node).filter(|live| live.node.is_unreachable());
-    live.map(|live| &live.pods).or_else(|| seen.pods.get(node)).map(Vec::as_slice).unwrap_or_default()
+/// Whether the kubelet channel gives the node up, and no incident that is open has taken all its pods in.
+pub(super) fn is_given_up(seen: &Seen, node: &Node) -> bool {
+    let fence = || node.metadata.name.as_deref().and_then(|name| decide::fence_of(seen, name));
+    node.is_unreachable() && !fence().is_some_and(brakes::in_progress)
+}
+
+/// Whether a policy has the node looked at for them, as soon as nothing holds it.
+pub(super) fn is_looked_for_on(seen: &Seen, node: &Node) -> bool {
+    is_given_up(seen, node) && asking(seen).next().is_some()
+}
+
+/// Policies that release them.
+fn asking(seen: &Seen) -> impl Iterator<Item = &ResiliencyPolicy> {
+    decide::live_policies(seen).filter(|policy| policy.spec.release.pods_without_volumes == PodsWithoutVolumes::Release)
 }

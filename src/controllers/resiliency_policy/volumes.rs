@@ -17,11 +17,11 @@ use crate::api::usage::{PodView, VolumeKind};
 use crate::api::volume::Source;
 use crate::api::volume_health::{Extent, VolumeTaint};
 
-use super::brakes;
 use super::decide::{Seen, effective};
 use super::movers::{self, Trouble};
 use super::plan::{Draft, Drafting, LiveNode, PodDecision};
 use super::select::Effective;
+use super::{brakes, lately};
 
 /// The volumes with a taint that a policy asks for, and the nodes where pods use them.
 pub struct Troubles<'a> {
@@ -102,6 +102,11 @@ impl<'a> Troubles<'a> {
             }
         }
         nodes
+    }
+
+    /// Nodes with pods that use such volumes.
+    pub(super) fn places(&self) -> BTreeSet<&str> {
+        self.users.values().flatten().copied().collect()
     }
 
     /// What the taints mean for these pods of a node. `running` is the incident that moves pods off it already: what it
@@ -231,12 +236,12 @@ pub(super) fn obstacle(seen: &Seen, pod: &PodView, policies: &Effective) -> Opti
 
 /// A pod that is never moved, whatever happens to its volumes.
 fn unmovable(seen: &Seen, pod: &PodView, policies: &Effective) -> Option<Stays> {
-    let live = pod.pod.spec.node_name.as_ref().and_then(|node| seen.live.get(node));
+    let targets = pod.pod.spec.node_name.as_ref().and_then(|node| lately::migration_targets(seen, node));
     match pod.pod.controller_kind() {
         None if !policies.deletes_bare_pods() => Some(("BarePod", "nothing would create it again".into())),
         Some("DaemonSet") => Some(("DaemonSet", "it belongs to its node".into())),
         _ if pod.pod.is_static() => Some(("StaticPod", "it belongs to its node".into())),
-        _ if live.is_some_and(|live| live.migration_targets.contains(pod.uid())) => {
+        _ if targets.is_some_and(|targets| targets.contains(pod.uid())) => {
             Some(("MigrationTarget", "a virtual machine is being migrated into it".into()))
         }
         _ => None,

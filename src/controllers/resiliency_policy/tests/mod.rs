@@ -10,6 +10,7 @@ mod fencers;
 mod heartbeat;
 mod identity;
 mod kubevirt;
+mod lately;
 mod machines;
 mod modes;
 mod people;
@@ -17,6 +18,7 @@ mod plan;
 mod plugins;
 mod power;
 mod power_tracker;
+mod read;
 mod release;
 mod scope;
 mod select;
@@ -29,10 +31,13 @@ mod unmovable;
 mod volumes;
 mod windows;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::executor::block_on;
 use serde_json::json;
 
 use crate::api::conditions::{self, State};
@@ -46,6 +51,7 @@ use crate::controllers::testing::*;
 use super::decide::{Decision, Effect, Seen, decide};
 use super::evidence::Silence;
 use super::plan::LiveNode;
+use super::read::decided;
 
 /// What is known of a node's kubelet when it was just looked at.
 fn silence(node: &Node) -> Silence {
@@ -58,6 +64,14 @@ struct World {
     now: Now,
     /// What the API says of nodes where it differs from the stores.
     live: BTreeMap<String, LiveNode>,
+    /// Nodes that are gone by the API, whatever the stores show.
+    gone: BTreeSet<String>,
+    /// Nodes about which the API answers with an error.
+    unreadable: BTreeSet<String>,
+    /// The nodes that were read for the last decision, in order.
+    reads: Vec<String>,
+    /// The node whose error that decision told.
+    failed: Option<String>,
 }
 
 impl World {
@@ -75,7 +89,8 @@ impl World {
             counts_due: true,
             ..Seen::default()
         };
-        Self { seen, now: now(), live: BTreeMap::new() }
+        let (gone, unreadable) = (BTreeSet::new(), BTreeSet::new());
+        Self { seen, now: now(), live: BTreeMap::new(), gone, unreadable, reads: Vec::new(), failed: None }
     }
 
     /// `count` nodes of which the first `failed` are unreachable, each with one protected pod.
@@ -97,18 +112,19 @@ impl World {
     /// Decides as the controller does.
     fn decide(&mut self) -> Decision {
         self.seen.live.clear();
-        let mut decision = decide(&self.seen, self.now);
-        for _ in 0..super::decide::LOOKS {
-            for name in &decision.look_at {
-                if let Some(live) = self.look_at(name) {
-                    self.seen.live.insert(name.clone(), live);
-                }
-            }
-            if decision.look_at.is_empty() {
-                break;
-            }
-            decision = decide(&self.seen, self.now);
-        }
+        self.seen.gone.clear();
+        let names: Vec<_> = self.seen.nodes.iter().filter_map(|(node, _)| node.metadata.name.clone()).collect();
+        let there = names.into_iter().filter(|name| !self.gone.contains(name));
+        let there: BTreeMap<_, _> = there.filter_map(|name| Some((name.clone(), self.look_at(&name)?))).collect();
+        let (reads, unreadable) = (RefCell::new(Vec::new()), &self.unreadable);
+        let look = |name: String, _: Silence| {
+            reads.borrow_mut().push(name.clone());
+            let live = there.get(&name).cloned();
+            ready(if unreadable.contains(&name) { Err(name) } else { Ok(live) })
+        };
+        let (decision, failed) = block_on(decided(&mut self.seen, self.now, look));
+        self.reads = reads.into_inner();
+        self.failed = failed;
         decision
     }
 
@@ -124,6 +140,8 @@ impl World {
         for policy in &decision.array_outage {
             self.seen.array_outage_seen.insert(policy.clone(), Duration::ZERO);
         }
+        self.seen.lately.clone_from(&decision.lately);
+        self.seen.unread.clone_from(&decision.unread);
         for effect in decision.effects.clone() {
             self.apply(effect);
         }
@@ -219,6 +237,9 @@ impl World {
         let of_arrays = self.seen.array_outage_seen.values_mut().chain(self.seen.backend_outage_seen.values_mut());
         for passed in self.seen.outage_seen.values_mut().chain(of_arrays) {
             *passed += Duration::from_secs_f64(seconds);
+        }
+        for lately in self.seen.lately.values_mut() {
+            lately.age += Duration::from_secs_f64(seconds);
         }
     }
 

@@ -16,7 +16,8 @@ use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
 use super::super::decide::Seen;
-use super::super::plan::{Draft, LiveNode, draft, grown};
+use super::super::growth::grown;
+use super::super::plan::{Draft, LiveNode, draft};
 use super::super::storage::Paths;
 use super::{live_node, silence};
 

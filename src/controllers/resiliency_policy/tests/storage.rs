@@ -1,5 +1,6 @@
 //! Channel Storage: lost paths move the pods with volumes on that backend, and who hangs together with them; what is out for everyone moves nobody.
 
+mod looks;
 mod many;
 mod rolling;
 mod together;

@@ -8,14 +8,14 @@ use serde_json::json;
 
 use crate::api::node_fence::Channel;
 use crate::api::slim::{Node, VolumeSource};
-use crate::api::time;
+use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
 use super::super::super::evidence::Silence;
 use super::super::super::heartbeat::Heartbeat;
 use super::super::super::memory::{Found, Memory};
-use super::super::super::storage::plugins_away;
+use super::super::super::storage::{REMOVED_AFTER, plugins_away};
 use super::super::World;
 use super::super::plugins::plugin;
 use super::{OTHER, asked, one, world};
@@ -102,8 +102,8 @@ fn a_rolling_upgrade_during_which_the_array_says_not_connected_releases_nobody()
         world.plugin_becomes(name, Some(ready_for(name, 9_000)));
     }
     let look = |world: &mut World| {
-        let seen = &mut world.seen;
-        seen.plugins_away = plugins_away(&seen.plugins_away, &seen.reports, &seen.pods);
+        let (seen, now) = (&mut world.seen, world.now.mono);
+        seen.plugins_away = plugins_away(&seen.plugins_away, &seen.reports, &seen.pods, now);
         world.wait(5.0);
         world.rest();
     };
@@ -127,23 +127,41 @@ fn a_rolling_upgrade_during_which_the_array_says_not_connected_releases_nobody()
     assert!(world.seen.nodes.iter().all(|(node, _)| node.taints().is_empty()));
 }
 
-#[test]
-fn between_two_of_its_pods_it_is_away() {
-    let mut memory = Memory::default();
+/// What the stores show of a node that has lost its path, with these pods of the plugin.
+fn found(plugins: Vec<PodView>) -> Found {
     let mut report = asked(DRIVER, 6);
     report.status.as_mut().unwrap().unreachable =
         vec![super::pair(DRIVER, "n0", crate::api::driver_report::PathState::Disconnected)];
-    let report = Arc::new(report);
-    let mut remembers = |plugins: Vec<PodView>| {
-        let found = Found {
-            policies: vec![Arc::new(policy("db", &json!({})))],
-            nodes: vec![Arc::new(node("n0"))],
-            pods: one().into_iter().chain(plugins).collect(),
-            reports: vec![report.clone()],
-            ..Found::default()
-        };
-        memory.look(found, (1, 1), now()).plugins_away.contains(&("n0".to_owned(), DRIVER.to_owned()))
-    };
+    Found {
+        policies: vec![Arc::new(policy("db", &json!({})))],
+        nodes: vec![Arc::new(node("n0"))],
+        pods: one().into_iter().chain(plugins).collect(),
+        reports: vec![Arc::new(report)],
+        ..Found::default()
+    }
+}
+
+fn remembers(memory: &mut Memory, plugins: Vec<PodView>, now: Now) -> bool {
+    memory.look(found(plugins), (1, 1), now).plugins_away.contains_key(&("n0".to_owned(), DRIVER.to_owned()))
+}
+
+#[test]
+fn one_that_does_not_come_again_was_removed() {
+    let (mut memory, began) = (Memory::default(), now());
+    let mut is_away = |seconds: f64, plugins| remembers(&mut memory, plugins, later(began, seconds));
+    let removed = REMOVED_AFTER.as_secs_f64();
+    assert!(is_away(0.0, vec![ending("n0")]));
+    assert!(is_away(removed - 1.0, vec![]), "whoever makes its pods may still be waiting");
+    assert!(is_away(removed, vec![plugin("n0", false)]), "while there is one nobody asks how long");
+    assert!(is_away(2.0 * removed - 1.0, vec![]));
+    assert!(!is_away(2.0 * removed, vec![]));
+    assert!(!is_away(2.0 * removed + 1.0, vec![]), "nor does it begin anew");
+}
+
+#[test]
+fn between_two_of_its_pods_it_is_away() {
+    let mut memory = Memory::default();
+    let mut remembers = |plugins| remembers(&mut memory, plugins, now());
     assert!(!remembers(vec![]), "none was ever seen");
     assert!(remembers(vec![ending("n0")]));
     assert!(remembers(vec![]), "the next one is not there yet");

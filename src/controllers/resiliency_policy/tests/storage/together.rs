@@ -14,7 +14,7 @@ use super::super::World;
 use super::{OTHER, world};
 
 /// A pod of `n0` that must run where the other one does.
-fn beside(other: &str, name: &str, volumes: &[VolumeUse]) -> PodView {
+pub(super) fn beside(other: &str, name: &str, volumes: &[VolumeUse]) -> PodView {
     let selector = json!({ "matchLabels": { "app": other } });
     let term = json!([{ "topologyKey": "kubernetes.io/hostname", "labelSelector": selector }]);
     but(pod(name, "n0", volumes), |pod| {
@@ -29,7 +29,7 @@ fn outside(pod: PodView) -> PodView {
 }
 
 /// A policy for all pods but those, which keeps groups together.
-fn together(more: &Value) -> Value {
+pub(super) fn together(more: &Value) -> Value {
     let unlabelled = json!({ "matchExpressions": [{ "key": "skip", "operator": "DoesNotExist" }] });
     let mut spec = json!({ "selector": { "podSelector": unlabelled }, "release": { "affinityGroups": "Together" } });
     json_patch::merge(&mut spec, more);
@@ -65,7 +65,7 @@ fn moved(world: &World) -> Vec<String> {
 }
 
 /// What the API shows beside the stores, which have no pods without volumes.
-fn is_there_too(world: &mut World, node: &str, pod: PodView) {
+pub(super) fn is_there_too(world: &mut World, node: &str, pod: PodView) {
     let mut live = world.look_at(node).expect("it is there");
     live.pods.push(pod);
     world.live.insert(node.into(), live);
