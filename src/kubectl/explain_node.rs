@@ -17,6 +17,7 @@ use crate::controllers::resiliency_policy::storage::Paths;
 use super::foresee::Foreseen;
 use super::incident::IncidentReport;
 use super::print::{Page, Report, ago, names as joined, span};
+use super::simulate;
 use super::simulate::report::{BRAKE_COLUMNS, Brake, PodRow, Simulation, brake_columns};
 use super::words;
 
@@ -107,11 +108,7 @@ pub fn explain(facts: &Facts, now: Now) -> NodeExplanation {
     let incident = facts.fence.map(IncidentReport::new);
     let evidence = declared(facts, now);
     let suspected = facts.present.decision.suspected.contains(facts.name);
-    let mut brakes = facts.simulation.brakes.clone();
-    for brake in &mut brakes {
-        let mut held = facts.present.decision.restrained.iter();
-        brake.holds &= held.any(|held| held.node == facts.name && held.policy == brake.policy);
-    }
+    let brakes = brakes(facts);
     let (verdict, next) = verdict(facts, incident.as_ref(), &evidence, suspected, &brakes);
     let selected_by = |row: &PodRow| {
         let pods = facts.failure.live.iter().flat_map(|live| &live.pods);
@@ -136,6 +133,20 @@ pub fn explain(facts: &Facts, now: Now) -> NodeExplanation {
         incident,
         at: time::stamp(now.wall),
     }
+}
+
+/// Those that hold the node as things are, and those that the policies of its pods report. Other ones hold a node that is well, and
+/// whose pods are to move for the sake of their storage, than would if it failed.
+fn brakes(facts: &Facts) -> Vec<Brake> {
+    let mut brakes = facts.simulation.brakes.clone();
+    brakes.iter_mut().for_each(|brake| brake.holds = false);
+    for held in facts.present.decision.restrained.iter().filter(|held| held.node == facts.name) {
+        match brakes.iter_mut().find(|brake| brake.policy == held.policy && brake.type_ == held.brake) {
+            Some(brake) => brake.holds = true,
+            None => brakes.push(simulate::brake(&held.policy, held.brake, true)),
+        }
+    }
+    brakes
 }
 
 fn seen(node: &Node, lease: Option<&Lease>) -> NodeSeen {
@@ -184,17 +195,22 @@ fn verdict(
             format!("node {name} has an open incident, phase {:?}, which waits for {}", open.phase, open.reason);
         return (verdict, open.next.clone());
     }
+    // What is to be done about a node that has not failed is done for the sake of its pods' storage.
+    let stored = format!("pods of node {name} are to move, for a lost path to storage or a tainted volume");
     if let Some(brake) = brakes.iter().find(|brake| brake.holds) {
-        let verdict =
-            format!("node {name} has failed, and nothing is begun: {} of policy {}", brake.type_, brake.policy);
+        let what = if evidence.is_empty() { stored } else { format!("node {name} has failed") };
+        let verdict = format!("{what}, and nothing is begun: {} of policy {}", brake.type_, brake.policy);
         return (verdict, to_do(&brake.type_));
     }
+    let about_to_begin = "if no NodeFence appears within seconds: does bulkhead-controller run and lead?";
     match facts.node {
         None => (format!("the Node object of {name} is gone"), "nothing".into()),
-        Some(_) if !evidence.is_empty() => (
-            format!("node {name} has failed, and its incident is about to begin"),
-            "if no NodeFence appears within seconds: does bulkhead-controller run and lead?".into(),
-        ),
+        Some(_) if !evidence.is_empty() => {
+            (format!("node {name} has failed, and its incident is about to begin"), about_to_begin.into())
+        }
+        Some(_) if !facts.present.written.is_empty() => {
+            (format!("{stored}, and their incident is about to begin"), about_to_begin.into())
+        }
         Some(_) if suspected => (
             format!("node {name} is suspected, and not declared failed: nothing is done"),
             "nothing, unless you expected more: see why".into(),
@@ -296,3 +312,7 @@ fn pod_columns(pod: &PodOfNode) -> [String; 5] {
     };
     [plan.namespace.clone(), plan.name.clone(), joined(&pod.selected_by), action, why]
 }
+
+#[cfg(test)]
+#[path = "explain_node_tests.rs"]
+mod tests;

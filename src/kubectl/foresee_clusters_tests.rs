@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proptest::prelude::*;
 use serde_json::json;
 
+use crate::api::driver_report::{Backend, BackendState, DriverReport, PathState, UnreachablePair};
 use crate::api::names::PAUSED_ANNOTATION;
 use crate::api::node_fence::{NodeFenceStatus, Phase, Timeline};
 use crate::api::slim::{CsiNode, Lease, Namespace};
@@ -211,6 +212,23 @@ pub fn cluster(shape: &Shape) -> Found {
     }
     found.fences = past(shape.past, &found).map(Arc::new).into_iter().collect();
     found
+}
+
+/// A driver whose array answers for four nodes, and says that this one does not reach it.
+pub(in crate::kubectl) fn unreached(driver: &str, node: &str) -> DriverReport {
+    let mut told = report(driver, &["Unpublish", "ListPublishedNodes", "Connectivity"]);
+    let status = told.status.as_mut().unwrap();
+    let since = at(99_000);
+    status.backends = vec![Backend { name: driver.into(), state: BackendState::Answering, nodes: Some(4), since }];
+    status.unreachable_pairs = Some(1);
+    status.unreachable = vec![UnreachablePair {
+        node: node.into(),
+        backend: driver.into(),
+        state: PathState::Disconnected,
+        reason: None,
+        since,
+    }];
+    told
 }
 
 /// A node as the API of that cluster has it.

@@ -24,8 +24,8 @@ use super::super::simulate;
 use super::super::simulate::report::{Outcome, Said, Simulation};
 use super::*;
 
-pub(in crate::kubectl) use self::clusters::live_of;
 use self::clusters::{PLAIN, Shape, VICTIM, cluster, lease, shape};
+pub(in crate::kubectl) use self::clusters::{live_of, unreached};
 
 /// What the stores have of a cluster: pods without volumes are in none.
 fn stored(found: &Found) -> Found {

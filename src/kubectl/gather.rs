@@ -119,7 +119,8 @@ impl Gathered {
     }
 
     /// The same of one node after the other: the pods of all others, which have no part in which pods of it go, are left out,
-    /// so that to ask for each of a large cluster does not take its square.
+    /// so that to ask for each of a large cluster does not take its square. They do have a part in the brakes that count nodes:
+    /// of these it says nothing.
     pub async fn failure_of_one(&self, node: &str) -> Result<Simulation> {
         Ok(self.failure_in(observe::found_on(&self.stores, node), node).await?.1)
     }

@@ -59,9 +59,10 @@ pub fn of_incident(reason: &str) -> Option<Words> {
             "the pod's data is on the dead node",
             "bring the node back, or give the data up and delete the pod and its claim",
         ),
-        "SharerHeld" | "UnselectedSharer" => {
-            ("a pod that stays uses the same volume", "select that pod too, or move it; the message names it")
-        }
+        "SharerHeld" => (
+            "a pod that stays uses the same volume, or must run beside it (affinityGroups: Together)",
+            "select that pod too, or move it: the message names it; or, where it shares the volume, sharers: CleanAll",
+        ),
         "IdentityAmbiguous" => (
             "it is not certain whom to cut off, so nothing is done",
             "find out on the array which host has the volume, unpublish there, then release the pod by hand (docs/operations.md)",
@@ -131,6 +132,7 @@ pub fn of_pod(reason: &str) -> Option<&'static str> {
         "Completed" => "it has ended",
         "BarePod" => "no controller would create it again",
         "NoVolumes" => "nothing proves that it stopped",
+        "UnselectedSharer" => "it shares a volume with a pod that goes, and no policy selects it",
         "MigrationTarget" => "a virtual machine is moving there",
         "ReleasedByOthers" => "somebody else deleted it, without our proof",
         "NodeReturned" => "its node came back",
@@ -165,5 +167,14 @@ mod tests {
         assert_eq!(pod("SomethingNew"), "SomethingNew");
         assert_eq!(pod("BarePod"), "BarePod: no controller would create it again");
         assert!(pod("LocalVolume").starts_with("LocalVolume: the pod's data"));
+    }
+
+    #[test]
+    fn who_is_held_may_share_a_volume_or_belong_beside_the_other() {
+        let held = of_pod("SharerHeld").unwrap();
+        assert!(held.contains("uses the same volume") && held.contains("must run beside it"), "{held}");
+        let words = of_incident("SharerHeld").unwrap();
+        assert_eq!(words.means, held);
+        assert!(words.next.contains("CleanAll"), "{}", words.next);
     }
 }

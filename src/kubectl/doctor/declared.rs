@@ -18,9 +18,6 @@ use crate::kubectl::foresee;
 pub const UNREACHABLE: Duration = Duration::from_secs(55);
 /// Where it comes from.
 pub const GRACE_PERIOD: &str = "Kubernetes' default node-monitor-grace-period";
-/// How long after the end of a node its Lease may be seen to move: by the next pass, and the passes are a second apart only
-/// once somebody is suspected.
-const SEEN_LATE: Duration = AT_REST.saturating_add(SOON);
 
 /// Who tells of a dead node beside Kubernetes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,13 +49,22 @@ pub struct Declared {
 
 /// When the policy by itself declares a node failed of which these tell; `None`: never.
 pub fn declared(policy: &ResiliencyPolicy, tellers: Tellers, now: Now) -> Option<Declared> {
-    let policies = Effective::alone(policy);
+    let (policies, late) = (Effective::alone(policy), seen_late(&policy.spec, tellers));
     let declares = |after: Duration| {
-        let (node, silence, outside) = seen(&policies, tellers, after, now);
+        let (node, silence, outside) = seen(&policies, tellers, (after, late), now);
         evidence::declares(&node, silence, &not_ready(), &policies, outside, now).is_some()
     };
     let found = moments(&policy.spec, tellers).into_iter().find(|(after, _)| declares(*after));
     found.map(|(after, by)| Declared { after, by })
+}
+
+/// How long after two renewals are missed that is seen. The last renewal counts from the pass that finds it; and it is a pass that
+/// finds the time over: passes are a second apart only from the one on that suspects the node.
+fn seen_late(spec: &ResiliencyPolicySpec, tellers: Tellers) -> Duration {
+    let (kubelet, agent) = (spec.detection.kubelet.suspect_after.get(), spec.detection.agent.suspect_after.get());
+    let suspected_after = if tellers.heartbeats { kubelet.min(agent) } else { kubelet };
+    let found = suspected_after.min(TWO_RENEWALS) + AT_REST;
+    AT_REST + found.saturating_sub(TWO_RENEWALS).max(SOON)
 }
 
 /// The moments at which there may be something new to decide on, in order, with what it is.
@@ -66,7 +72,7 @@ fn moments(spec: &ResiliencyPolicySpec, tellers: Tellers) -> Vec<(Duration, Stri
     let detection = &spec.detection;
     let (suspect_after, decisive_after) = (&detection.agent.suspect_after, &detection.kubelet.decisive_after);
     let mut moments = vec![
-        (TWO_RENEWALS + SEEN_LATE, "two renewals of its Lease are missed".to_owned()),
+        (TWO_RENEWALS + seen_late(spec, tellers), "two renewals of its Lease are missed".to_owned()),
         (UNREACHABLE, GRACE_PERIOD.to_owned()),
     ];
     // That a time has passed is seen by the next pass.
@@ -91,8 +97,13 @@ fn moments(spec: &ResiliencyPolicySpec, tellers: Tellers) -> Vec<(Duration, Stri
     moments
 }
 
-/// What the controller sees of the node then, if it sees everything as late as it may.
-fn seen(policies: &Effective, tellers: Tellers, after: Duration, now: Now) -> (Node, Silence, Outside) {
+/// What the controller sees of the node so long `after`, if it sees everything as late as it may: of its Lease so `late`.
+fn seen(
+    policies: &Effective,
+    tellers: Tellers,
+    (after, late): (Duration, Duration),
+    now: Now,
+) -> (Node, Silence, Outside) {
     let is_unreachable = after >= UNREACHABLE;
     let node = if is_unreachable { foresee::failed(&Node::default(), now) } else { Node::default() };
     let is_told = after >= verdict::reached_after(policies.agent_suspect_after());
@@ -102,7 +113,7 @@ fn seen(policies: &Effective, tellers: Tellers, after: Duration, now: Now) -> (N
         out_of_reach_for: Some(after),
     };
     let silence = Silence {
-        lease_age: after.checked_sub(SEEN_LATE),
+        lease_age: after.checked_sub(late),
         still_for: Some(after),
         has_moved: true,
         unreachable_for: after.checked_sub(UNREACHABLE),

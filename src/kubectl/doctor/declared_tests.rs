@@ -24,6 +24,7 @@ fn a_node_is_declared_when_the_controller_does_it() {
     let none = json!({ "detection": { "decisiveChannels": [], "taints": [{ "key": "example.com/broken" }] } });
     let three = json!({ "detection": { "requiredChannels": 3 } });
     let patient = json!({ "detection": { "agent": { "suspectAfter": "30s" } } });
+    let hasty = json!({ "detection": { "kubelet": { "suspectAfter": "15s" } } });
     let itself = |after: &str| {
         let kubelet = json!({ "decisiveAfter": "90s" });
         json!({ "detection": { "kubelet": kubelet }, "selfFencing": { "mode": "Enabled", "after": after } })
@@ -47,7 +48,8 @@ fn a_node_is_declared_when_the_controller_does_it() {
         ),
         ("that it confirms", none.clone(), tellers(false, Some(70.0), false), Some((70.0, "lossThreshold 3"))),
         ("a fencer is a second sign", json!({}), tellers(true, None, true), Some((4.6, AGENTS))),
-        ("and without heartbeats beside the Lease", json!({}), tellers(false, None, true), Some((27.0, LEASE))),
+        ("and without heartbeats beside the Lease", json!({}), tellers(false, None, true), Some((30.0, LEASE))),
+        ("sooner where it is suspected sooner", hasty, tellers(false, None, true), Some((27.0, LEASE))),
         ("self-fencing is waited for", itself("15s"), tellers(true, None, true), Some((21.0, "selfFencing.after 15s"))),
         ("where it is later than the Lease", itself("45s"), beats, Some((51.0, "selfFencing.after 45s"))),
         ("but not after Kubernetes' word", itself("60s"), beats, Some((55.0, GRACE_PERIOD))),

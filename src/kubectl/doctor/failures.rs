@@ -160,7 +160,8 @@ fn remedy(reason: &str) -> &'static str {
              NFS, nor a claim that is not bound: take the volume out of the pod, or the pod out of the policy's selector"
         }
         "SharerHeld" => {
-            "see why the pod that the message names would stay: select it too, or let sharers: CleanAll take it along"
+            "see why the pod that the message names would stay: select it too, or, where it shares the volume, let sharers: \
+             CleanAll take it along"
         }
         BARE_POD => {
             "let a StatefulSet or another controller own it; or release.barePods: Delete, where nothing creates it again"

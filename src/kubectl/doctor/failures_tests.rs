@@ -10,34 +10,44 @@ use crate::api::usage::PodView;
 use crate::controllers::resiliency_policy::evidence::Silence;
 use crate::controllers::resiliency_policy::memory::Found;
 use crate::controllers::resiliency_policy::plan::LiveNode;
+use crate::controllers::resiliency_policy::scope::Scope;
 use crate::controllers::testing::*;
 use crate::error::Error;
-use crate::kubectl::foresee::tests::live_of;
+use crate::kubectl::foresee::tests::{live_of, unreached};
 use crate::kubectl::{foresee, simulate};
 
 use super::*;
 
 const NODE: &str = "worker-3";
 
-/// What is said of a node with these pods, of which a policy selects all but `outside`.
-fn simulated(pods: Vec<PodView>) -> Simulation {
+/// A cluster with these pods, of which a policy selects all but `outside`.
+fn found(pods: Vec<PodView>) -> Found {
     let shop: Namespace = serde_json::from_value(json!({ "metadata": { "name": "shop" } })).unwrap();
     let but_outside = json!({ "matchExpressions": [{ "key": "app", "operator": "NotIn", "values": ["outside"] }] });
     let spec = json!({ "selector": { "podSelector": but_outside } });
-    let found = Found {
+    Found {
         nodes: [NODE, "worker-4", "worker-5"].map(|name| Arc::new(node(name))).into(),
         pods,
         policies: vec![Arc::new(policy("databases", &spec))],
         namespaces: vec![Arc::new(shop)],
         reports: vec![Arc::new(able(DRIVER)), Arc::new(report("weak.example.com", &["Unpublish"]))],
         ..Found::default()
-    };
+    }
+}
+
+/// What is said of the node of that cluster.
+fn simulated_in(found: &Found) -> Simulation {
     let look = async |name: &str, _: Silence| {
-        let live = live_of(&found, name).map(|live| LiveNode { csi_node: None, ..live });
+        let live = live_of(found, name).map(|live| LiveNode { csi_node: None, ..live });
         Ok::<_, Error>(live)
     };
     let foreseen = block_on(foresee::failure(found.clone(), NODE, now(), look)).unwrap();
     simulate::node(NODE, &foreseen, None, &[], now())
+}
+
+/// What is said of a node with these pods.
+fn simulated(pods: Vec<PodView>) -> Simulation {
+    simulated_in(&found(pods))
 }
 
 #[test]
@@ -74,6 +84,21 @@ fn pods_that_stay_for_one_reason_are_one_finding() {
     let [finding]: [Finding; 1] = by_reason(&pods(&simulated(twins.into()))).try_into().unwrap();
     assert_eq!(finding.about, "policy databases, LocalVolume");
     assert!(finding.message.contains(": 2, on 1 of the nodes; shop/a: volume pvc-a"), "{}", finding.message);
+}
+
+/// Of each node only its own pods are looked at. Those of others count for the brakes, of which nothing is said.
+#[test]
+fn who_would_stay_does_not_hang_on_the_pods_of_other_nodes() {
+    let mine = [pod("goes", NODE, &[csi("pvc-1")]), pod("cache", NODE, &[local("pvc-2")])];
+    let far = pod("far", "worker-4", &[csi_of(FILES, "pvc-3")]);
+    let mut all = found(mine.into_iter().chain([far]).collect());
+    all.reports = vec![Arc::new(unreached(DRIVER, NODE)), Arc::new(unreached(FILES, "worker-4"))];
+    let mut one = Found { scope: Scope::Nodes([NODE.to_owned()].into()), ..all.clone() };
+    one.narrow();
+    assert_eq!(one.pods.len(), 2);
+    let (one, all) = (pods(&simulated_in(&one)), pods(&simulated_in(&all)));
+    assert_eq!(all.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(), ["cache"]);
+    assert_eq!(one, all);
 }
 
 #[test]

@@ -90,7 +90,9 @@ fn drafted(name: &str, foreseen: &Foreseen, before: Option<&NodeFence>, now: Now
     let policies = decide::live_policies(&foreseen.seen);
     let episode = before.map_or(1, |before| before.spec.episode + 1);
     let paths = Paths::unrestrained(&foreseen.seen, now);
-    let draft = plan::draft(live, policies, &foreseen.seen.namespaces, &paths, episode, now)?;
+    let draft = plan::draft(live, policies, &foreseen.seen.namespaces, &paths, episode, now);
+    // Policies that leave it there when it fails may move pods for a lost path.
+    let draft = draft.or_else(|| paths.draft(live, episode, now))?;
     let mut fence = before.cloned().unwrap_or_else(|| {
         let spec = crate::api::node_fence::NodeFenceSpec {
             episode,
@@ -108,15 +110,14 @@ fn drafted(name: &str, foreseen: &Foreseen, before: Option<&NodeFence>, now: Now
     Some(Arc::new(fence))
 }
 
+/// A brake, with what it means and what to do.
+pub fn brake(policy: &str, type_: &str, holds: bool) -> Brake {
+    let words = words::of_incident(type_).map(|words| format!("{}; {}", words.means, words.next));
+    Brake { policy: policy.to_owned(), type_: type_.to_owned(), holds, message: words.unwrap_or_default() }
+}
+
 /// Brakes that hold the node now, then what the policies of its pods report.
 fn brakes(name: &str, foreseen: &Foreseen) -> Vec<Brake> {
-    let words = |reason: &str| words::of_incident(reason).map(|words| format!("{}; {}", words.means, words.next));
-    let brake = |policy: &str, type_: &str, holds| Brake {
-        policy: policy.to_owned(),
-        type_: type_.to_owned(),
-        holds,
-        message: words(type_).unwrap_or_default(),
-    };
     let holding = foreseen.decision.restrained.iter().filter(|held| held.node == name);
     let mut brakes: Vec<_> = holding.map(|held| brake(&held.policy, held.brake, true)).collect();
     let pods = foreseen.live.iter().flat_map(|live| &live.pods);
