@@ -1,7 +1,7 @@
 //! Who may change what keeps new users off tainted volumes, tried with the identities it must stop.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -62,6 +62,7 @@ pub async fn only_the_controller_projects(world: &World) -> Outcome {
         controller.patch(name, &dry, &unlabelled),
     )
     .await?;
+    nobody_else_touches_the_finalizers(&person, &controller, name).await?;
     // Neither does anybody else forge a taint, or erase one.
     let text = "the status of a volumehealth belongs to the controller: alice lacks the verb project";
     for (phase, keys) in [("Unhealthy", &["VolumeNotUsable", "VolumeNotMounted"][..]), ("Healthy", &[])] {
@@ -78,6 +79,28 @@ pub async fn only_the_controller_projects(world: &World) -> Outcome {
     }
     let manual = json!({"spec": {"manualTaints": [{"key": "example.com/moved", "reason": "ticket 4711"}]}});
     person.patch(name, &dry, &Patch::Merge(manual)).await?;
+    Ok(())
+}
+
+/// Ours keeps a VolumeHealth until its marks are taken back, and another one would keep it for ever.
+async fn nobody_else_touches_the_finalizers(
+    person: &Api<DynamicObject>,
+    controller: &Api<DynamicObject>,
+    name: &str,
+) -> Outcome {
+    let (ours, mine) = ("bulkhead.dev/projection", "example.com/mine");
+    let holding = |finalizers: &[&str]| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+    let text = "the list of finalizers of a volumehealth belongs to the controller: alice lacks the verb project";
+    let dry = dry_merge();
+    controller.patch(name, &PatchParams::default(), &holding(&[ours])).await?;
+    for finalizers in [&[] as &[&str], &[mine], &[ours, mine]] {
+        let change = holding(finalizers);
+        let tried = async || person.patch(name, &dry, &change).await;
+        only_the_controller(text, tried, controller.patch(name, &dry, &change)).await?;
+    }
+    // What the garbage collector does.
+    person.patch(name, &dry, &holding(&[ours, "orphan"])).await?;
+    controller.patch(name, &PatchParams::default(), &holding(&[])).await?;
     Ok(())
 }
 

@@ -96,6 +96,7 @@ pub async fn objects_of_others_are_out_of_reach(world: &World) -> Outcome {
     tries.extend(nodes(world).await?);
     tries.extend(answers(world).await?);
     tries.extend(incidents(world).await?);
+    tries.extend(healths(world).await?);
     tries.extend(tenants(world).await?);
     let refusals = tries.iter().filter(|one| one.refused).count();
     let judged = stream::iter(tries.into_iter().map(Try::judged)).buffer_unordered(CONCURRENCY);
@@ -244,6 +245,38 @@ async fn incidents(world: &World) -> Result<Vec<Try>, Failed> {
         let of_the_controller = planned.chain([told, made]);
         tries.extend(of_the_controller.map(|one| if who == "the controller" { one.allowed() } else { one }));
     }
+    Ok(tries)
+}
+
+/// Who runs the storage says what is said of a volume by hand; label and finalizers of its VolumeHealth are the controller's.
+async fn healths(world: &World) -> Result<Vec<Try>, Failed> {
+    let name = "matrix";
+    create(&world.controller, "VolumeHealth", name, &vec![]).await?;
+    let operator = Identity::User { name: "has-bulkhead-operator".into(), groups: vec![] };
+    let viewer = Identity::User { name: "has-bulkhead-viewer".into(), groups: vec![] };
+    let by_hand = json!({"spec": {"manualTaints": [{"key": "example.com/moved", "reason": "ticket 4711"}]}});
+    let controllers = [
+        json!({"metadata": {"labels": {"bulkhead.dev/no-attach-or-mount": "Enforce"}}}),
+        json!({"metadata": {"finalizers": ["example.com/mine"]}}),
+    ];
+    let mut tries = Vec::new();
+    for (who, client, may_say) in [
+        ("the sidecar", world.sidecar.clone(), false),
+        ("the agent", world.agent.clone(), false),
+        ("a viewer", world.testbed.client(&viewer).await?, false),
+        ("an approver", world.approver.clone(), false),
+        ("an operator", world.testbed.client(&operator).await?, true),
+        ("a person with all rights on the kinds", world.person.clone(), true),
+    ] {
+        let healths: Api<DynamicObject> = api(&client, "VolumeHealth");
+        let said = Try::new(who, healths.clone(), name, How::Patch(by_hand.clone()));
+        tries.push(if may_say { said.allowed() } else { said });
+        let changed = controllers.iter().map(|change| Try::new(who, healths.clone(), name, How::Patch(change.clone())));
+        tries.extend(changed);
+    }
+    let healths = api(&world.controller, "VolumeHealth");
+    let own = |change| Try::new("the controller", healths.clone(), name, How::Patch(change)).allowed();
+    tries.extend(controllers.into_iter().map(own));
     Ok(tries)
 }
 
