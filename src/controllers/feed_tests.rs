@@ -2,25 +2,32 @@
 
 use std::collections::BTreeSet;
 use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Context, Informers, Stores};
 use crate::runtime::apply::Writer;
 use crate::runtime::clock::Clock;
-use crate::runtime::events::Events;
+use crate::runtime::events::{EventType, Events};
 use crate::runtime::fake_api;
 use crate::runtime::health::Health;
 use crate::runtime::leader::Leadership;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
-use crate::runtime::telemetry::Telemetry;
+use crate::runtime::telemetry::{EventLabel, EventResult, Telemetry};
 
-/// Longer than any change is held back, on paused time.
+/// Longer than any change is held back, on paused time: it passes only when nobody has anything to do before.
 const SETTLED: Duration = Duration::from_secs(1);
+/// Longer than any Event takes: who waits for one that does not come waits in vain.
+const IN_VAIN: Duration = Duration::from_secs(30);
+/// Reason of the Event that a test tells itself.
+const ASKED: &str = "Asked";
 
 /// A context whose API never answers. Its stores have the indexes of the product; their informers ended before they began.
 pub fn context() -> Context {
@@ -41,32 +48,72 @@ pub fn context() -> Context {
     }
 }
 
-/// A context whose API takes every write, answers those of objects with this one, and notes the Events that it is sent.
+/// A context whose API takes every write, answers those of objects with this one, and hands on the Events that it is sent.
 pub fn telling<K: Serialize>(written: &K) -> (Context, Told) {
-    let (told, written) = (Arc::<Mutex<Vec<String>>>::default(), serde_json::to_value(written).unwrap());
-    let noted = told.clone();
+    let (sent, came) = mpsc::unbounded_channel();
+    let written = serde_json::to_value(written).unwrap();
     let client = fake_api::client(move |call| {
         if !call.path.ends_with("/events") {
             return fake_api::ok(written.clone());
         }
         let text = |pointer| call.body.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let event = format!("{} {} {}", text("/regarding/kind"), text("/regarding/name"), text("/reason"));
-        noted.lock().unwrap().push(event);
+        // Fails once the test has ended.
+        let _ = sent.send(event);
         fake_api::ok(call.body)
     });
     let (cx, leadership) = (context(), Leadership::always());
     let events = Events::spawn(client.clone(), "b", "p", leadership.clone(), &cx.telemetry, CancellationToken::new());
-    (Context { writer: Writer::new(client, leadership, "bulkhead-test"), events, ..cx }, Told(told))
+    let told = Told {
+        events: events.clone(),
+        telemetry: cx.telemetry.clone(),
+        came: tokio::sync::Mutex::new(came),
+        asked: AtomicUsize::default(),
+    };
+    (Context { writer: Writer::new(client, leadership, "bulkhead-test"), events, ..cx }, told)
 }
 
 /// Events: kind and name of the object, and the reason.
-pub struct Told(Arc<Mutex<Vec<String>>>);
+pub struct Told {
+    events: Events,
+    telemetry: Telemetry,
+    came: tokio::sync::Mutex<mpsc::UnboundedReceiver<String>>,
+    asked: AtomicUsize,
+}
 
 impl Told {
-    /// Those that came since this was asked last.
+    /// Those that were told since this was asked last. One task sends all of them in their order: when the one that is told
+    /// here has come, no other will come that was told before.
     pub async fn taken(&self) -> Vec<String> {
-        tokio::time::sleep(SETTLED).await;
-        mem::take(&mut *self.0.lock().unwrap())
+        let last = self.ask();
+        let (mut came, mut told) = (self.came.lock().await, Vec::new());
+        loop {
+            let event = tokio::time::timeout(IN_VAIN, came.recv()).await.expect("what was told comes").unwrap();
+            if event == last {
+                break;
+            }
+            told.push(event);
+        }
+        self.check_that_none_was_lost();
+        told
+    }
+
+    /// Tells an Event of an object that no other is of, and says how it comes.
+    fn ask(&self) -> String {
+        let name = format!("question-{}", self.asked.fetch_add(1, Ordering::Relaxed));
+        let event = format!("Test {name} {ASKED}");
+        let regarding = ObjectReference { kind: Some("Test".into()), name: Some(name), ..ObjectReference::default() };
+        self.events.publish(regarding, EventType::Normal, ASKED, "Ask", "a test asks what was told".into());
+        event
+    }
+
+    /// One that is told twice is dropped on its way, and would look like one that is not told again.
+    fn check_that_none_was_lost(&self) {
+        use EventResult::{DroppedFull, DroppedNotLeader, DroppedRate, DroppedRepeated, Failed};
+        for result in [DroppedFull, DroppedNotLeader, DroppedRate, DroppedRepeated, Failed] {
+            let count = self.telemetry.runtime.events.get_or_create(&EventLabel { result }).get();
+            assert_eq!(count, 0, "{result:?}");
+        }
     }
 }
 
@@ -113,7 +160,8 @@ impl Queued {
         (queue, Self(keys))
     }
 
-    /// Those that came since this was asked last, each once.
+    /// Those that came since this was asked last, each once. For tests on paused time: there the second passes when everybody
+    /// waits for something later, so that what has not come by then does not come, however slow the machine is.
     pub async fn taken(&self) -> Vec<String> {
         tokio::time::sleep(SETTLED).await;
         mem::take(&mut *self.0.lock().unwrap()).into_iter().collect()

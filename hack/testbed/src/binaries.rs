@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use bulkhead::api::names::hex;
 use sha2::{Digest, Sha256};
 
 pub use self::program::Program;
@@ -183,13 +184,9 @@ fn minor_version(word: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn cached(program: Program, cache: &Path) -> PathBuf {
     let linked = if program.is_static() { "-static" } else { "" };
-    let source = program.source().map(|source| format!("-{:.8}", hex(&Sha256::digest(source)))).unwrap_or_default();
+    let source = program.source().map(|source| format!("-{}", hex(&Sha256::digest(source), 4))).unwrap_or_default();
     cache.join(format!("{}-{}{linked}{source}", program.name(), program.version())).join(program.name())
 }
 

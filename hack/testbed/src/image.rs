@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
+use bulkhead::api::names::hex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
@@ -207,7 +208,8 @@ fn header(kind: EntryType, mode: u32, size: usize) -> Header {
 
 /// SHA-256 in hexadecimal.
 pub fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    let digest = Sha256::digest(bytes);
+    hex(&digest, digest.len())
 }
 
 /// The architecture that a program was built for, as container images name it.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use bulkhead::api::names::hex;
 use sha2::{Digest as _, Sha256};
 
 use crate::binaries::{BinariesError, cache_folder};
@@ -113,7 +114,7 @@ fn hash_of_sources() -> Result<String, MountS3Error> {
     for input in INPUTS {
         add(&Path::new(SOURCES).join(input), &mut hash)?;
     }
-    Ok(hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&hash.finalize(), 8))
 }
 
 /// Adds a file, or the files of a folder by their names.

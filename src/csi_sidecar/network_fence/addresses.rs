@@ -17,7 +17,8 @@ use crate::api::slim::NodeAddress;
 use crate::api::slim::network::{NodeAddresses, ReportedAddresses};
 use crate::mutants::{self, Mutant};
 
-use super::decide::{Seen, stop};
+use super::decide::Seen;
+use super::failures::stop;
 
 /// So many addresses of a node are reported at most. Of one with so many some may be missing.
 const MOST_ADDRESSES: usize = 16;

@@ -1,5 +1,5 @@
-//! The next step of a network fence; [`lift`](super::lift) has those of its end. An object of csi-addons tells how its last
-//! operation ended and not which one that was: so each is used once (docs/adr/0027).
+//! The next step of a network fence; [`lift`](super::lift) has those of its end, and `failures` why one waits or cannot be done. An
+//! object of csi-addons tells how its last operation ended and not which one that was: so each is used once (docs/adr/0027).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use kube::ResourceExt as _;
 use kube::api::ObjectMeta;
 
-use super::super::decide::{Failure, FailureClass};
+use super::super::decide::Failure;
 use crate::api::cidr::{Cidr, readable};
 use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FencerMethodType};
 use crate::api::names::{
@@ -16,15 +16,12 @@ use crate::api::names::{
     FENCED_CLASS_ANNOTATION, FENCED_CLUSTER_ANNOTATION, UNFENCING_LABEL,
 };
 use crate::api::network_fence::{CACHE_LAG, FenceState, NetworkFence, NetworkFenceClass, NetworkFenceSpec};
-use crate::api::proof::CLASS_TOO_NEW;
 use crate::api::time;
 use crate::mutants::{self, Mutant};
 
 use super::addresses::{self, Around};
+use super::failures::{being_lifted, changed, fencing, fencing_failed, lifted, lifting, stop, too_new};
 use super::lift::{is_left, remove_lifted};
-
-/// Reason of a row whose fence does not hold any more.
-pub const LIFTED: &str = "NetworkFenceLifted";
 
 /// Clocks that differ by less than this cost no round.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(10);
@@ -115,10 +112,8 @@ pub fn fence(seen: &Seen) -> Step {
                 void.map_or(Step::Done, |void| Step::Replace(Box::new(spent(void))))
             }
             None => match ours.failure() {
-                Some(message) => Step::Stop(stop("NetworkFenceFailed", format!("{}: {message}", ours.name_any()))),
-                None => {
-                    Step::Wait(wait("NetworkFencing", format!("csi-addons has not fenced {} yet", ours.name_any())))
-                }
+                Some(message) => Step::Stop(fencing_failed(ours, message)),
+                None => Step::Wait(fencing(ours)),
             },
         };
     }
@@ -140,8 +135,9 @@ pub fn fence(seen: &Seen) -> Step {
 }
 
 /// Looks whether what was proved holds: for each class, and cluster that is demanded, an object of the row's episode, or of a later
-/// one, says that it is fenced, and nobody lets its addresses in, or has. `before` are the fences of others that were there at the last look: one that is gone
-/// may have been lifted first. What may have been lifted is marked, or it would be believed when that other object is gone.
+/// one, says that it is fenced, and nobody lets its addresses in, or has. `before` are the fences of others that were there at the
+/// last look: one that is gone may have been lifted first. What may have been lifted is marked, or it would be believed when that
+/// other object is gone.
 pub fn holds(seen: &Seen, before: &BTreeSet<String>) -> Step {
     let is_there = |uid: &String| seen.fences.iter().any(|fence| fence.metadata.uid.as_ref() == Some(uid));
     let is_one_gone = !before.iter().all(is_there);
@@ -156,8 +152,7 @@ pub fn holds(seen: &Seen, before: &BTreeSet<String>) -> Step {
                 && !was_announced(fence)
         };
         let Some(ours) = seen.own().find(holds) else {
-            let message = format!("no NetworkFence of ours of class {class} holds any more: another one is made");
-            return Step::Stop(stop(LIFTED, message));
+            return Step::Stop(lifted(class));
         };
         if is_one_gone || seen.lifted_by(&addresses::of(ours)).is_some() {
             return Step::Replace(Box::new(spent(ours)));
@@ -185,16 +180,6 @@ fn is_of_class(seen: &Seen, fence: &NetworkFence) -> bool {
 /// Whether csi-addons has seen the class by then, where a cluster is demanded.
 fn is_settled(seen: &Seen, at: DateTime<Utc>) -> bool {
     seen.class_made.is_none_or(|made| at - made >= CACHE_LAG)
-}
-
-/// Both times are told: where the clock here is behind, it takes longer.
-pub(super) fn too_new(class: &str, made: DateTime<Utc>, now: DateTime<Utc>) -> Failure {
-    let message = format!(
-        "NetworkFenceClass {class} was made at {made}, and it is {now} here: for {} s csi-addons may still go by one that \
-         was there before",
-        CACHE_LAG.num_seconds()
-    );
-    wait(CLASS_TOO_NEW, message)
 }
 
 /// The episode that a fence of ours was made in.
@@ -255,11 +240,7 @@ fn create(seen: &Seen, around: &Around, addresses: &[Cidr]) -> Step {
     let fence = new_fence(seen, around, addresses);
     let name = fence.name_any();
     if seen.fences.iter().any(|it| it.name_any() == name) {
-        let message = format!(
-            "somebody deleted or changed NetworkFence {name}, or its class, or it was made too soon after that: the next \
-             round makes another"
-        );
-        return Step::Stop(stop("NetworkFenceChanged", message));
+        return Step::Stop(changed(&name));
     }
     Step::Create(Box::new(fence))
 }
@@ -290,27 +271,6 @@ fn new_fence(seen: &Seen, around: &Around, addresses: &[Cidr]) -> NetworkFence {
         ..fence.metadata
     };
     fence
-}
-
-fn being_lifted(rival: &NetworkFence) -> Failure {
-    let name = rival.name_any();
-    wait("BeingUnfenced", format!("NetworkFence {name} lets the same addresses in: it must be gone first"))
-}
-
-pub(super) fn lifting(fence: &NetworkFence) -> Failure {
-    let name = fence.name_any();
-    match fence.failure() {
-        Some(message) => wait("NetworkUnfenceFailed", format!("{name}: {message}")),
-        None => wait("NetworkUnfencing", format!("csi-addons has not said yet that NetworkFence {name} is lifted")),
-    }
-}
-
-pub(super) fn wait(code: &'static str, message: String) -> Failure {
-    Failure { code, class: FailureClass::Retry, message }
-}
-
-pub(super) fn stop(code: &'static str, message: String) -> Failure {
-    Failure { code, class: FailureClass::Stop, message }
 }
 
 impl Seen {

@@ -13,7 +13,8 @@ use crate::mutants::{self, Mutant};
 
 use super::super::decide::Failure;
 use super::addresses;
-use super::decide::{Seen, Step, is_leaving, labelled, lifting, spent, stop, too_new, wait, was_announced};
+use super::decide::{Seen, Step, is_leaving, labelled, spent, was_announced};
+use super::failures::{lifting, stop, too_new, wait};
 
 /// The next step to let the node in again.
 pub fn give_back(seen: &Seen) -> Step {

@@ -4,6 +4,7 @@
 pub mod addresses;
 pub mod clients;
 pub mod decide;
+mod failures;
 pub mod left;
 pub mod lift;
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! The driver's manifests with other names and addresses than the files have.
 
-use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
+use bulkhead::api::names::fencer_lease;
 
 /// What the files say.
 const DRIVER: &str = "array.testbed.bulkhead.dev";
@@ -49,23 +48,13 @@ impl Deployment {
     pub fn render(&self, kustomized: &str) -> String {
         kustomized
             // Before the driver's name, which other names contain.
-            .replace(&lease(DRIVER), &lease(&self.driver_name))
+            .replace(&fencer_lease(DRIVER), &fencer_lease(&self.driver_name))
             .replace(DRIVER, &self.driver_name)
             .replace(NAMESPACE, &self.namespace)
             .replace(KUBELET, &self.kubelet.to_string_lossy())
             .replace(MANAGEMENT, &self.management.to_string())
             .replace(IO, &self.io.to_string())
     }
-}
-
-/// The Lease of a driver's sidecars: see config/rbac/fencer/lease_role.yaml.
-fn lease(driver_name: &str) -> String {
-    let digest = Sha256::digest(driver_name);
-    digest.iter().take(4).fold("bulkhead-fencer-".to_owned(), |mut name, byte| {
-        // Writing to a text cannot fail.
-        let _ = write!(name, "{byte:02x}");
-        name
-    })
 }
 
 #[cfg(test)]
@@ -78,7 +67,7 @@ mod tests {
         let text: String = files
             .map(|file| std::fs::read_to_string(Deployment::folder().join(file).with_extension("yaml")).expect("file"))
             .concat();
-        for default in [DRIVER, NAMESPACE, KUBELET, MANAGEMENT, IO, &lease(DRIVER)] {
+        for default in [DRIVER, NAMESPACE, KUBELET, MANAGEMENT, IO, &fencer_lease(DRIVER)] {
             assert!(text.contains(default), "{default}");
         }
         let other = Deployment {
@@ -92,7 +81,7 @@ mod tests {
         for default in [DRIVER, "namespace: csi-array", KUBELET, MANAGEMENT, IO, "830b183f"] {
             assert!(!rendered.contains(default), "{default}");
         }
-        assert!(rendered.contains(&lease("other.example.com")));
-        assert_eq!(lease("csi.test.bulkhead.dev"), "bulkhead-fencer-189101be", "as the shipped RBAC has it");
+        assert!(rendered.contains(&fencer_lease("other.example.com")));
+        assert_eq!(fencer_lease("csi.test.bulkhead.dev"), "bulkhead-fencer-189101be", "as the shipped RBAC has it");
     }
 }

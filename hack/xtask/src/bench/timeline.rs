@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
 
 use bulkhead_testbed::audit::Record;
 
@@ -25,25 +24,18 @@ struct Line {
 pub struct Timeline(BTreeMap<(String, String, String), Line>);
 
 impl Timeline {
-    /// What was asked for within these seconds since `zero`. Watches and Leases are left out.
-    fn new(records: impl Iterator<Item = Record>, zero: Moment, within: Range<f64>) -> Self {
-        let mut lines: BTreeMap<_, Line> = BTreeMap::new();
-        for record in records.filter(|record| record.verb != "watch" && record.resource != "leases") {
-            let (first, last) = (seconds(zero, record.received), seconds(zero, record.finished));
-            if !within.contains(&first) {
-                continue;
-            }
-            let user = record.user.rsplit(':').next().unwrap_or_default().to_owned();
-            let resource = match record.subresource.as_str() {
-                "" => record.resource,
-                subresource => format!("{}/{subresource}", record.resource),
-            };
-            let line = lines.entry((user, record.verb, resource)).or_insert(Line { first, ..Line::default() });
-            line.first = line.first.min(first);
-            line.last = line.last.max(last);
-            line.took.push(last - first);
-        }
-        Self(lines)
+    /// One request more.
+    fn add(&mut self, record: Record, zero: Moment) {
+        let (first, last) = (seconds(zero, record.received), seconds(zero, record.finished));
+        let user = record.user.rsplit(':').next().unwrap_or_default().to_owned();
+        let resource = match record.subresource.as_str() {
+            "" => record.resource,
+            subresource => format!("{}/{subresource}", record.resource),
+        };
+        let line = self.0.entry((user, record.verb, resource)).or_insert(Line { first, ..Line::default() });
+        line.first = line.first.min(first);
+        line.last = line.last.max(last);
+        line.took.push(last - first);
     }
 }
 
@@ -66,9 +58,20 @@ impl fmt::Display for Timeline {
 
 /// The timelines of one run: until the hand-over, a little longer, and what came after that.
 pub fn of_run(cluster: &bulkhead_testbed::cluster::Cluster, zero: Moment, handed_over: f64) -> Result<[Timeline; 2]> {
-    let end = handed_over + 0.5;
-    let part = |within| -> Result<_> { Ok(Timeline::new(cluster.testbed.audit().records()?, zero, within)) };
-    Ok([part(0.0..end)?, part(end..f64::INFINITY)?])
+    Ok(split(cluster.testbed.audit().records()?, zero, handed_over + 0.5))
+}
+
+/// What was asked for from `zero` until so many seconds later, and what after that. Watches and Leases are left out.
+fn split(records: impl Iterator<Item = Record>, zero: Moment, end: f64) -> [Timeline; 2] {
+    let [mut before, mut after] = [Timeline::default(), Timeline::default()];
+    for record in records.filter(|record| record.verb != "watch" && record.resource != "leases") {
+        match seconds(zero, record.received) {
+            first if first < 0.0 => {}
+            first if first < end => before.add(record, zero),
+            _ => after.add(record, zero),
+        }
+    }
+    [before, after]
 }
 
 #[cfg(test)]
@@ -77,11 +80,12 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn requests_of_a_kind_are_one_line_in_the_order_of_their_beginning() {
-        let zero = Utc::now();
-        let at = |milliseconds: i64| zero + TimeDelta::milliseconds(milliseconds);
-        let record = |verb: &str, from: i64, to: i64| Record {
+    fn at(zero: Moment, milliseconds: i64) -> Moment {
+        zero + TimeDelta::milliseconds(milliseconds)
+    }
+
+    fn record(verb: &str, received: Moment, finished: Moment) -> Record {
+        Record {
             user: "system:serviceaccount:bulkhead-system:bulkhead-controller".into(),
             verb: verb.into(),
             resource: "pods".into(),
@@ -89,20 +93,46 @@ mod tests {
             namespace: "default".into(),
             name: "db".into(),
             code: 200,
-            received: at(from),
-            finished: at(to),
+            received,
+            finished,
             body: None,
-        };
+        }
+    }
+
+    fn lines(timeline: &Timeline) -> Vec<String> {
+        timeline.to_string().lines().skip(1).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn requests_of_a_kind_are_one_line_in_the_order_of_their_beginning() {
+        let zero = Utc::now();
+        let record = |verb: &str, from, to| record(verb, at(zero, from), at(zero, to));
         let records =
             [record("list", -20, -10), record("delete", 100, 150), record("list", 50, 60), record("delete", 120, 190)];
-        let lines: Vec<_> =
-            Timeline::new(records.into_iter(), zero, 0.0..1.0).to_string().lines().skip(1).map(str::to_owned).collect();
+        let [before, after] = split(records.into_iter(), zero, 1.0);
         assert_eq!(
-            lines,
+            lines(&before),
             [
                 "  0.050   0.060     1    0.010    0.010  bulkhead-controller list pods",
                 "  0.100   0.190     2    0.070    0.070  bulkhead-controller delete pods",
             ]
         );
+        assert!(lines(&after).is_empty());
+    }
+
+    #[test]
+    fn what_begins_at_the_end_comes_after_it() {
+        let zero = Utc::now();
+        let records = [("list", 0), ("delete", 999), ("list", 1000), ("watch", 1500)];
+        let records = records.map(|(verb, from)| record(verb, at(zero, from), at(zero, from + 10)));
+        let [before, after] = split(records.into_iter(), zero, 1.0);
+        assert_eq!(
+            lines(&before),
+            [
+                "  0.000   0.010     1    0.010    0.010  bulkhead-controller list pods",
+                "  0.999   1.009     1    0.010    0.010  bulkhead-controller delete pods",
+            ]
+        );
+        assert_eq!(lines(&after), ["  1.000   1.010     1    0.010    0.010  bulkhead-controller list pods"]);
     }
 }

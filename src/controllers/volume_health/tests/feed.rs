@@ -56,6 +56,8 @@ async fn where_nobody_asks_and_no_volume_is_marked_nothing_is_looked_at() {
     change(&stores);
     stores.volumes.remove(&ObjectKey::cluster("v2"));
     assert!(queued.taken().await.is_empty());
+    begin_to_ask(&stores);
+    assert_eq!(queued.taken().await, ["v1"], "somebody listened all the while");
 }
 
 #[tokio::test(start_paused = true)]
