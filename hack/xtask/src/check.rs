@@ -8,7 +8,7 @@ use crate::tools::Tool;
 use crate::{Result, advisories, generate};
 
 /// What reads `deny.toml`.
-const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2", arguments: &[] };
+const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2", arguments: &["--debug"] };
 
 /// The checks by themselves.
 pub fn alone(root: &Path) -> Result<()> {
