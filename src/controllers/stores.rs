@@ -20,7 +20,7 @@ use crate::api::shared_volume_provider::SharedVolumeProvider;
 use crate::api::slim::network::{EndpointSlice, Endpoints, MANAGED_BY_LABEL, SELECTOR_SLICES, Service};
 use crate::api::slim::{
     AdmissionBinding, CsiDriver, CsiNode, Lease, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
-    VolumeAttachment, VolumeSource,
+    VolumeAttachment, VolumeSource, protobuf,
 };
 use crate::api::usage::Lookup;
 use crate::api::volume_health::VolumeHealth;
@@ -130,11 +130,12 @@ impl Stores {
     /// Starts all informers. `namespace` is the operator's own.
     pub fn spawn(informers: Informers<'_>, namespace: &str) -> Self {
         Self {
-            nodes: informers.all("nodes", |i| i.index(BY_HOST, indexes::hosts_of_node)),
-            leases: informers.within(NODE_LEASES, "leases", |i| i),
+            nodes: informers.all("nodes", |i| i.protobuf(&protobuf::NODE).index(BY_HOST, indexes::hosts_of_node)),
+            leases: informers.within(NODE_LEASES, "leases", |i| i.protobuf(&protobuf::LEASE)),
             fencer_leases: informers.within(namespace, "fencerleases", |i| i),
             pods: informers.all("pods", |i| {
-                i.index(BY_NODE, indexes::node_of_pod)
+                i.protobuf(&protobuf::POD)
+                    .index(BY_NODE, indexes::node_of_pod)
                     .index(BY_CLAIM, indexes::claims_of_pod)
                     .index(BY_PLACE, indexes::places_of_pod)
                     .index(BY_UID, indexes::uid_of_pod)
@@ -142,19 +143,23 @@ impl Stores {
                     .keep(uses_volumes)
                     .packed()
             }),
-            claims: informers.all("persistentvolumeclaims", |i| i.index(BY_VOLUME, indexes::volume_of_claim).packed()),
+            claims: informers.all("persistentvolumeclaims", |i| {
+                i.protobuf(&protobuf::PERSISTENT_VOLUME_CLAIM).index(BY_VOLUME, indexes::volume_of_claim).packed()
+            }),
             volumes: informers.all("persistentvolumes", |i| {
-                i.index(BY_HOST, indexes::hosts_of_volume)
+                i.protobuf(&protobuf::PERSISTENT_VOLUME)
+                    .index(BY_HOST, indexes::hosts_of_volume)
                     .index(BY_DRIVER, indexes::driver_of_volume)
                     .index(BY_HANDLE, indexes::handle_of_volume)
                     .packed()
             }),
             attachments: informers.all("volumeattachments", |i| {
-                i.index(BY_NODE, |attachment: &VolumeAttachment| vec![attachment.spec.node_name.clone()])
+                i.protobuf(&protobuf::VOLUME_ATTACHMENT)
+                    .index(BY_NODE, |attachment: &VolumeAttachment| vec![attachment.spec.node_name.clone()])
                     .index(BY_VOLUME, |attachment: &VolumeAttachment| vec![attachment.volume().to_owned()])
                     .packed()
             }),
-            csi_nodes: informers.all("csinodes", Informer::packed),
+            csi_nodes: informers.all("csinodes", |i| i.protobuf(&protobuf::CSI_NODE).packed()),
             csi_drivers: informers.all("csidrivers", |i| i),
             namespaces: informers.all("namespaces", |i| i),
             policies: informers.all("resiliencypolicies", |i| i),

@@ -13,9 +13,11 @@ use super::{
     clock::monotonic,
     guarded::Guarded,
     packing::Packer,
+    protobuf::Protobuf,
     store::{IndexFn, Indexer, Store},
     telemetry::{InformerLabel, RuntimeMetrics, Telemetry},
 };
+use crate::api::slim::protobuf::Message;
 use crate::error::api_code;
 
 /// Watch starts in a row that may fail with HTTP 410 before the list is made anew. kube's watcher
@@ -39,6 +41,7 @@ pub struct Informer<K> {
     indexers: Vec<Indexer<K>>,
     packer: Packer<K>,
     keep: Box<dyn Fn(&K) -> bool + Send + Sync>,
+    protobuf: Option<&'static Message>,
     eager: bool,
     fields_are_optional: bool,
     is_one_of_many: bool,
@@ -62,6 +65,7 @@ where
             indexers,
             packer,
             keep,
+            protobuf: None,
             eager: false,
             fields_are_optional: false,
             is_one_of_many: false,
@@ -83,6 +87,13 @@ where
         K: Serialize,
     {
         self.packer = Packer::json();
+        self
+    }
+
+    /// Asks for protobuf: for a kind of Kubernetes of which there are many, or which often changes.
+    #[must_use]
+    pub fn protobuf(mut self, message: &'static Message) -> Self {
+        self.protobuf = Some(message);
         self
     }
 
@@ -146,7 +157,8 @@ where
         let liveness = Some(telemetry.clone()).filter(|_| !self.is_one_of_many);
         let Self { keep, eager, fields_are_optional, .. } = self;
         let feed = Feed { store: store.clone(), keep, eager, fields_are_optional, label, metrics };
-        let watch = watch_for_ever(guarded(self.api, self.name, liveness), self.config, feed);
+        let protobuf = self.protobuf.map(|message| Protobuf::new(message, self.name));
+        let watch = watch_for_ever(guarded(self.api, self.name, liveness, protobuf), self.config, feed);
         tokio::spawn(async move { cancel.run_until_cancelled(watch).await });
         store
     }
@@ -161,19 +173,27 @@ fn gauges<K>(store: Store<K>, metrics: RuntimeMetrics, label: InformerLabel) -> 
     }
 }
 
-/// The same resources as `api`, decoded with a guard around each object. Each request is a sign of life, if somebody asks
-/// for them: kube's watcher renews a watch without a word.
+/// The same resources as `api`, decoded with a guard around each object, and asked for in protobuf where that is known. Each
+/// request is a sign of life, if somebody asks for them: kube's watcher renews a watch without a word.
 fn guarded<K: Resource<DynamicType = ()>>(
     api: Api<K>,
     name: &'static str,
     liveness: Option<Telemetry>,
+    protobuf: Option<Protobuf>,
 ) -> Api<Guarded<K>> {
     let namespace = api.namespace().map(str::to_owned);
     let inner = api.into_client();
-    let noted = tower::service_fn(move |request: http::Request<Body>| {
+    let noted = tower::service_fn(move |mut request: http::Request<Body>| {
         liveness.iter().for_each(|telemetry| telemetry.informer_asks(name));
-        let inner = inner.clone();
-        async move { inner.send(request).await }
+        let (inner, protobuf) = (inner.clone(), protobuf.clone());
+        async move {
+            protobuf.iter().for_each(|protobuf| protobuf.ask(&mut request));
+            let response = inner.send(request).await?.map(axum::body::Body::new);
+            Ok::<_, kube::Error>(match protobuf {
+                Some(protobuf) => protobuf.answer(response),
+                None => response,
+            })
+        }
     });
     let client = Client::new(noted, namespace.as_deref().unwrap_or_default());
     match namespace {

@@ -18,6 +18,7 @@ pub mod patch;
 mod places;
 pub mod program;
 pub(crate) mod progress;
+pub mod protobuf;
 pub mod queue;
 mod slots;
 pub mod store;

@@ -3,10 +3,12 @@
 use bulkhead::api::cidr::Cidr;
 use bulkhead::api::endpoint::Endpoint;
 use bulkhead::api::quantity;
+use bulkhead::api::slim::protobuf as kinds;
 use bulkhead::api::time::Duration;
 use bulkhead::controllers::resiliency_policy::cron::Schedule;
 use bulkhead::controllers::shared_volume_provider::flags::GoDuration;
 use bulkhead::kubectl::WriterLog;
+use bulkhead::runtime::protobuf;
 use bulkhead::s3::mount_options::{Setting, mounting};
 use bulkhead::s3::node_service::{publication, request};
 use chrono::{Datelike, NaiveDate};
@@ -37,6 +39,16 @@ pub fn mount_options(data: &[u8]) {
             let name = argument.split('=').next().unwrap_or_default();
             assert!(argument.starts_with('-') && !argument.contains('\0'), "{argument:?}");
             assert!(!["--profile", "--endpoint-url", "--foreground", "-f", "-o"].contains(&name), "{argument:?}");
+        }
+    }
+}
+
+/// Objects and lists in protobuf: what is read is JSON. A seed of each is what an API server wrote.
+pub fn protobuf(data: &[u8]) {
+    for kind in [&kinds::POD, &kinds::NODE, &kinds::LEASE, &kinds::PERSISTENT_VOLUME] {
+        let mut json = Vec::new();
+        if protobuf::enveloped(kind, data, &mut json).is_ok() {
+            assert!(serde_json::from_slice::<serde_json::Value>(&json).is_ok(), "{}", String::from_utf8_lossy(&json));
         }
     }
 }

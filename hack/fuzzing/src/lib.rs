@@ -23,7 +23,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     Target { name: "mountinfo", feed: node::mountinfo },
     Target { name: "vol_data", feed: node::vol_data },
     Target { name: "kubelet_paths", feed: node::kubelet_paths },
@@ -41,6 +41,7 @@ pub const TARGETS: [Target; 18] = [
     Target { name: "volume_request", feed: kubernetes::volume_request },
     Target { name: "mount_options", feed: kubernetes::mount_options },
     Target { name: "spec_strings", feed: kubernetes::spec_strings },
+    Target { name: "protobuf", feed: kubernetes::protobuf },
     Target { name: "writer_log", feed: kubernetes::writer_log },
 ];
 

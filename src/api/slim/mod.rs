@@ -4,6 +4,7 @@
 pub mod network;
 mod node;
 mod pod;
+pub mod protobuf;
 mod volume;
 
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@ use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::resiliency_policy::{CheckSwitch, ResiliencyPolicy, StorageDetection};
-use crate::api::slim::{Namespace, Pod, VolumeSource};
+use crate::api::slim::{Namespace, Pod, VolumeSource, protobuf};
 use crate::api::usage::{claim_of_volume, claims_of_pod};
 use crate::runtime::informer::Informer;
 use crate::runtime::store::{ObjectKey, Store};
@@ -60,7 +60,10 @@ impl Stores {
         };
         Self {
             volumes,
-            pods: Informer::new(Api::all(client.clone()), "pods").keep(has_claims).spawn(cancel.clone(), &cx.telemetry),
+            pods: Informer::new(Api::all(client.clone()), "pods")
+                .protobuf(&protobuf::POD)
+                .keep(has_claims)
+                .spawn(cancel.clone(), &cx.telemetry),
             namespaces: Informer::new(Api::all(client.clone()), "namespaces").spawn(cancel.clone(), &cx.telemetry),
             policies: Informer::new(Api::all(client.clone()), "resiliencypolicies")
                 .spawn(cancel.clone(), &cx.telemetry),

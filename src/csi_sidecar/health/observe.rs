@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::slim::{CsiNode, PersistentVolume, VolumeAttachment};
+use crate::api::slim::{CsiNode, PersistentVolume, VolumeAttachment, protobuf};
 use crate::api::volume::{Check, CheckMode};
 use crate::api::volume_health_policy::{self, VolumeHealthPolicy};
 use crate::runtime::informer::Informer;
@@ -53,15 +53,19 @@ impl Stores {
         let ours = move |volume: &PersistentVolume| volume.spec.csi.as_ref().is_some_and(|csi| *csi.driver == *driver);
         Self {
             volumes: Informer::new(Api::all(client.clone()), "persistentvolumes")
+                .protobuf(&protobuf::PERSISTENT_VOLUME)
                 .keep(ours)
                 .spawn(cancel.clone(), &cx.telemetry),
             policies: Informer::new(Api::all(client.clone()), "volumehealthpolicies")
                 .spawn(cancel.clone(), &cx.telemetry),
             attachments: Informer::new(Api::all(client.clone()), "volumeattachments")
+                .protobuf(&protobuf::VOLUME_ATTACHMENT)
                 .keep(move |attachment: &VolumeAttachment| *attachment.spec.attacher == *attacher)
                 .index(BY_VOLUME, by_volume)
                 .spawn(cancel.clone(), &cx.telemetry),
-            nodes: Informer::new(Api::all(client.clone()), "csinodes").spawn(cancel.clone(), &cx.telemetry),
+            nodes: Informer::new(Api::all(client.clone()), "csinodes")
+                .protobuf(&protobuf::CSI_NODE)
+                .spawn(cancel.clone(), &cx.telemetry),
         }
     }
 

@@ -9,6 +9,7 @@ mod chart;
 mod controller_rights;
 mod flow;
 pub mod objects;
+mod protobuf;
 pub mod rights;
 mod rule_cases;
 mod rules;
@@ -121,6 +122,11 @@ pub fn trials() -> Vec<Trial> {
             &shared,
             "the_s3_node_service_takes_its_taint_off_its_node_and_no_more",
             s3_manifests::the_node_service_takes_its_taint_off_its_node_and_no_more,
+        ),
+        trial(
+            &shared,
+            "what_is_read_in_protobuf_is_what_json_says",
+            protobuf::what_is_read_in_protobuf_is_what_json_says,
         ),
         trial(&shared, "what_the_chart_makes_is_taken", chart::what_the_chart_makes_is_taken),
         trial(&shared, "an_installation_is_checked", chart::an_installation_is_checked),
