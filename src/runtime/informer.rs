@@ -157,7 +157,7 @@ where
         let liveness = Some(telemetry.clone()).filter(|_| !self.is_one_of_many);
         let Self { keep, eager, fields_are_optional, .. } = self;
         let feed = Feed { store: store.clone(), keep, eager, fields_are_optional, label, metrics };
-        let protobuf = self.protobuf.map(|message| Protobuf::new(message, self.name));
+        let protobuf = self.protobuf.map(Protobuf::new);
         let watch = watch_for_ever(guarded(self.api, self.name, liveness, protobuf), self.config, feed);
         tokio::spawn(async move { cancel.run_until_cancelled(watch).await });
         store
@@ -183,16 +183,14 @@ fn guarded<K: Resource<DynamicType = ()>>(
 ) -> Api<Guarded<K>> {
     let namespace = api.namespace().map(str::to_owned);
     let inner = api.into_client();
-    let noted = tower::service_fn(move |mut request: http::Request<Body>| {
+    let noted = tower::service_fn(move |request: http::Request<Body>| {
         liveness.iter().for_each(|telemetry| telemetry.informer_asks(name));
         let (inner, protobuf) = (inner.clone(), protobuf.clone());
         async move {
-            protobuf.iter().for_each(|protobuf| protobuf.ask(&mut request));
-            let response = inner.send(request).await?.map(axum::body::Body::new);
-            Ok::<_, kube::Error>(match protobuf {
-                Some(protobuf) => protobuf.answer(response),
-                None => response,
-            })
+            match protobuf {
+                Some(protobuf) => protobuf.send(&inner, request).await,
+                None => Ok(inner.send(request).await?.map(axum::body::Body::new)),
+            }
         }
     });
     let client = Client::new(noted, namespace.as_deref().unwrap_or_default());

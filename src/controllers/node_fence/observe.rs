@@ -7,11 +7,12 @@ use kube::{Api, ResourceExt};
 
 use crate::api::node_fence::NodeFence;
 use crate::api::node_volume_report::NodeVolumeReport;
-use crate::api::slim::{Lease, Node, Pod, VolumeAttachment};
+use crate::api::slim::{Lease, Node, Pod, VolumeAttachment, protobuf};
 use crate::api::usage::PodView;
 use crate::controllers::{BY_NODE, Context, NODE_LEASES};
 use crate::error::Result;
 use crate::runtime::clock::Now;
+use crate::runtime::protobuf::client;
 use crate::runtime::store::ObjectKey;
 
 use super::decide::{Seen, Settings};
@@ -47,10 +48,11 @@ pub async fn live(cx: &Context, incident: &mut Incident, seen: Seen, now: Now) -
     let name = seen.fence.name_any();
     let reads = &cx.clients.reads;
     let fences: Api<NodeFence> = Api::all(reads.clone());
-    let nodes: Api<Node> = Api::all(reads.clone());
-    let leases: Api<Lease> = Api::namespaced(reads.clone(), NODE_LEASES);
-    let pods: Api<Pod> = Api::all(reads.clone());
-    let attachments: Api<VolumeAttachment> = Api::all(reads.clone());
+    let nodes: Api<Node> = Api::all(client(reads, &protobuf::NODE));
+    let leases: Api<Lease> = Api::namespaced(client(reads, &protobuf::LEASE), NODE_LEASES);
+    let pods: Api<Pod> = Api::all(client(reads, &protobuf::POD));
+    // No server selects them by node: in a large cluster it is the largest answer of all.
+    let attachments: Api<VolumeAttachment> = Api::all(client(reads, &protobuf::VOLUME_ATTACHMENT));
     let reports: Api<NodeVolumeReport> = Api::all(reads.clone());
     let of_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
     let all = ListParams::default();

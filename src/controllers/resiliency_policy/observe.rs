@@ -8,13 +8,14 @@ use kube::{Api, Client, ResourceExt};
 
 use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::FenceRequest;
-use crate::api::slim::{Lease, Node, Pod};
+use crate::api::slim::{Lease, Node, Pod, protobuf};
 use crate::api::usage::PodView;
 use crate::controllers::{BY_NODE, BY_TROUBLE, CRASH_LOOP, Context, NODE_LEASES, Stores};
 use crate::error::{Error, ErrorClass, Result};
 use crate::heartbeat::listener::Heartbeats;
 use crate::heartbeat::verdict::Verdict;
 use crate::runtime::clock::Now;
+use crate::runtime::protobuf::client;
 use crate::runtime::store::ObjectKey;
 
 use super::decide::Seen;
@@ -131,9 +132,9 @@ pub async fn live(cx: &Context, heartbeats: &Heartbeats, name: &str, silence: Si
 
 /// The same for who has stores and a client, and does not lead.
 pub async fn read(reads: &Client, stores: &Stores, name: &str, silence: Silence) -> Result<Option<LiveNode>> {
-    let nodes: Api<Node> = Api::all(reads.clone());
-    let leases: Api<Lease> = Api::namespaced(reads.clone(), NODE_LEASES);
-    let pods: Api<Pod> = Api::all(reads.clone());
+    let nodes: Api<Node> = Api::all(client(reads, &protobuf::NODE));
+    let leases: Api<Lease> = Api::namespaced(client(reads, &protobuf::LEASE), NODE_LEASES);
+    let pods: Api<Pod> = Api::all(client(reads, &protobuf::POD));
     let of_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
     let (node, lease, pods, reports, is_shut_out) = tokio::try_join!(
         async { Ok(nodes.get_opt(name).await?) },

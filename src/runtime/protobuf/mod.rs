@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::body::Body;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
-use http::{Request, Response};
+use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response};
+use kube::{Client, client};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 use tokio_util::io::StreamReader;
 
@@ -62,37 +63,58 @@ static LIST_META: Message = Message::of(&[
 #[derive(Clone)]
 pub(crate) struct Protobuf {
     message: &'static Message,
-    informer: &'static str,
-    /// Something came that was not as it should be: from then on JSON is asked for, so that a mistake of ours, or of a server's,
+    /// A watch brought what is not as it should be: from then on JSON is asked for, so that a mistake of ours, or of a server's,
     /// costs time and no object.
     failed: Arc<AtomicBool>,
 }
 
+/// A client that reads a kind in protobuf where that is asked for by its name, or as a list.
+pub(crate) fn client(inner: &Client, message: &'static Message) -> Client {
+    let (namespace, inner, protobuf) = (inner.default_namespace().to_owned(), inner.clone(), Protobuf::new(message));
+    let service = tower::service_fn(move |request| {
+        let (inner, protobuf) = (inner.clone(), protobuf.clone());
+        async move { protobuf.send(&inner, request).await }
+    });
+    Client::new(service, namespace)
+}
+
 impl Protobuf {
     /// For objects that are written like `message`.
-    pub fn new(message: &'static Message, informer: &'static str) -> Self {
-        Self { message, informer, failed: Arc::default() }
+    pub fn new(message: &'static Message) -> Self {
+        Self { message, failed: Arc::default() }
     }
 
-    /// Asks for protobuf.
-    pub fn ask<B>(&self, request: &mut Request<B>) {
-        if !self.failed.load(Ordering::Relaxed) {
-            request.headers_mut().insert(ACCEPT, WANTED);
+    /// Asks, and answers with JSON, whatever came.
+    pub async fn send(&self, inner: &Client, request: Request<client::Body>) -> kube::Result<Response<Body>> {
+        if request.method() != Method::GET || self.failed.load(Ordering::Relaxed) {
+            return Ok(inner.send(request).await?.map(Body::new));
         }
-    }
-
-    /// The answer as JSON, whatever it came as.
-    pub fn answer(&self, response: Response<Body>) -> Response<Body> {
-        let (mut parts, body) = response.into_parts();
-        let form = parts.headers.get(CONTENT_TYPE).and_then(|form| form.to_str().ok()).unwrap_or_default();
+        let (mut parts, body) = request.into_parts();
+        let as_json = parts.clone();
+        parts.headers.insert(ACCEPT, WANTED);
+        let response = inner.send(Request::from_parts(parts, body)).await?.map(Body::new);
+        let form = response.headers().get(CONTENT_TYPE).and_then(|form| form.to_str().ok()).unwrap_or_default();
         if !form.starts_with(PROTOBUF) {
-            return Response::from_parts(parts, body);
+            return Ok(response);
         }
         let is_watch = form.contains("stream=watch");
-        parts.headers.remove(http::header::CONTENT_LENGTH);
-        parts.headers.insert(CONTENT_TYPE, JSON);
-        let body = if is_watch { Body::from_stream(self.events(body)) } else { Body::from_stream(self.whole(body)) };
-        Response::from_parts(parts, body)
+        let (mut head, body) = response.into_parts();
+        head.headers.remove(CONTENT_LENGTH);
+        head.headers.insert(CONTENT_TYPE, JSON);
+        if is_watch {
+            return Ok(Response::from_parts(head, Body::from_stream(self.events(body))));
+        }
+        let unread = |error: axum::Error| kube::Error::Service(error.into());
+        let bytes = axum::body::to_bytes(body, usize::MAX).await.map_err(unread)?;
+        let mut json = Vec::new();
+        match enveloped(self.message, &bytes, &mut json) {
+            Ok(()) => Ok(Response::from_parts(head, Body::from(json))),
+            Err(error) => {
+                tell(&error);
+                let again = Request::from_parts(as_json, client::Body::empty());
+                Ok(inner.send(again).await?.map(Body::new))
+            }
+        }
     }
 
     /// One line for each event of a watch.
@@ -100,34 +122,24 @@ impl Protobuf {
         let codec = LengthDelimitedCodec::builder().max_frame_length(LARGEST_EVENT).new_codec();
         let bytes = StreamReader::new(body.into_data_stream().map_err(std::io::Error::other));
         let this = self.clone();
+        // Where one cannot be read those that came with it are lost too: the watch begins again behind what was handed on.
         FramedRead::new(bytes, codec).ready_chunks(TOGETHER).map(move |frames| {
             let mut lines = Vec::new();
             for frame in frames {
-                this.checked(event(this.message, &frame?, &mut lines))?;
+                event(this.message, &frame?, &mut lines).map_err(|error| {
+                    this.failed.store(true, Ordering::Relaxed);
+                    tell(&error);
+                    std::io::Error::other(error)
+                })?;
                 lines.push(b'\n');
             }
             Ok(lines)
         })
     }
+}
 
-    /// A list, or a refusal.
-    fn whole(&self, body: Body) -> impl Stream<Item = std::io::Result<Vec<u8>>> + use<> {
-        let this = self.clone();
-        futures::stream::once(async move {
-            let bytes = axum::body::to_bytes(body, usize::MAX).await.map_err(std::io::Error::other)?;
-            let mut json = Vec::new();
-            this.checked(enveloped(this.message, &bytes, &mut json))?;
-            Ok(json)
-        })
-    }
-
-    fn checked(&self, result: Result<(), Malformed>) -> std::io::Result<()> {
-        result.map_err(|error| {
-            self.failed.store(true, Ordering::Relaxed);
-            tracing::warn!(informer = self.informer, %error, "the API server's protobuf cannot be read: JSON is asked for");
-            std::io::Error::other(error)
-        })
-    }
+fn tell(error: &Malformed) {
+    tracing::warn!(%error, "the API server's protobuf cannot be read: JSON is asked for; tell the developers");
 }
 
 /// An event of a watch: its type and its object.

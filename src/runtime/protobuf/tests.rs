@@ -1,4 +1,5 @@
-use futures::StreamExt as _;
+use std::sync::atomic::AtomicUsize;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -24,21 +25,32 @@ fn named(name: &str) -> Vec<u8> {
 static OF_NAMES: Message = Message::of(&[field(1, "metadata", Kind::Object(&NAME))]);
 static NAME: Message = Message::of(&[field(1, "name", Kind::Text)]);
 
-async fn answered(protobuf: &Protobuf, form: &'static str, body: Vec<Vec<u8>>) -> std::io::Result<String> {
-    let parts = body.into_iter().map(std::io::Result::Ok);
-    let response = Response::builder().header(CONTENT_TYPE, form).body(Body::from_stream(futures::stream::iter(parts)));
-    let mut text = Vec::new();
-    let mut read = protobuf.answer(response.unwrap_or_default()).into_body().into_data_stream();
-    while let Some(part) = read.next().await {
-        text.extend_from_slice(&part.map_err(std::io::Error::other)?);
-    }
-    String::from_utf8(text).map_err(std::io::Error::other)
+/// A server that answers so whoever takes protobuf, and with the JSON whoever does not; and how often it was asked for each.
+fn server(form: &'static str, body: Vec<Vec<u8>>) -> (Client, Arc<[AtomicUsize; 2]>) {
+    let asked = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let count = asked.clone();
+    let service = tower::service_fn(move |request: Request<client::Body>| {
+        let takes = request.headers().get(ACCEPT) == Some(&WANTED);
+        count[usize::from(takes)].fetch_add(1, Ordering::Relaxed);
+        let parts = if takes { body.clone() } else { vec![b"{\"as\":\"JSON\"}".to_vec()] };
+        let parts = futures::stream::iter(parts.into_iter().map(std::io::Result::Ok));
+        let form = if takes { form } else { "application/json" };
+        let response = Response::builder().header(CONTENT_TYPE, form).body(Body::from_stream(parts));
+        async move { response }
+    });
+    (Client::new(service, "default"), asked)
 }
 
-fn asked(protobuf: &Protobuf) -> bool {
-    let mut request = Request::new(());
-    protobuf.ask(&mut request);
-    request.headers().get(ACCEPT) == Some(&WANTED)
+/// What comes of asking once more by the same [`Protobuf`].
+async fn answered(protobuf: &Protobuf, server: &Client) -> std::io::Result<String> {
+    let request = Request::new(client::Body::empty());
+    let response = protobuf.send(server, request).await.map_err(std::io::Error::other)?;
+    let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.map_err(std::io::Error::other)?;
+    String::from_utf8(bytes.to_vec()).map_err(std::io::Error::other)
+}
+
+fn counts(asked: &[AtomicUsize; 2]) -> (usize, usize) {
+    (asked[1].load(Ordering::Relaxed), asked[0].load(Ordering::Relaxed))
 }
 
 const WATCH: &str = "application/vnd.kubernetes.protobuf;stream=watch";
@@ -66,11 +78,10 @@ async fn events_become_lines_wherever_the_bytes_are_parted() {
         } }),
     ];
     for size in [1, 7, bytes.len()] {
-        let protobuf = Protobuf::new(&OF_NAMES, "pods");
-        let text = answered(&protobuf, WATCH, bytes.chunks(size).map(<[u8]>::to_vec).collect()).await.unwrap();
+        let (server, asked) = server(WATCH, bytes.chunks(size).map(<[u8]>::to_vec).collect());
+        let text = answered(&Protobuf::new(&OF_NAMES), &server).await.unwrap();
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(lines, expected, "parts of {size} bytes");
-        assert!(asked(&protobuf));
+        assert_eq!((lines, counts(&asked)), (expected.to_vec(), (1, 0)), "parts of {size} bytes");
     }
 }
 
@@ -78,8 +89,8 @@ async fn events_become_lines_wherever_the_bytes_are_parted() {
 async fn a_list_keeps_where_it_goes_on() {
     let meta = message(&[(2, b"7"), (3, b"token")]);
     let raw = message(&[(1, &meta), (2, &named("a")), (2, &named("b"))]);
-    let body = vec![envelope("v1", "PodList", &raw)];
-    let text = answered(&Protobuf::new(&OF_NAMES, "pods"), PROTOBUF, body).await.unwrap();
+    let (server, _) = server(PROTOBUF, vec![envelope("v1", "PodList", &raw)]);
+    let text = answered(&Protobuf::new(&OF_NAMES), &server).await.unwrap();
     let expected = json!({
         "apiVersion": "v1", "kind": "PodList", "metadata": { "resourceVersion": "7", "continue": "token" },
         "items": [{ "metadata": { "name": "a" } }, { "metadata": { "name": "b" } }],
@@ -89,32 +100,53 @@ async fn a_list_keeps_where_it_goes_on() {
 
 #[tokio::test]
 async fn what_is_not_protobuf_is_handed_on_as_it_is() {
-    let protobuf = Protobuf::new(&OF_NAMES, "pods");
-    let text = answered(&protobuf, "application/json", vec![b"{\"kind\":\"Status\"}".to_vec()]).await.unwrap();
-    assert_eq!(text, "{\"kind\":\"Status\"}");
-    assert!(asked(&protobuf));
+    let (server, asked) = server("application/json", vec![b"{\"kind\":\"Status\"}".to_vec()]);
+    let protobuf = Protobuf::new(&OF_NAMES);
+    for times in 1..3 {
+        assert_eq!(answered(&protobuf, &server).await.unwrap(), "{\"kind\":\"Status\"}");
+        assert_eq!(counts(&asked), (times, 0));
+    }
 }
 
 /// Else it would be asked for again and again, and nothing would ever be known of the kind.
 #[tokio::test]
-async fn after_what_cannot_be_read_json_is_asked_for() {
-    for (form, body) in [
-        (PROTOBUF, b"no envelope".to_vec()),
-        (WATCH, frame("ADDED", b"no envelope")),
-        (WATCH, frame("ADDED", &envelope("v1", "Pod", &[0x0a, 0x05]))),
-    ] {
-        let protobuf = Protobuf::new(&OF_NAMES, "pods");
-        assert!(answered(&protobuf, form, vec![body]).await.is_err(), "{form}");
-        assert!(!asked(&protobuf), "{form}");
+async fn after_a_watch_that_cannot_be_read_json_is_asked_for() {
+    for body in [frame("ADDED", b"no envelope"), frame("ADDED", &envelope("v1", "Pod", &[0x0a, 0x05]))] {
+        let (server, asked) = server(WATCH, vec![body]);
+        let protobuf = Protobuf::new(&OF_NAMES);
+        assert!(answered(&protobuf, &server).await.is_err());
+        for times in 1..3 {
+            assert_eq!(answered(&protobuf, &server).await.unwrap(), "{\"as\":\"JSON\"}");
+            assert_eq!(counts(&asked), (1, times));
+        }
     }
+}
+
+/// Before something is released a node is read: that must not fail for this.
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_is_asked_for_in_json_at_once() {
+    let (server, asked) = server(PROTOBUF, vec![b"no envelope".to_vec()]);
+    assert_eq!(answered(&Protobuf::new(&OF_NAMES), &server).await.unwrap(), "{\"as\":\"JSON\"}");
+    assert_eq!(counts(&asked), (1, 1));
 }
 
 /// The connection ended within an event: that is no reason to ask otherwise.
 #[tokio::test]
 async fn what_is_cut_off_is_an_error_of_the_connection() {
-    let protobuf = Protobuf::new(&OF_NAMES, "pods");
     let mut event = frame("ADDED", &envelope("v1", "Pod", &named("a")));
     event.truncate(event.len() - 1);
-    assert!(answered(&protobuf, WATCH, vec![event]).await.is_err());
-    assert!(asked(&protobuf));
+    let (server, asked) = server(WATCH, vec![event]);
+    let protobuf = Protobuf::new(&OF_NAMES);
+    for times in 1..3 {
+        assert!(answered(&protobuf, &server).await.is_err());
+        assert_eq!(counts(&asked), (times, 0));
+    }
+}
+
+#[tokio::test]
+async fn what_writes_is_sent_as_it_is() {
+    let (server, asked) = server(PROTOBUF, Vec::new());
+    let request = Request::patch("/").body(client::Body::empty()).unwrap();
+    Protobuf::new(&OF_NAMES).send(&server, request).await.unwrap();
+    assert_eq!(counts(&asked), (0, 1));
 }
