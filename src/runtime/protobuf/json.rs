@@ -1,6 +1,8 @@
 //! From protobuf to JSON: the fields of a [`Message`], and nothing else. Nothing here knows a kind, or a connection.
 
-use chrono::{DateTime, SecondsFormat};
+use std::borrow::Cow;
+
+use chrono::{DateTime, SecondsFormat, Utc};
 use prost::bytes::Buf as _;
 use prost::encoding::{WireType, decode_key, decode_varint};
 
@@ -173,7 +175,7 @@ impl Writer<'_> {
     fn element(&mut self, field: &Field, bytes: &[u8], depth: u32) -> Result<(), Malformed> {
         match field.kind {
             Kind::Objects(message) => return self.object(message, bytes, b"", depth),
-            Kind::Texts => self.text(utf8(bytes)?),
+            Kind::Texts => self.text(&utf8(bytes)),
             Kind::QuantityMap => self.entry(bytes, |value| Ok(bytes_of(value, 1)?.unwrap_or_default()))?,
             _ => self.entry(bytes, Ok)?,
         }
@@ -186,9 +188,9 @@ impl Writer<'_> {
         bytes: &'b [u8],
         value: impl FnOnce(&'b [u8]) -> Result<&'b [u8], Malformed>,
     ) -> Result<(), Malformed> {
-        self.text(utf8(bytes_of(bytes, 1)?.unwrap_or_default())?);
+        self.text(&utf8(bytes_of(bytes, 1)?.unwrap_or_default()));
         self.out.push(b':');
-        self.text(utf8(value(bytes_of(bytes, 2)?.unwrap_or_default())?)?);
+        self.text(&utf8(value(bytes_of(bytes, 2)?.unwrap_or_default())?));
         Ok(())
     }
 
@@ -200,11 +202,11 @@ impl Writer<'_> {
             (Kind::Time | Kind::MicroTime, Value::Bytes([])) => {}
             (Kind::Text, Value::Bytes(bytes)) => {
                 self.name(field.name, state);
-                self.text(utf8(bytes)?);
+                self.text(&utf8(bytes));
             }
             (Kind::Quantity, Value::Bytes(bytes)) => {
                 self.name(field.name, state);
-                self.text(utf8(bytes_of(bytes, 1)?.unwrap_or_default())?);
+                self.text(&utf8(bytes_of(bytes, 1)?.unwrap_or_default()));
             }
             (Kind::Number | Kind::OptionalNumber, Value::Varint(number)) => {
                 self.name(field.name, state);
@@ -215,8 +217,13 @@ impl Writer<'_> {
                 self.out.extend_from_slice(if *flag == 0 { b"false" } else { b"true" });
             }
             (Kind::Time | Kind::MicroTime, Value::Bytes(bytes)) => {
-                self.name(field.name, state);
-                self.time(field, bytes)?;
+                let fraction =
+                    if matches!(field.kind, Kind::Time) { SecondsFormat::Secs } else { SecondsFormat::Micros };
+                // One that no calendar has is none.
+                if let Some(time) = time(bytes)? {
+                    self.name(field.name, state);
+                    self.text(&time.to_rfc3339_opts(fraction, true));
+                }
             }
             (Kind::Object(message), Value::Bytes(bytes)) => {
                 self.name(field.name, state);
@@ -228,22 +235,6 @@ impl Writer<'_> {
             }
             _ => return Err(Malformed::Type(field.name)),
         }
-        Ok(())
-    }
-
-    fn time(&mut self, field: &Field, mut bytes: &[u8]) -> Result<(), Malformed> {
-        let (mut seconds, mut nanos) = (0, 0);
-        while !bytes.is_empty() {
-            match next(&mut bytes)? {
-                (1, Value::Varint(value)) => seconds = value.cast_signed(),
-                (2, Value::Varint(value)) => nanos = value,
-                _ => {}
-            }
-        }
-        let of_second = u32::try_from(nanos).unwrap_or(u32::MAX);
-        let time = DateTime::from_timestamp(seconds, of_second).ok_or(Malformed::Type(field.name))?;
-        let fraction = if matches!(field.kind, Kind::Time) { SecondsFormat::Secs } else { SecondsFormat::Micros };
-        self.text(&time.to_rfc3339_opts(fraction, true));
         Ok(())
     }
 
@@ -274,8 +265,21 @@ impl Writer<'_> {
     }
 }
 
-fn utf8(bytes: &[u8]) -> Result<&str, Malformed> {
-    std::str::from_utf8(bytes).map_err(|error| Malformed::Wire(error.to_string()))
+fn time(mut bytes: &[u8]) -> Result<Option<DateTime<Utc>>, Malformed> {
+    let (mut seconds, mut nanos) = (0, 0);
+    while !bytes.is_empty() {
+        match next(&mut bytes)? {
+            (1, Value::Varint(value)) => seconds = value.cast_signed(),
+            (2, Value::Varint(value)) => nanos = value,
+            _ => {}
+        }
+    }
+    Ok(DateTime::from_timestamp(seconds, u32::try_from(nanos).unwrap_or(u32::MAX)))
+}
+
+/// Whoever creates an object may write bytes that are no text; the API server keeps them, and puts the same in their place in JSON.
+fn utf8(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
 }
 
 #[cfg(test)]

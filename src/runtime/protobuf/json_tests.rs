@@ -152,8 +152,14 @@ fn what_is_not_as_it_should_be_is_refused() {
     assert_eq!(read(&deep.encode_to_vec()), Err(Malformed::Depth));
     assert_eq!(read(&[0x08, 0x01]), Err(Malformed::Type("name")), "a number for a name");
     assert_eq!(read(&[0x4a, 0x05, 0x00]), Err(Malformed::Wire("it ends too early".into())));
-    assert!(matches!(read(&[0x0a, 0x01, 0xff]), Err(Malformed::Wire(_))), "no text");
     assert!(matches!(read(&[0x0b]), Err(Malformed::Wire(_))), "a group");
-    let never = Written { time: Some(Stamp { seconds: Some(i64::MAX), nanos: Some(-1) }), ..Written::default() };
-    assert_eq!(read(&never.encode_to_vec()), Err(Malformed::Type("time")));
+}
+
+/// Anybody who may create an object may write them.
+#[test]
+fn what_is_no_text_and_no_time_spoils_nothing() {
+    assert_eq!(read(&[0x0a, 0x01, 0xff]), Ok(json!({ "name": "\u{fffd}" })));
+    let never = Stamp { seconds: Some(i64::MAX), nanos: Some(-1) };
+    let written = Written { pointed: Some(1), time: Some(never), ..Written::default() };
+    assert_eq!(read(&written.encode_to_vec()), Ok(json!({ "pointed": 1 })));
 }

@@ -89,6 +89,7 @@ impl Protobuf {
         if request.method() != Method::GET || self.failed.load(Ordering::Relaxed) {
             return Ok(inner.send(request).await?.map(Body::new));
         }
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
         let (mut parts, body) = request.into_parts();
         let as_json = parts.clone();
         parts.headers.insert(ACCEPT, WANTED);
@@ -97,11 +98,11 @@ impl Protobuf {
         if !form.starts_with(PROTOBUF) {
             return Ok(response);
         }
-        let is_watch = form.contains("stream=watch");
         let (mut head, body) = response.into_parts();
         head.headers.remove(CONTENT_LENGTH);
         head.headers.insert(CONTENT_TYPE, JSON);
-        if is_watch {
+        // A refusal is none.
+        if is_watch && head.status.is_success() {
             return Ok(Response::from_parts(head, Body::from_stream(self.events(body))));
         }
         let unread = |error: axum::Error| kube::Error::Service(error.into());
@@ -110,7 +111,7 @@ impl Protobuf {
         match enveloped(self.message, &bytes, &mut json) {
             Ok(()) => Ok(Response::from_parts(head, Body::from(json))),
             Err(error) => {
-                tell(&error);
+                tell(&error, &bytes);
                 let again = Request::from_parts(as_json, client::Body::empty());
                 Ok(inner.send(again).await?.map(Body::new))
             }
@@ -126,9 +127,10 @@ impl Protobuf {
         FramedRead::new(bytes, codec).ready_chunks(TOGETHER).map(move |frames| {
             let mut lines = Vec::new();
             for frame in frames {
-                event(this.message, &frame?, &mut lines).map_err(|error| {
+                let frame = frame.inspect_err(|error| this.too_long(error))?;
+                event(this.message, &frame, &mut lines).map_err(|error| {
                     this.failed.store(true, Ordering::Relaxed);
-                    tell(&error);
+                    tell(&error, &frame);
                     std::io::Error::other(error)
                 })?;
                 lines.push(b'\n');
@@ -136,10 +138,20 @@ impl Protobuf {
             Ok(lines)
         })
     }
+
+    /// The codec refuses what is longer than any object.
+    fn too_long(&self, error: &std::io::Error) {
+        if error.kind() == std::io::ErrorKind::InvalidData {
+            self.failed.store(true, Ordering::Relaxed);
+            tell(&Malformed::Wire(error.to_string()), b"");
+        }
+    }
 }
 
-fn tell(error: &Malformed) {
-    tracing::warn!(%error, "the API server's protobuf cannot be read: JSON is asked for; tell the developers");
+/// Says what cannot be read, by how it begins: there are its kind and its name.
+fn tell(error: &Malformed, bytes: &[u8]) {
+    let begins: String = String::from_utf8_lossy(bytes).chars().filter(|it| it.is_ascii_graphic()).take(80).collect();
+    tracing::warn!(%error, begins, "the API server's protobuf cannot be read: JSON is asked for; tell the developers");
 }
 
 /// An event of a watch: its type and its object.

@@ -43,10 +43,19 @@ fn server(form: &'static str, body: Vec<Vec<u8>>) -> (Client, Arc<[AtomicUsize; 
 
 /// What comes of asking once more by the same [`Protobuf`].
 async fn answered(protobuf: &Protobuf, server: &Client) -> std::io::Result<String> {
-    let request = Request::new(client::Body::empty());
+    let request =
+        Request::get("/api/v1/pods?&watch=true").body(client::Body::empty()).map_err(std::io::Error::other)?;
+    answer_to(protobuf, server, request).await
+}
+
+async fn answer_to(protobuf: &Protobuf, server: &Client, request: Request<client::Body>) -> std::io::Result<String> {
     let response = protobuf.send(server, request).await.map_err(std::io::Error::other)?;
     let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.map_err(std::io::Error::other)?;
     String::from_utf8(bytes.to_vec()).map_err(std::io::Error::other)
+}
+
+async fn listed(protobuf: &Protobuf, server: &Client) -> std::io::Result<String> {
+    answer_to(protobuf, server, Request::new(client::Body::empty())).await
 }
 
 fn counts(asked: &[AtomicUsize; 2]) -> (usize, usize) {
@@ -90,7 +99,7 @@ async fn a_list_keeps_where_it_goes_on() {
     let meta = message(&[(2, b"7"), (3, b"token")]);
     let raw = message(&[(1, &meta), (2, &named("a")), (2, &named("b"))]);
     let (server, _) = server(PROTOBUF, vec![envelope("v1", "PodList", &raw)]);
-    let text = answered(&Protobuf::new(&OF_NAMES), &server).await.unwrap();
+    let text = listed(&Protobuf::new(&OF_NAMES), &server).await.unwrap();
     let expected = json!({
         "apiVersion": "v1", "kind": "PodList", "metadata": { "resourceVersion": "7", "continue": "token" },
         "items": [{ "metadata": { "name": "a" } }, { "metadata": { "name": "b" } }],
@@ -111,7 +120,7 @@ async fn what_is_not_protobuf_is_handed_on_as_it_is() {
 /// Else it would be asked for again and again, and nothing would ever be known of the kind.
 #[tokio::test]
 async fn after_a_watch_that_cannot_be_read_json_is_asked_for() {
-    for body in [frame("ADDED", b"no envelope"), frame("ADDED", &envelope("v1", "Pod", &[0x0a, 0x05]))] {
+    for body in [frame("ADDED", b"no envelope"), frame("ADDED", &envelope("v1", "Pod", &[0x0a, 0x05])), vec![0xff; 8]] {
         let (server, asked) = server(WATCH, vec![body]);
         let protobuf = Protobuf::new(&OF_NAMES);
         assert!(answered(&protobuf, &server).await.is_err());
@@ -126,7 +135,7 @@ async fn after_a_watch_that_cannot_be_read_json_is_asked_for() {
 #[tokio::test]
 async fn an_answer_that_cannot_be_read_is_asked_for_in_json_at_once() {
     let (server, asked) = server(PROTOBUF, vec![b"no envelope".to_vec()]);
-    assert_eq!(answered(&Protobuf::new(&OF_NAMES), &server).await.unwrap(), "{\"as\":\"JSON\"}");
+    assert_eq!(listed(&Protobuf::new(&OF_NAMES), &server).await.unwrap(), "{\"as\":\"JSON\"}");
     assert_eq!(counts(&asked), (1, 1));
 }
 

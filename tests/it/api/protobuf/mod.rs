@@ -83,6 +83,14 @@ where
     let both = async || [&json, &ours].iter().all(|store| store.list().iter().all(is_changed)).then_some(());
     eventually(&format!("{name}: both watches show the change"), both).await?;
     assert_eq!(told(&ours)?, told(&json)?, "{name}, as watched");
+
+    // For who watches by label it is as if they were deleted.
+    let label = serde_json::json!({ "metadata": { "labels": { "bulkhead.dev/test": null } } });
+    for object in json.list() {
+        change::<K>(&world.admin, &object, &label).await?;
+    }
+    let both = async || [&json, &ours].iter().all(|store| store.is_empty()).then_some(());
+    eventually(&format!("{name}: both watches show that they are gone"), both).await?;
     assert!(answers.load(Ordering::Relaxed) > 0, "{name}: the server was not asked for protobuf");
     Ok(())
 }
