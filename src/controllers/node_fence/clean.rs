@@ -5,6 +5,7 @@ use crate::api::node_volume_report::Cleanup;
 use crate::mutants::{self, Mutant};
 
 use super::decide::Seen;
+use super::external;
 
 /// What shows that the node holds nothing of the incident any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +29,8 @@ impl CleanBy {
     }
 }
 
-/// Whether the node is clean, and what shows it. Where a network fence shuts a machine out nothing that another machine of the same
-/// name has counts.
+/// Whether the node is clean, and what shows it. Where a network fence shuts a machine out, or an external fencer keeps it out, nothing
+/// that another machine of the same name has counts.
 pub fn by(seen: &Seen) -> Option<CleanBy> {
     if seen.node.is_none() {
         return Some(CleanBy::NodeDeleted);
@@ -64,17 +65,19 @@ pub fn is_back_uncleaned(seen: &Seen) -> bool {
 
 /// Whether the machine may write on as soon as it is let in again: its Node was deleted, which says nothing of the machine, or
 /// another machine has its name; and neither has another boot of it come back nor has anybody said that it is off. A driver gives
-/// access by a publish only, which that machine does not get; addresses that are let in need none.
+/// access by a publish only, which that machine does not get; addresses that are let in need none, nor does what an external fencer gives
+/// back.
 pub fn may_write_on(seen: &Seen) -> bool {
     let is_let_in = mutants::is_on(Mutant::DeletedNodeLetIn);
     let may_run = is_another_machine(seen) || was_node_deleted(seen) && !is_rebooted(seen);
     may_run && !seen.fence.is_machine_said_to_be_off() && !is_let_in
 }
 
-/// Whether a network fence shuts a machine out, and what is there by the name of its Node may be another one.
+/// Whether a machine is shut out, or kept out by an external fencer that has not taken its power, and what is there by the name of its
+/// Node may be another one.
 pub fn is_another_machine(seen: &Seen) -> bool {
-    let is_shut_out = seen.requests.iter().any(|request| request.shuts_out());
-    is_shut_out && seen.node.as_ref().is_some_and(|node| seen.fence.may_be_another_machine(node))
+    let may_be = seen.node.as_ref().is_some_and(|node| seen.fence.may_be_another_machine(node));
+    may_be && seen.requests.iter().any(|request| request.shuts_out() || external::keeps_out(seen, request))
 }
 
 fn was_node_deleted(seen: &Seen) -> bool {

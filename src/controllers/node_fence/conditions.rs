@@ -199,26 +199,34 @@ fn stalled(seen: &Seen, rows: &Rows, awaited: Option<&str>, now: Now) -> Option<
     let patience = seen.policies.iter().map(|policy| policy.spec.fencing.give_up_after.get()).min();
     let patience = patience.unwrap_or(std::time::Duration::from_secs(300));
     let since = now.wall.signed_duration_since(seen.fence.spec.plan.decided_at).to_std().unwrap_or_default();
-    let open = rows.volumes.iter().filter(|row| row.needed && !row.is_cut_off());
-    let silent = open.filter_map(|row| Some((row, fencers::silent(seen, row)?))).next();
     let certain = waiting(rows)
         .filter(|(reason, _)| matches!(reason.as_str(), "FencerMissing" | "Unimplemented" | "UnknownVolumeKind"));
     let certain = certain.or_else(|| another_machine(rows)).or_else(|| awaits_machine(seen));
     let told = match (certain, since >= patience) {
         (Some(known), _) => Some(known),
-        (None, _) if rows.node == NodeState::Back => not_clean_for_long(seen, rows, now),
+        (None, is_late) if rows.node == NodeState::Back => {
+            // What it was asked for stays open where it cannot be called off, and its pods wait.
+            let may_begin = |row: &VolumeRow| is_late && fencers::may_be_started(seen, row, now);
+            not_clean_for_long(seen, rows, now).or_else(|| silent(seen, rows, may_begin))
+        }
         (None, false) => None,
-        (None, true) => match silent {
-            Some((row, fencer)) if row.plan.driver.as_deref() == Some(fencer) => {
-                Some(("FencerSilent".into(), "the driver's sidecar has not answered".into()))
-            }
-            Some((_, fencer)) => {
-                Some(("FencerSilent".into(), format!("the external fencer {fencer} has not answered")))
-            }
-            None => waiting(rows).map(|(_, message)| ("ProofTooWeak".into(), message)).or_else(|| unproved(rows)),
-        },
+        (None, true) => silent(seen, rows, |_| true)
+            .or_else(|| waiting(rows).map(|(_, message)| ("ProofTooWeak".into(), message)))
+            .or_else(|| unproved(rows)),
     };
     told.or_else(|| without_storage_for_long(seen, awaited?, now))
+}
+
+/// The first fencer that was asked for a volume like this, and has said nothing.
+fn silent(seen: &Seen, rows: &Rows, counts: impl Fn(&VolumeRow) -> bool) -> Option<(String, String)> {
+    let mut open = rows.volumes.iter().filter(|row| row.needed && !row.is_cut_off() && counts(row));
+    let (row, fencer) = open.find_map(|row| Some((row, fencers::silent(seen, row)?)))?;
+    let message = if row.plan.driver.as_deref() == Some(fencer) {
+        "the driver's sidecar has not answered".to_owned()
+    } else {
+        format!("the external fencer {fencer} has not answered")
+    };
+    Some(("FencerSilent".into(), message))
 }
 
 /// The first volume whose proof is of another machine than the one that may be there now. When that one is back its kubelet ends the pods.
@@ -284,20 +292,25 @@ fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
     }
 }
 
-/// A network fence shuts out a machine whose Node was deleted, or whose name another machine may have: only who knows the machine can
-/// say that it is off.
+/// A network fence shuts out a machine whose Node was deleted, or whose name another machine may have, or an external fencer keeps it
+/// out: only who knows the machine can say that it is off.
 fn awaits_machine(seen: &Seen) -> Option<(String, String)> {
-    seen.requests.iter().find(|request| requests::keeps_shut_out(seen, request))?;
+    let kept = seen.requests.iter().find(|request| requests::keeps_shut_out(seen, request))?;
     let node = seen.fence.metadata.name.as_deref().unwrap_or_default();
+    let how = if kept.shuts_out() {
+        "its addresses stay shut out".to_owned()
+    } else {
+        format!("fencer {} keeps it cut off", kept.spec.fencer_name)
+    };
     let why = if clean::is_another_machine(seen) {
         format!(
             "what is Node {node} now has another boot and none of the addresses that were frozen: it may be another machine, \
-             and the one that failed may write on: its addresses stay shut out. Has that one rebooted, is it off, or gone"
+             and the one that failed may write on: {how}. Has that one rebooted, is it off, or gone"
         )
     } else {
         format!(
-            "Node {node} was deleted, and its machine may write on: its addresses stay shut out until it comes back rebooted. \
-             Is it off, or gone"
+            "Node {node} was deleted, and its machine may write on: {how} until it comes back rebooted. Is it \
+             off, or gone"
         )
     };
     let (annotation, episode) = (names::MACHINE_OFF_ANNOTATION, seen.fence.spec.episode);

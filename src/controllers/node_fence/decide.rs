@@ -22,7 +22,7 @@ use crate::mutants::{self, Mutant};
 
 use super::change::Change;
 use super::rows::Rows;
-use super::{detach, fencers, guard, held, pace, recovery, requests, shut_out, status};
+use super::{detach, guard, held, pace, recovery, requests, shut_out, status};
 
 /// A row of the plan: episode and volume name.
 pub type RowKey = (i64, String);
@@ -300,7 +300,6 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let taken_back = recovery::undo(seen, rows)
         .or_else(|| shut_out::again(seen, rows, now))
         .or_else(|| recovery::give_back(seen, rows))
-        .or_else(|| hold_for_outage(seen, rows))
         .or_else(|| held::take_back(seen, rows));
     if taken_back.is_some() || rows.is_held() {
         return taken_back;
@@ -310,20 +309,6 @@ fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
         .or_else(|| requests::ask(seen, rows, now))
         .or_else(|| detach::let_go(seen, rows, now))
         .or_else(|| requests::give_power_back(seen, rows, now))
-}
-
-/// So many nodes are suspected that the observer must be at fault: nothing that was not sent yet may be sent.
-fn hold_for_outage(seen: &Seen, rows: &Rows) -> Option<Step> {
-    rows.outage?;
-    // What was begun is brought to its end, in an earlier episode too: turned round with the rest of its request, it would be
-    // asked for again, and so on for ever.
-    let goes_on = |request: &FenceRequest| {
-        let fencer = request.spec.fencer_name.as_str();
-        requests::has_begun(request)
-            || rows.volumes.iter().any(|row| row.needed && fencers::has_begun(seen, row, fencer))
-    };
-    let effects = requests::turn_round(seen, |request| requests::may_be_undone(request) && !goes_on(request));
-    if effects.is_empty() { None } else { Step::new("Holding", effects) }
 }
 
 fn mark_active(seen: &Seen, rows: &Rows) -> Option<Step> {

@@ -2,7 +2,6 @@
 //! the plan be carried out. Nothing that was begun is undone for it; a request that no fencer has begun with is taken
 //! back, and a node that returns is given back all the same.
 
-use crate::api::fence_request::FenceRequest;
 use crate::api::fencing::PolicyMode;
 use crate::api::names;
 use crate::api::resiliency_policy::RestraintType;
@@ -38,11 +37,12 @@ pub fn held(seen: &Seen, node: NodeState) -> Option<Held> {
 }
 
 /// Takes back what was asked of a fencer that has not begun with any of it: it may be silent for hours, and must not begin
-/// when nobody wants it any more.
+/// when nobody wants it any more; nor when so many nodes are suspected that the observer must be at fault.
 pub fn take_back(seen: &Seen, rows: &Rows) -> Option<Step> {
-    rows.held.as_ref()?;
-    let may_be_taken = |request: &FenceRequest| requests::may_be_undone(request) && !requests::has_begun(request);
-    let effects = requests::turn_round(seen, may_be_taken);
+    if rows.held.is_none() && rows.outage.is_none() {
+        return None;
+    }
+    let effects = requests::turn_round(seen, |request| requests::is_taken_back(seen, rows, request));
     if effects.is_empty() { None } else { Step::new("Holding", effects) }
 }
 

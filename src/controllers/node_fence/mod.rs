@@ -8,6 +8,7 @@ pub mod clean;
 mod conditions;
 pub mod decide;
 pub mod detach;
+pub mod external;
 pub mod fencers;
 pub mod guard;
 pub mod held;

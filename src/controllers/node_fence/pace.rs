@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
 use crate::api::conditions;
 use crate::api::node_fence::{NodeFenceStatus, Phase, VolumeStatus, VolumeStatusState};
 
@@ -29,7 +31,8 @@ pub(super) fn pace(
     let waits =
         |status: &NodeFenceStatus| ["Held", "Stalled"].map(|type_| conditions::is_true(&status.conditions, type_));
     let complete = begun(wanted) != begun(recorded) || waits(wanted) != waits(recorded);
-    let is_quiet = !is_there_a_step && is_left_to_attacher(seen, rows) && is_only_of_attachments(recorded, wanted);
+    let is_news = !is_there_a_step && wanted != recorded;
+    let is_quiet = is_news && is_only_of_attachments(recorded, wanted) && is_left_to_attacher(seen, rows);
     let longest = if is_quiet { ATTACHERS_PACE } else { PACE };
     let wait = longest.saturating_sub(seen.recorded_for);
     (!complete && !wait.is_zero()).then_some(wait)
@@ -37,24 +40,46 @@ pub(super) fn pace(
 
 /// Whether all pods have gone that can, and every attachment that is to go for them is being deleted.
 fn is_left_to_attacher(seen: &Seen, rows: &Rows) -> bool {
-    let have_gone = rows.pods.iter().all(|row| is_settled(row.state) || pods::is_blocked(row));
+    if !rows.pods.iter().all(|row| is_settled(row.state) || pods::is_blocked(row)) {
+        return false;
+    }
     let left = rows.attachments_to_remove(seen);
-    have_gone && !left.is_empty() && left.iter().all(|it| it.metadata.deletion_timestamp.is_some())
+    !left.is_empty() && left.iter().all(|it| it.metadata.deletion_timestamp.is_some())
 }
 
 /// Whether nothing is news but that some attachments have gone, and not the last of them: that completes the detach.
 fn is_only_of_attachments(recorded: &NodeFenceStatus, wanted: &NodeFenceStatus) -> bool {
-    // How many have gone is said in words too.
-    let rest = |status: &NodeFenceStatus| {
-        let mut rest = status.clone();
-        rest.volumes.clear();
-        rest.conditions.iter_mut().for_each(|condition| condition.message.clear());
-        rest
-    };
-    let mut rows = recorded.volumes.iter().zip(&wanted.volumes);
-    recorded.volumes.len() == wanted.volumes.len()
-        && rows.all(|(before, now)| before == now || is_detached_since(before, now))
-        && rest(recorded) == rest(wanted)
+    // All fields by name: whoever adds one says here whether it may wait.
+    let NodeFenceStatus {
+        observed_generation,
+        conditions,
+        phase,
+        weakest_proof,
+        progress,
+        volumes,
+        pods,
+        failed_boot_ids,
+        timeline,
+        history,
+    } = wanted;
+    *observed_generation == recorded.observed_generation
+        && *phase == recorded.phase
+        && *weakest_proof == recorded.weakest_proof
+        && *progress == recorded.progress
+        && *timeline == recorded.timeline
+        && *failed_boot_ids == recorded.failed_boot_ids
+        && *history == recorded.history
+        && without_messages(conditions) == without_messages(&recorded.conditions)
+        && *pods == recorded.pods
+        && volumes.len() == recorded.volumes.len()
+        && recorded.volumes.iter().zip(volumes).all(|(before, now)| before == now || is_detached_since(before, now))
+}
+
+/// How many have gone is said in words too.
+fn without_messages(conditions: &[Condition]) -> Vec<Condition> {
+    let mut conditions = conditions.to_vec();
+    conditions.iter_mut().for_each(|condition| condition.message.clear());
+    conditions
 }
 
 fn is_detached_since(before: &VolumeStatus, now: &VolumeStatus) -> bool {

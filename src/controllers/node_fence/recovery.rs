@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 
-use crate::api::fence_request::{FenceOutcome, FenceRequest, FencerMethodType, RequestedVolume};
-use crate::api::fencing::FenceMethodType;
+use crate::api::fence_request::{FenceOutcome, FenceRequest, RequestedVolume};
 use crate::api::names;
 use crate::api::node_fence::{AWAITING_STORAGE, Phase};
 use crate::api::time::Now;
 
 use super::decide::{Effect, NodeState, Seen, Step, is_settled};
-use super::rows::{Rows, VolumeRow};
-use super::{clean, fencers, requests, storage};
+use super::rows::Rows;
+use super::{clean, external, fencers, requests, storage};
 
 /// The step that turns requests round.
 pub(super) const UNDOING: &str = "Undoing";
@@ -60,9 +59,7 @@ pub fn undo(seen: &Seen, rows: &Rows) -> Option<Step> {
     };
     let have_pods_gone = || rows.pods.iter().all(|row| is_settled(row.state));
     let effects = requests::turn_round(seen, |request| match rows.node {
-        NodeState::Back => {
-            (requests::may_be_undone(request) || is_asked_in_vain(request)) && !lets_processes_in(seen, rows, request)
-        }
+        NodeState::Back => requests::may_be_undone(request) || is_asked_in_vain(request),
         NodeState::Gone => requests::may_be_undone(request) && have_pods_gone() && !is_needed(request),
         NodeState::Away => false,
     });
@@ -72,24 +69,7 @@ pub fn undo(seen: &Seen, rows: &Rows) -> Option<Step> {
 /// Whether an external fencer was asked again and has not begun with that: it would act on the whole node, whose kubelet is there
 /// to end the pods. A driver would only take once more what it has taken.
 fn is_asked_in_vain(request: &FenceRequest) -> bool {
-    is_external(request) && request.spec.volumes.iter().any(|volume| !has_begun_round(request, volume))
-}
-
-/// Whether pods went by force on the proof of this external fencer, which gives back all that it did when it is called off: their
-/// processes may be there still and would write again, unless the node has booted since.
-fn lets_processes_in(seen: &Seen, rows: &Rows, request: &FenceRequest) -> bool {
-    let is_relied_on = |row: &VolumeRow| {
-        let is_of_it = |it: &RequestedVolume| it.episode == row.plan.episode && it.name == row.plan.name;
-        row.status.method == Some(FenceMethodType::External)
-            && row.status.proved_at.is_some()
-            && request.spec.volumes.iter().any(is_of_it)
-    };
-    is_external(request) && !clean::is_rebooted(seen) && rows.volumes.iter().any(is_relied_on)
-}
-
-fn is_external(request: &FenceRequest) -> bool {
-    let methods = request.spec.volumes.iter().flat_map(|volume| &volume.methods);
-    methods.into_iter().all(|method| method.type_ == FencerMethodType::External)
+    external::is_external(request) && request.spec.volumes.iter().any(|volume| !has_begun_round(request, volume))
 }
 
 /// Whether the fencer has begun with the round that is asked for. That it gave access back before is no beginning.

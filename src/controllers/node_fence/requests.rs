@@ -18,7 +18,7 @@ use crate::mutants::{self, Mutant};
 use super::decide::{Effect, NodeState, PROOF_LIFETIME, Seen, Step, is_settled};
 use super::fencers::{self, Answer};
 use super::rows::{Rows, VolumeRow};
-use super::{answers, clean, io, pods, volumes};
+use super::{answers, clean, external, io, pods, volumes};
 
 /// How long all others wait for the first answer to the first wave: a driver that hangs must not hold them up.
 const FIRST_WAVE_PATIENCE: Duration = Duration::from_secs(1);
@@ -254,7 +254,7 @@ pub fn may_be_undone(request: &FenceRequest) -> bool {
     let results = request.status.as_ref().map(|status| status.volumes.as_slice()).unwrap_or_default();
     let begun = |volume: &RequestedVolume| {
         let row = results.iter().find(|row| row.episode == volume.episode && row.name == volume.name);
-        row.is_some_and(|row| row.started_at.is_some())
+        row.is_some_and(fencers::is_begun)
     };
     request.spec.desired == Desired::Fenced && request.spec.volumes.iter().any(|volume| !begun(volume))
 }
@@ -262,14 +262,23 @@ pub fn may_be_undone(request: &FenceRequest) -> bool {
 /// Whether the fencer has begun with anything of it. What it did in an earlier episode is no beginning of this one.
 pub fn has_begun(request: &FenceRequest) -> bool {
     let results = request.status.iter().flat_map(|status| &status.volumes);
-    results.into_iter().any(|row| row.started_at.is_some() && row.episode == request.spec.episode)
+    results.into_iter().any(|row| fencers::is_begun(row) && row.episode == request.spec.episode)
+}
+
+/// Whether a request is taken back while nothing more may begin: its fencer has not begun with any of it. What an earlier episode has
+/// begun is brought to its end too: turned round with the rest of its request, it would be asked for again, and so on for ever.
+pub fn is_taken_back(seen: &Seen, rows: &Rows, request: &FenceRequest) -> bool {
+    let fencer = request.spec.fencer_name.as_str();
+    let mut needed = rows.volumes.iter().filter(|row| row.needed);
+    may_be_undone(request) && !has_begun(request) && !needed.any(|row| fencers::has_begun(seen, row, fencer))
 }
 
 /// Turns every open request round that `is_unwanted` holds of; but none that shuts the node out: with it all volumes would be let
-/// in, those too that were begun.
+/// in, those too that were begun. Nor one that would let in processes whose pods have gone.
 pub fn turn_round(seen: &Seen, is_unwanted: impl Fn(&FenceRequest) -> bool) -> Vec<Effect> {
     let open = seen.requests.iter().filter(|it| it.spec.desired == Desired::Fenced && !it.shuts_out());
-    open.filter(|it| is_unwanted(it)).map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect()
+    let open = open.filter(|it| is_unwanted(it) && !external::lets_processes_in(seen, it));
+    open.map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect()
 }
 
 /// The request turned round: give access back, or confirm that nothing was sent.
@@ -309,11 +318,13 @@ pub fn withdraw(seen: &Seen) -> Option<Step> {
 
 /// Whether a request is not turned round, since that would let a machine in that may write on.
 pub fn keeps_shut_out(seen: &Seen, request: &FenceRequest) -> bool {
-    request.spec.desired == Desired::Fenced && request.shuts_out() && clean::may_write_on(seen)
+    let is_open = request.spec.desired == Desired::Fenced && clean::may_write_on(seen);
+    is_open && (request.shuts_out() || external::lets_processes_in(seen, request))
 }
 
 /// A node that was switched off has lost all that ran there, and nobody but its fencer may bring it back: when everything of
-/// it has moved, and what comes back was watched for, the fencer may give it its power again.
+/// it has moved, and what comes back was watched for, the fencer may give it its power again. One that has power and is only cut off
+/// waits until it is clean.
 pub fn give_power_back(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let moved = rows.pods.iter().all(|row| is_settled(row.state) || pods::is_blocked(row));
     let detached = seen.phase() == Some(Phase::Detached) || is_detached_beyond_phases(seen, rows, now);
@@ -324,8 +335,7 @@ pub fn give_power_back(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
         let methods = rows.volumes.iter().flat_map(|row| fencers::methods_of(row, &request.spec.fencer_name));
         methods.into_iter().any(|method| method.type_ == FenceMethodType::External)
     };
-    let held = seen.requests.iter().filter(|request| request.spec.desired == Desired::Fenced && is_external(request));
-    let effects: Vec<_> = held.map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect();
+    let effects = turn_round(seen, is_external);
     if effects.is_empty() { None } else { Step::live("GivingPowerBack", effects) }
 }
 

@@ -340,7 +340,8 @@ fn has_been_tried(seen: &Seen, row: &VolumeRow, now: Now) -> bool {
     ended || asked.is_some_and(|passed| passed >= PROOF_LIFETIME)
 }
 
-/// What is attached again after its detach, or after its proof, is fenced again, and reported.
+/// What is attached again after its detach, or after its proof, is fenced again, and reported. That it was detached may not be on
+/// record yet.
 fn reopen_if_attached_again(seen: &Seen, row: &mut VolumeRow) {
     let since = match row.status.state {
         VolumeStatusState::Detached => None,
@@ -351,7 +352,8 @@ fn reopen_if_attached_again(seen: &Seen, row: &mut VolumeRow) {
         let created = attachment.metadata.creation_timestamp.as_ref().map(time::from_k8s);
         attachment.metadata.uid != row.plan.attachment_uid
             && attachment.metadata.deletion_timestamp.is_none()
-            && since.is_none_or(|since| created.is_some_and(|created| created > since))
+            && (since.is_none_or(|since| created.is_some_and(|created| created > since))
+                || comes_after(seen, row, attachment))
     };
     let again = seen.attachments_of(&row.plan.name).any(|attachment| is_new(&attachment));
     if again {
@@ -360,4 +362,15 @@ fn reopen_if_attached_again(seen: &Seen, row: &mut VolumeRow) {
         row.status.reason = Some("Reattached".into());
         row.status.refences = Some(row.status.refences.unwrap_or(0) + 1);
     }
+}
+
+/// Whether an attachment came after the proof, as this process saw it, whatever the clocks of the API server and of the fencer say: the
+/// planned one was there and is gone, and this one was not there when its volume was asked for last.
+fn comes_after(seen: &Seen, row: &VolumeRow, attachment: &VolumeAttachment) -> bool {
+    let Some(planned) = &row.plan.attachment_uid else { return false };
+    let is_there = |it: &Arc<VolumeAttachment>| it.metadata.uid.as_ref() == Some(planned);
+    let has_gone = seen.attached_since.contains_key(planned) && !seen.attachments.iter().any(is_there);
+    let since = attachment.metadata.uid.as_ref().and_then(|uid| seen.attached_since.get(uid));
+    let asked = fencers::asked_last(seen, row).map(|asked| asked.at);
+    has_gone && since.zip(asked).is_none_or(|(since, asked)| *since > asked)
 }

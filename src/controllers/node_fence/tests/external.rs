@@ -230,12 +230,13 @@ fn a_round_that_was_not_begun_is_called_off_when_the_node_is_back() {
     let cases: [Case; 4] = [
         ("proved, and booted since", external(), POWER, off.clone(), World::node_reboots, true),
         ("never proved", external(), POWER, Fencer::Fails("DeadlineExceeded"), World::node_returns, true),
-        // What it was cut off from has moved by force, may run there still, and would be let in.
+        // It is on record that its pod goes by force: the deletion may be on its way, and what runs there would be let in.
         ("proved, and back in that boot", external(), POWER, off, World::node_returns, false),
         ("its driver", unpublish(), DRIVER, Fencer::Fails("StillPublished"), World::node_returns, false),
     ];
     for (name, method, fencer, first, comes_back, is_called_off) in cases {
         let mut world = asked_again(&method, fencer, first);
+        assert_eq!(world.did("pg is Releasing"), world.did("v1 is Fenced"), "{name}: {:#?}", world.log);
         comes_back(&mut world);
         world.run_controller();
         assert_eq!(world.did("ask Unfenced"), is_called_off, "{name}: {:#?}", world.log);
@@ -248,7 +249,7 @@ fn a_round_that_was_not_begun_is_called_off_when_the_node_is_back() {
     }
 }
 
-/// Whether too many are suspected by then or not: what was begun once is brought to its end.
+/// In an outage that is another switch-off, and nobody begins.
 #[test]
 fn one_that_was_called_off_is_asked_anew_when_the_node_fails_again() {
     for is_outage in [false, true] {
@@ -262,12 +263,32 @@ fn one_that_was_called_off_is_asked_anew_when_the_node_fails_again() {
         world.fencers.insert(POWER.into(), Fencer::Proves(Proof::PowerOff));
         world.node_fails();
         world.run();
+        if is_outage {
+            assert!(!world.did("ask Fenced v1 round 3"), "{:#?}", world.log);
+            Arc::make_mut(&mut world.seen.policies[0]).status = None;
+            world.run();
+        }
         world.assert_order(&["Unfenced v1", "ask Fenced v1 round 3", "Started v1", "Fenced v1", "delete pg grace 0"]);
         world.node_reboots();
         world.run();
         assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
         assert!(world.seen.requests.is_empty(), "{:#?}", world.log);
     }
+}
+
+#[test]
+fn an_outage_calls_off_what_was_asked_anew_and_not_begun() {
+    let mut world = switched_on();
+    world.node_reboots();
+    world.run();
+    world.node_fails();
+    world.fencers.insert(POWER.into(), Fencer::Silent);
+    world.run();
+    world.assert_order(&["ask Unfenced", "ask Fenced v1 round 3"]);
+    outage(&mut world);
+    world.run();
+    world.assert_order(&["ask Fenced v1 round 3", "ask Unfenced"]);
+    assert_eq!(world.seen.request(POWER).unwrap().spec.desired, Desired::Unfenced, "it comes to rest");
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod effects;
 mod external;
 mod feed;
 mod fencer;
+mod given_back;
 mod guard;
 mod held;
 mod io;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::api::conditions;
-use crate::api::node_fence::{PlannedPod, PlannedVolume, PodStatusState};
+use crate::api::node_fence::{Hold, PlannedPod, PlannedVolume, PodStatusState};
 use crate::api::resiliency_policy::{ResiliencyPolicyStatus, Restraint, RestraintType};
 use crate::controllers::testing::*;
 
@@ -91,10 +91,8 @@ fn a_request_that_is_begun_in_part_is_not_turned_round() {
     assert!(world.did("delete pg grace 0"), "its pod has lost its volume: {:#?}", world.log);
 }
 
-/// The node fails again, with a row that is not clean and a new one. Turned round for the new one, the request would be asked again
-/// for the other, in every pass.
-#[test]
-fn what_an_earlier_episode_has_begun_is_not_turned_round_either() {
+/// The node has failed again, with a row that is begun and needed still, and a new one.
+fn begun_before() -> World {
     let mut world = one_pod();
     world.fencers.insert(DRIVER.into(), Fencer::Hangs);
     world.run();
@@ -115,7 +113,22 @@ fn what_an_earlier_episode_has_begun_is_not_turned_round_either() {
     world.fencers.insert(DRIVER.into(), Fencer::Silent);
     world.run();
     assert!(world.did("ask Fenced v1 round 2, v2 round 1"), "{:#?}", world.log);
+    world
+}
+
+/// Turned round for the new row, the request would be asked again for the other, in every pass.
+#[test]
+fn what_an_earlier_episode_has_begun_is_not_turned_round_either() {
+    let mut world = begun_before();
     outage(&mut world, Some(RestraintType::CorrelatedOutage));
+    world.run();
+    assert!(!world.did("ask Unfenced"), "{:#?}", world.log);
+}
+
+#[test]
+fn nor_is_it_while_a_person_holds_it() {
+    let mut world = begun_before();
+    Arc::make_mut(&mut world.seen.fence).spec.hold = Some(Hold { reason: "looking".into() });
     world.run();
     assert!(!world.did("ask Unfenced"), "{:#?}", world.log);
 }

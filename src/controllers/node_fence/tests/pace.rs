@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::api::node_fence::Phase;
+use crate::api::node_fence::{Phase, VolumeStatusState};
 use crate::api::resiliency_policy::{ResiliencyPolicyStatus, Restraint, RestraintType};
 use crate::controllers::testing::*;
 
@@ -67,6 +67,27 @@ fn what_completes_the_detach_does_not_wait_for_that() {
     world.seen.recorded_for = Duration::ZERO;
     assert!(world.pass());
     assert_eq!(world.seen.phase(), Some(Phase::Detached), "{:#?}", world.log);
+}
+
+/// The clock of the API server is behind that of the fencer, so it seems to be older than the proof.
+#[test]
+fn what_is_attached_again_before_that_is_recorded_is_fenced_again() {
+    let mut world = handed_over(&json!({}));
+    one_goes(&mut world);
+    world.wait(1.0);
+    assert!(!world.pass(), "{:#?}", world.log);
+    assert_eq!(world.volume("v-a").state, VolumeStatusState::Fenced, "it is not on record that it has gone");
+    let mut again = attachment("v-a", "n1");
+    again.metadata.uid = Some("va-again".into());
+    world.seen.attachments.push(Arc::new(again));
+    world.seen.attached_since.insert("va-again".into(), world.now.mono);
+    let detached = |world: &World| world.log.iter().filter(|entry| *entry == "detach v-a").count();
+    let before = detached(&world);
+    world.run_controller();
+    assert_eq!(detached(&world), before, "nobody has proved anything of it: {:#?}", world.log);
+    world.run();
+    world.assert_order(&["detach v-a", "ask Fenced v-a round 2", "v-a is Fenced", "detach v-a"]);
+    assert_eq!(world.volume("v-a").refences, Some(1), "that one is proved, and not fenced once more");
 }
 
 /// The next step may be refused for as long as somebody likes.

@@ -272,6 +272,8 @@ impl World {
         self.seen.last_boot = None;
         self.seen.out_of_service_spent = false;
         let now = self.now.mono;
+        let is_there = |uid: &String| self.seen.attachments.iter().any(|it| it.metadata.uid.as_ref() == Some(uid));
+        self.seen.attached_since.retain(|uid, _| is_there(uid));
         self.seen.attached_since.values_mut().for_each(|since| *since = now);
         self.wait(0.1);
     }
