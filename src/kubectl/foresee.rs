@@ -1,7 +1,8 @@
 //! What the controller would decide, with the controller's own `decide` on what was read once: as things are, or as if a
 //! node had just failed. Nothing here writes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +15,15 @@ use crate::api::resiliency_policy::{PodsWithoutVolumes, ResiliencyPolicy};
 use crate::api::slim::{Node, Pod, StatusCondition};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
-use crate::controllers::resiliency_policy::decide::{Decision, Effect, LOOKS, Seen, decide};
+use crate::controllers::resiliency_policy::decide::{Decision, Effect, Seen};
 use crate::controllers::resiliency_policy::evidence::Silence;
 use crate::controllers::resiliency_policy::memory::{Found, Memory, VOLUMELESS_PACE};
 use crate::controllers::resiliency_policy::plan::LiveNode;
+use crate::controllers::resiliency_policy::read::decided;
 use crate::error::{Error, Result};
+
+/// How often a pass is foreseen again at the same moment, where it could not read all.
+const AGAIN: usize = 2;
 
 /// Nothing is listed again while we look.
 pub const EPOCH: (u64, u64) = (0, 0);
@@ -96,9 +101,12 @@ struct Passes<'a> {
     found: Found,
     memory: Memory,
     begun: Now,
-    /// What was read of nodes: each once.
-    read: BTreeMap<String, Option<LiveNode>>,
+    /// What was read of nodes.
+    read: Read,
 }
+
+/// What was read of nodes: each once.
+type Read = RefCell<BTreeMap<String, Option<LiveNode>>>;
 
 impl<'a> Passes<'a> {
     fn new(found: Found, name: &'a str, begun: Now) -> Self {
@@ -106,15 +114,20 @@ impl<'a> Passes<'a> {
         // The node is seen first, alone: of all others nothing is known to have stood still.
         let nodes = found.nodes.iter().filter(|node| node.name_any() == name).cloned().collect();
         memory.look(Found { nodes, ..Found::default() }, EPOCH, begun);
-        Self { name, found, memory, begun, read: BTreeMap::new() }
+        Self { name, found, memory, begun, read: Read::default() }
     }
 
     async fn run(mut self, moments: impl IntoIterator<Item = Duration>, look: impl Look) -> Result<Foreseen> {
         let mut written = Vec::new();
         let mut last = None;
-        for after in moments {
+        let mut moments: VecDeque<_> = moments.into_iter().map(|after| (after, AGAIN)).collect();
+        while let Some((after, again)) = moments.pop_front() {
             let now = Now { mono: self.begun.mono + after, wall: self.begun.wall + after };
             let (seen, decision) = self.pass(now, &look).await?;
+            // Where a node cannot be read the next pass comes soon, and that node takes no place in it.
+            if !decision.unread.is_empty() && again > 0 {
+                moments.push_front((after, again - 1));
+            }
             for effect in decision.effects.clone() {
                 if let Effect::Open(fence) | Effect::Replan(fence) = &effect
                     && fence.name_any() == self.name
@@ -130,36 +143,36 @@ impl<'a> Passes<'a> {
         let silence = seen.silence(self.name);
         // A node that is gone cannot be read; its NodeFence outlives it.
         let is_there = self.found.nodes.iter().any(|node| node.name_any() == self.name);
-        let live = if is_there { self.live(self.name, silence, &look).await? } else { None };
+        let live = if is_there { read_once(&self.read, self.name, silence, &look).await? } else { None };
         let fence = self.found.fences.iter().find(|fence| fence.name_any() == self.name).cloned();
         Ok(Foreseen { seen, decision, live, fence, written })
     }
 
     async fn pass(&mut self, now: Now, look: &impl Look) -> Result<(Seen, Decision)> {
         let mut seen = self.memory.look(self.found.clone(), EPOCH, now);
-        let mut decision = decide(&seen, now);
-        for _ in 0..LOOKS {
-            if decision.look_at.is_empty() {
-                break;
-            }
-            for name in &decision.look_at {
-                let live = self.live(name, seen.silence(name), look).await?;
-                seen.live.extend(live.map(|live| (name.clone(), live)));
-            }
-            decision = decide(&seen, now);
+        let read = &self.read;
+        let one = move |name: String, silence: Silence| async move { read_once(read, &name, silence, look).await };
+        let (decision, failed) = decided(&mut seen, now, one).await;
+        // All that is foreseen rests on this node; of others on the brakes that they count for.
+        if let Some(error) = failed.filter(|_| decision.unread.contains(self.name)) {
+            return Err(error);
         }
         self.memory.note(&decision, now);
         Ok((seen, decision))
     }
+}
 
-    async fn live(&mut self, name: &str, silence: Silence, look: &impl Look) -> Result<Option<LiveNode>> {
-        if !self.read.contains_key(name) {
-            let read = look.look(name, silence).await?;
-            self.read.insert(name.to_owned(), read);
+async fn read_once(read: &Read, name: &str, silence: Silence, look: &impl Look) -> Result<Option<LiveNode>> {
+    let known = read.borrow().get(name).cloned();
+    let found = match known {
+        Some(found) => found,
+        None => {
+            let found = look.look(name, silence).await?;
+            read.borrow_mut().insert(name.to_owned(), found.clone());
+            found
         }
-        let read = self.read.get(name).cloned().flatten();
-        Ok(read.map(|live| LiveNode { silence: silence.read_live(&live.node), ..live }))
-    }
+    };
+    Ok(found.map(|live| LiveNode { silence: silence.read_live(&live.node), ..live }))
 }
 
 /// What the controller would have written.

@@ -17,7 +17,7 @@ use crate::controllers::node_fence::decide::Settings;
 use crate::controllers::node_fence::memory::{Found as NodeFound, Incident, Live};
 use crate::controllers::node_fence::rows::Rows;
 use crate::controllers::node_fence::status;
-use crate::controllers::resiliency_policy::decide::Restrained;
+use crate::controllers::resiliency_policy::decide::{Restrained, decide};
 use crate::controllers::testing::*;
 
 use super::super::simulate;
@@ -308,4 +308,27 @@ fn to_foresee_changes_nothing_and_needs_no_controller() {
     let look = async |name: &str, _: Silence| Ok::<_, Error>(live_of(&found, name));
     let present = block_on(present(found.clone(), VICTIM, now(), look)).unwrap();
     assert!(present.fence.is_none() && present.written.is_empty() && present.decision.suspected.is_empty());
+}
+
+/// It takes the only place, until it is known that it cannot be read.
+#[test]
+fn another_node_that_cannot_be_read_is_no_end_of_it() {
+    let important = but(pod("p1", "n1", &[csi("v1")]), |pod| pod.spec.priority = Some(1000));
+    let nodes = [node(VICTIM), unreachable("n1"), node("n2"), node("n3"), node("n4")];
+    let found = Found {
+        nodes: nodes.into_iter().map(Arc::new).collect(),
+        pods: vec![pod("p0", VICTIM, &[csi("v0")]), important],
+        policies: vec![Arc::new(policy("db", &json!({ "limits": { "maxNodes": 1 } })))],
+        reports: vec![Arc::new(able(DRIVER))],
+        ..Found::default()
+    };
+    let foreseen_but = |unreadable: &str| {
+        let look = async |name: &str, _: Silence| {
+            if name == unreadable { Err(Error::Deadline(Duration::from_secs(5))) } else { Ok(live_of(&found, name)) }
+        };
+        block_on(failure(found.clone(), VICTIM, now(), look))
+    };
+    let other = foreseen_but("n1").unwrap();
+    assert!(other.fence.is_some_and(|fence| fence.spec.plan.pods.len() == 1));
+    assert!(foreseen_but(VICTIM).is_err(), "of a node that cannot be read nothing is known");
 }

@@ -51,7 +51,7 @@ const REACHES_OUT: [&str; 7] =
     ["async ", "tokio::", "kube::Client", "Api::", "Instant::now", "Utc::now", "SystemTime::now"];
 
 /// What `kubectl bulkhead` uses of a controller: its eyes and what is pure.
-const KUBECTL_SEES: [&str; 12] = [
+const KUBECTL_SEES: [&str; 13] = [
     "brakes",
     "decide",
     "evidence",
@@ -59,6 +59,7 @@ const KUBECTL_SEES: [&str; 12] = [
     "memory",
     "observe",
     "plan",
+    "read",
     "rows",
     "select",
     "status",

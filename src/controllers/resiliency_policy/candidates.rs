@@ -13,7 +13,8 @@ use crate::api::usage::PodView;
 
 use super::decide::{Decision, Restrained, Seen, effective, fence_of, may_be_released};
 use super::evidence::{self, Outside, Silence};
-use super::lately::{Known, stored};
+use super::holding::acting;
+use super::lately::{self, Known};
 use super::modes;
 use super::select::Effective;
 use super::storage::{self, Paths};
@@ -49,15 +50,16 @@ pub(super) struct Candidate<'a> {
     pub(super) cause: Cause,
     /// The pods, with what protects them.
     pub(super) pods: Vec<(&'a PodView, Effective<'a>)>,
-    /// Time since a look showed that nothing is to be begun here. It takes another one to know.
+    /// Time since a look showed that nothing is to be begun here, or with more pods. It takes another one to know.
     pub(super) looked_ago: Option<Duration>,
     /// Whether only an earlier look has shown its pods. The next look at them comes in its own time.
     pub(super) waits: bool,
 }
 
 /// Nodes that the stores show failed for a protected pod, then those that lost the path to its storage, and then those where
-/// volumes of protected pods are tainted; of each the one with the highest pod priority first. Those that were looked at in vain
-/// come after the others, by the time of that look: however many they are, nobody is passed over for good.
+/// volumes of protected pods are tainted; of each the one with the highest pod priority first. Those that are to be looked at again
+/// come after the others, by the time of the last look: however many they are, nobody is passed over for good. Such a node is there
+/// twice where by that look too something is to be begun: what is told of it, and what holds it, is told by all its pods.
 pub(super) fn candidates<'a>(
     seen: &'a Seen,
     known: &'a Known<'a>,
@@ -72,11 +74,14 @@ pub(super) fn candidates<'a>(
         let place = Place { seen, known, storage, node, name, now };
         let is_pathless = pathless.contains(name);
         let is_talked_of = is_pathless || seen.off.contains_key(name);
-        let candidate = place
-            .failed(*silence, is_talked_of)
-            .or_else(|| if is_pathless { place.without_path(decision) } else { None })
-            .or_else(|| place.with_tainted_volumes(decision));
-        found.extend(candidate);
+        let mut of_node = place.failed(*silence, is_talked_of);
+        if of_node.is_empty() && is_pathless {
+            of_node = place.without_path(decision);
+        }
+        if of_node.is_empty() {
+            of_node = place.with_tainted_volumes(decision);
+        }
+        found.extend(of_node);
     }
     let priority = |it: &Candidate| it.pods.iter().filter_map(|(pod, _)| pod.pod.spec.priority).max().unwrap_or(0);
     let again = |it: &Candidate| (it.looked_ago.is_some(), Reverse(it.looked_ago));
@@ -96,7 +101,7 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     /// The pods that are to go because the node has failed.
-    fn failed(&self, silence: Silence, is_talked_of: bool) -> Option<Candidate<'a>> {
+    fn failed(&self, silence: Silence, is_talked_of: bool) -> Vec<Candidate<'a>> {
         let pods = self.known.pods_of_failed(self.node, self.name);
         let failing = pods.iter().filter(|pod| may_be_released(pod)).filter_map(|pod| {
             let policies = effective(self.seen, pod).filter(|it| it.releases_on_node_failure() && it.releases(pod))?;
@@ -108,12 +113,15 @@ impl<'a> Place<'a> {
             evidence.map(|_| (pod, policies))
         });
         let failing: Vec<_> = failing.collect();
-        let waits = failing.iter().all(|(pod, _)| self.known.is_remembered(self.name, pod));
-        Some(Candidate { waits, ..self.candidate(Cause::NodeFailure, failing)? })
+        let is_stored = |pod: &PodView| !self.known.is_remembered(self.name, pod);
+        let stored: Vec<_> = failing.iter().filter(|(pod, _)| is_stored(pod)).cloned().collect();
+        let waits = stored.is_empty();
+        let known = self.candidate(Cause::NodeFailure, failing).map(|known| Candidate { waits, ..known });
+        with_another_look(known, self.candidate(Cause::NodeFailure, stored), self.known.outdated(self.name))
     }
 
     /// The pods that are to go because the node has lost the path to their storage. Who would go, and stays, is told.
-    fn without_path(&self, decision: &mut Decision) -> Option<Candidate<'a>> {
+    fn without_path(&self, decision: &mut Decision) -> Vec<Candidate<'a>> {
         let on_node = |pods: &'a [PodView]| self.storage.paths.on_node(self.node, pods, &self.seen.reports);
         let (found, restraining) = on_node(self.known.pods(self.name));
         let held = restraining.into_iter().collect::<BTreeSet<_>>().into_iter();
@@ -128,7 +136,7 @@ impl<'a> Place<'a> {
     }
 
     /// The same because their volumes are tainted.
-    fn with_tainted_volumes(&self, decision: &mut Decision) -> Option<Candidate<'a>> {
+    fn with_tainted_volumes(&self, decision: &mut Decision) -> Vec<Candidate<'a>> {
         let running = volumes::running(fence_of(self.seen, self.name));
         let on_node = |pods: &'a [PodView]| self.storage.troubles.on_node(self.node, pods, running, self.now);
         let found = on_node(self.known.pods(self.name));
@@ -143,13 +151,19 @@ impl<'a> Place<'a> {
         cause: Cause,
         movers: Vec<Mover<'a>>,
         by_stores: impl FnOnce(&'a [PodView]) -> Vec<Mover<'a>>,
-    ) -> Option<Candidate<'a>> {
+    ) -> Vec<Candidate<'a>> {
+        let pods =
+            |movers: Vec<Mover<'a>>| movers.into_iter().map(|mover| (mover.pod, mover.policies)).collect::<Vec<_>>();
+        let known = self.candidate(cause, pods(movers));
         let outdated = self.known.outdated(self.name);
-        let by_stores = outdated.map(|_| by_stores(stored(self.seen, self.name))).unwrap_or_default();
-        let is_held = |mover: &Mover| !movers.iter().any(|other| other.pod.uid() == mover.pod.uid());
-        let (movers, looked_ago) = if by_stores.iter().any(is_held) { (by_stores, outdated) } else { (movers, None) };
-        let pods = movers.into_iter().map(|mover| (mover.pod, mover.policies)).collect();
-        Some(Candidate { looked_ago, ..self.candidate(cause, pods)? })
+        if outdated.is_none() {
+            return known.into_iter().collect();
+        }
+        let stored = self.candidate(cause, pods(by_stores(lately::stored(self.seen, self.name))));
+        // What has volumes and is in no store by now is gone. And whether machines are still being migrated into its pods nobody
+        // knows: that is no reason to begin anything, or to take a place of others.
+        let is_reliable = stored.is_some() && !lately::had_migrations(self.seen, self.name);
+        with_another_look(known.filter(|_| is_reliable), stored, outdated)
     }
 
     /// A candidate with these pods, or those of policies in earnest, where there are such; `None` without any.
@@ -158,4 +172,24 @@ impl<'a> Place<'a> {
         let paused = names::paused(&self.node.metadata).map(printable);
         (!pods.is_empty()).then_some(Candidate { node: self.name, paused, cause, pods, looked_ago: None, waits: false })
     }
+}
+
+/// A node by all that is known of it, and, where it is time to look again, by the stores alone, if that is anything else: pods that
+/// are gone since may be why it is held.
+fn with_another_look<'a>(
+    known: Option<Candidate<'a>>,
+    stored: Option<Candidate<'a>>,
+    outdated: Option<Duration>,
+) -> Vec<Candidate<'a>> {
+    let is_the_same = |stored: &Candidate| known.as_ref().is_some_and(|known| are_alike(known, stored));
+    let again = stored.filter(|stored| outdated.is_some() && !is_the_same(stored));
+    let again = again.map(|stored| Candidate { looked_ago: outdated, ..stored });
+    known.into_iter().chain(again).collect()
+}
+
+/// Whether both are about the same pods, and the same policies would act.
+fn are_alike(one: &Candidate, other: &Candidate) -> bool {
+    let pods = |it: &Candidate| it.pods.iter().map(|(pod, _)| pod.uid().to_owned()).collect::<BTreeSet<_>>();
+    let policies = |it: &Candidate| acting(&it.pods).into_keys().map(str::to_owned).collect::<BTreeSet<_>>();
+    pods(one) == pods(other) && policies(one) == policies(other)
 }

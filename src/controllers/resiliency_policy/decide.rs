@@ -29,7 +29,7 @@ use super::scope::{Counts, Scope};
 use super::select::Effective;
 use super::storage::{self, Paths, PluginsAway};
 use super::volumes::{self, Troubles, Unmoved};
-use super::{episodes, growth, machines, modes, plugins, policies, unhealthy, volumeless};
+use super::{episodes, growth, holding, machines, modes, plugins, policies, unhealthy, volumeless};
 
 /// How often a pass looks at nodes: where nothing is begun on one of them after all, the next has its place in the budget.
 pub const LOOKS: usize = 4;
@@ -74,7 +74,7 @@ pub struct Seen {
     pub live: BTreeMap<String, LiveNode>,
     /// Nodes that were to be read for this pass and are gone.
     pub gone: BTreeSet<String>,
-    /// Nodes that could not be read for the last pass; none where they were many.
+    /// Nodes that could not be read for the last pass.
     pub unread: BTreeSet<String>,
     /// What looks at nodes have shown lately that no store has.
     pub lately: BTreeMap<String, Lately>,
@@ -166,6 +166,8 @@ pub struct Decision {
     pub looked_for_volumeless: Vec<String>,
     /// Nodes that could not be read for this pass.
     pub unread: BTreeSet<String>,
+    /// How many are read again for this pass after a look in vain.
+    pub looked_again: usize,
     /// What looks have shown that the next pass is to know.
     pub lately: BTreeMap<String, Lately>,
     /// What is counted of the policies.
@@ -207,7 +209,8 @@ impl Decision {
 
 /// Decides the next step of the whole cluster.
 pub fn decide(seen: &Seen, now: Now) -> Decision {
-    let mut decision = Decision { suspected: unhealthy::suspected(seen), ..Decision::default() };
+    let (suspected, looked_again) = (unhealthy::suspected(seen), lately::looked_again(seen));
+    let mut decision = Decision { suspected, looked_again, ..Decision::default() };
     let cluster = Cluster { nodes: seen.nodes.len(), suspected: decision.suspected.len() };
     let troubles = Troubles::new(seen);
     let mut brakes: BTreeMap<&str, PolicyBrakes> = BTreeMap::new();
@@ -294,18 +297,14 @@ fn consider(
         return;
     }
     // A plan that grows by the pods of a further policy is that policy's doing, and in an outage nothing grows.
-    let held = held(candidate, fence, brakes, now);
+    let held = holding::held(candidate, fence, brakes, now);
     if let Some(held) = held.or_else(|| machines::held(seen, candidate, fence?, begins)) {
-        decision.restrained.push(held);
+        holding::tell(candidate, held, brakes, decision);
         return;
     }
     let Some(live) = seen.live.get(name) else {
         if !candidate.waits && !seen.gone.contains(name) {
-            decision.look(name);
-            // No more nodes are read than could be acted on. One that could not be read before stands in no other's way.
-            if !seen.unread.contains(name) {
-                count(candidate, fence, brakes, now);
-            }
+            holding::ask(seen, candidate, fence, brakes, decision, now);
         }
         return;
     };
@@ -327,47 +326,9 @@ fn consider(
         Some(fence) => episodes::grow(fence, live, draft, now),
     });
     if let Some(effect) = effect {
-        count(candidate, fence, brakes, now);
+        holding::count(candidate, fence, brakes, now);
         decision.effects.push(effect);
     }
-}
-
-/// Counts the node against the budgets of the policies that would act, where it does not count already.
-fn count(candidate: &Candidate, fence: Option<&NodeFence>, brakes: &mut BTreeMap<&str, PolicyBrakes>, now: Now) {
-    for (name, policy) in acting(&candidate.pods) {
-        let is_counted = fence.is_some_and(|fence| brakes::counts(policy, fence, now.wall));
-        if let Some(brake) = brakes.get_mut(name).filter(|_| !is_counted) {
-            brake.acted_on += 1;
-            brake.topology.count(candidate.node);
-        }
-    }
-}
-
-/// The policies that would act, each once.
-pub(super) fn acting<'a>(pods: &[(&PodView, Effective<'a>)]) -> BTreeMap<&'a str, &'a ResiliencyPolicy> {
-    let policies = pods.iter().flat_map(|(_, effective)| effective.policies().to_vec());
-    policies.filter_map(|policy| Some((policy.metadata.name.as_deref()?, policy))).collect()
-}
-
-fn held(
-    candidate: &Candidate,
-    fence: Option<&NodeFence>,
-    brakes: &mut BTreeMap<&str, PolicyBrakes>,
-    now: Now,
-) -> Option<Restrained> {
-    for (policy_name, policy) in acting(&candidate.pods) {
-        let Some(brake) = brakes.get_mut(policy_name) else { continue };
-        let is_counted = fence.is_some_and(|fence| brakes::counts(policy, fence, now.wall));
-        let by_node = candidate.paused.clone().map(|reason| ("Paused", Some(reason)));
-        if let Some((held_by, about)) = by_node.or_else(|| brake.held_by(candidate.node, candidate.cause, is_counted)) {
-            if held_by == "BudgetExhausted" {
-                brake.exhausted.insert(about.clone());
-            }
-            let (node, policy) = (candidate.node.into(), policy_name.into());
-            return Some(Restrained { node, policy, brake: held_by, about });
-        }
-    }
-    None
 }
 
 /// Time alone changes a decision where a span must pass: then look again, never for nothing.

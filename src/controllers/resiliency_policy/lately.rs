@@ -54,7 +54,7 @@ pub(super) struct Known<'a> {
 
 impl<'a> Known<'a> {
     pub(super) fn new(seen: &'a Seen) -> Self {
-        let remembered = seen.lately.iter().filter(|(name, _)| !seen.live.contains_key(*name));
+        let remembered = seen.lately.keys().filter_map(|name| Some((name, of_node(seen, name)?)));
         let together = remembered.map(|(name, lately)| {
             let stored = stored(seen, name);
             let unstored = lately.pods.iter().filter(|pod| !is_among(stored, pod));
@@ -87,8 +87,7 @@ impl<'a> Known<'a> {
 
     /// How long ago the node of that name was looked at last, where it is time to look again.
     pub(super) fn outdated(&self, name: &str) -> Option<Duration> {
-        let lately = self.seen.lately.get(name).filter(|_| !self.seen.live.contains_key(name))?;
-        Some(lately.age).filter(|age| *age >= AGAIN_AFTER)
+        of_node(self.seen, name).map(|lately| lately.age).filter(|age| *age >= AGAIN_AFTER)
     }
 }
 
@@ -102,7 +101,25 @@ pub(super) fn migration_targets<'a>(seen: &'a Seen, name: &str) -> Option<&'a BT
     if let Some(live) = seen.live.get(name) {
         return Some(&live.migration_targets);
     }
-    seen.lately.get(name).filter(|lately| lately.age < AGAIN_AFTER).map(|lately| &lately.migration_targets)
+    of_node(seen, name).filter(|lately| lately.age < AGAIN_AFTER).map(|lately| &lately.migration_targets)
+}
+
+/// Whether virtual machines were being migrated into pods of the node of that name when it was looked at.
+pub(super) fn had_migrations(seen: &Seen, name: &str) -> bool {
+    of_node(seen, name).is_some_and(|lately| !lately.migration_targets.is_empty())
+}
+
+/// How many of the nodes that were looked at before have been read for this pass again.
+pub(super) fn looked_again(seen: &Seen) -> usize {
+    let is_read = |name: &&String| seen.live.contains_key(*name) || seen.gone.contains(*name);
+    seen.lately.keys().filter(is_read).count()
+}
+
+/// What a look has shown of the node of that name, where it was not read for this pass. Of another Node of that name it says nothing.
+fn of_node<'a>(seen: &'a Seen, name: &str) -> Option<&'a Lately> {
+    let lately = seen.lately.get(name).filter(|_| !seen.live.contains_key(name))?;
+    let (node, _) = seen.nodes.iter().find(|(node, _)| node.metadata.name.as_deref() == Some(name))?;
+    (lately.node == node.metadata.uid).then_some(lately)
 }
 
 /// Hands on to the next pass what looks have shown of nodes in trouble, now and before, if it is anything. What is over is

@@ -8,7 +8,8 @@ use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, VolumeStatusState};
 
 use super::brakes;
 use super::candidates::{Candidate, Cause};
-use super::decide::{Restrained, Seen, acting};
+use super::decide::{Restrained, Seen};
+use super::holding::acting;
 
 /// What holds a node whose NodeFence is of another machine; `begins`: it would begin the next episode. The store will do to hold
 /// it, so that nothing is read for as long as that takes; what is begun rests on what was read.

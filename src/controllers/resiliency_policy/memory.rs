@@ -17,7 +17,7 @@ use crate::api::time::Now;
 use crate::api::usage::PodView;
 use crate::api::volume_health::VolumeHealth;
 
-use super::decide::{Decision, LOOKS, Restrained, Seen};
+use super::decide::{Decision, Restrained, Seen};
 use super::heartbeat::{Hearing, Heartbeat};
 use super::lately::Lately;
 use super::power::PowerTracker;
@@ -31,6 +31,9 @@ const COUNTS_PACE: Duration = Duration::from_secs(60);
 
 /// A failed node is looked at for pods without volumes at most this often.
 pub const VOLUMELESS_PACE: Duration = Duration::from_secs(10);
+
+/// Of so many nodes is remembered that they could not be read: all of them are tried again in each pass.
+const UNREAD_MOST: usize = 32;
 
 /// What this process remembers between passes.
 #[derive(Clone, Debug, Default)]
@@ -210,6 +213,10 @@ impl Memory {
     /// A term begins with these NodeFences.
     pub fn begin_term(&mut self, term: u64, listed: &[NodeFence]) {
         self.unseen.clear();
+        // Another process may have led meanwhile. So that what is forgotten is asked about again, the looks for it are forgotten too.
+        self.lately.clear();
+        self.looked_for_volumeless.clear();
+        self.unread.clear();
         listed.iter().for_each(|fence| self.wrote(fence));
         self.term = Some(term);
     }
@@ -251,8 +258,8 @@ impl Memory {
         let looked_at = |it: &Lately| now.mono.checked_sub(it.age).unwrap_or(now.mono);
         let kept = |it: &Lately| (looked_at(it), Lately { age: Duration::ZERO, ..it.clone() });
         self.lately = decision.lately.iter().map(|(node, it)| (node.clone(), kept(it))).collect();
-        // Where many cannot be read it is the API that does not answer, and no fault of theirs: they keep their places.
-        self.unread = if decision.unread.len() <= LOOKS { decision.unread.clone() } else { BTreeSet::new() };
+        // Where it was the API that did not answer they are read before anybody is acted on, and keep their places by that.
+        self.unread = decision.unread.iter().take(UNREAD_MOST).cloned().collect();
         for backend in &decision.backend_outage {
             self.backend_outage_seen.insert(backend.clone(), now.mono);
         }

@@ -13,6 +13,7 @@ pub mod evidence;
 mod fence_ready;
 mod growth;
 pub mod heartbeat;
+mod holding;
 mod identity;
 pub mod kubevirt;
 pub mod lately;
@@ -28,7 +29,7 @@ pub mod plugins;
 pub mod policies;
 mod policy_brakes;
 pub mod power;
-mod read;
+pub mod read;
 pub mod scope;
 pub mod select;
 mod sharers;
@@ -59,19 +60,22 @@ use crate::api::names;
 use crate::api::node_fence::NodeFence;
 use crate::api::slim::Node;
 use crate::controllers::{Context, reference};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::heartbeat::listener::{Heartbeats, Sources, Wish};
 use crate::runtime::clock::Now;
 use crate::runtime::events::EventType;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
 use crate::runtime::store::{Change, ObjectKey};
+use crate::runtime::telemetry::Outcome;
 
-use decide::{Decision, Effect};
+use decide::{Decision, Effect, Seen};
 use evidence::Silence;
 use memory::Memory;
 use metrics::Metrics;
 use volumes::Unmoved;
 
+/// Label of the queue's metrics.
+const QUEUE: &str = "resiliency_policy";
 /// The only key: a pass is over the cluster.
 const CLUSTER: &str = "cluster";
 /// Pods change all the time and decide little: their changes are gathered for this long.
@@ -96,7 +100,7 @@ pub async fn run(cx: Context, heartbeats: Heartbeats, cancel: CancellationToken)
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
     let controller = Arc::new(Controller { cx, heartbeats, memory: Mutex::default(), metrics });
-    let config = QueueConfig::new("resiliency_policy", "", 1);
+    let config = QueueConfig::new(QUEUE, "", 1);
     let reconcile = move |_: &'static str| {
         let controller = controller.clone();
         async move { controller.pass().await }
@@ -182,12 +186,19 @@ impl Controller {
         let now = self.cx.clock.now();
         let mut seen = observe::cluster(&self.cx, &self.heartbeats, &mut memory, now).await;
         let (cx, heartbeats) = (&self.cx, &self.heartbeats);
-        let look =
-            move |name: String, silence: Silence| async move { observe::live(cx, heartbeats, &name, silence).await };
-        let (decision, mut failed) = read::decided(&mut seen, now, look).await;
+        let look = move |name: String, silence: Silence| async move {
+            read::in_time(observe::live(cx, heartbeats, &name, silence)).await
+        };
+        let (decision, unread) = read::decided(&mut seen, now, look).await;
         self.report(&mut memory, &decision, now);
+        if let Some(error) = unread {
+            if read::is_blind(&seen, &decision) {
+                return Err(error);
+            }
+            self.tell_unread(&seen, &decision, &error, now);
+        }
         let look_again = decision.look_again;
-        let mut changed = false;
+        let (mut failed, mut changed) = (None, false);
         for effect in decision.effects {
             let reschedules = matches!(effect, Effect::Reschedule { .. });
             match act::act(&self.cx, effect).await {
@@ -268,6 +279,18 @@ impl Controller {
         let looping: BTreeSet<_> = decision.crash_loops.held.iter().cloned().collect();
         looping.difference(&memory.crash_loops_held).for_each(|held| self.tell_looping(held));
         memory.note(decision, now);
+    }
+
+    /// That a node could not be read is told and counted as a pass that fails is; but the queue lets nobody wait for it.
+    fn tell_unread(&self, seen: &Seen, decision: &Decision, error: &Error, now: Now) {
+        let outcome = Outcome::Failed(error.class());
+        self.cx.telemetry.runtime.reconciled(QUEUE, outcome, now.mono.elapsed());
+        let nodes = &decision.unread;
+        if nodes.is_subset(&seen.unread) {
+            tracing::debug!(?nodes, %error, "still cannot be read; tried again");
+        } else {
+            tracing::warn!(?nodes, %error, "nodes could not be read; they are tried again, and hold up no other");
+        }
     }
 
     fn tell_unmoved(&self, held: &Unmoved) {

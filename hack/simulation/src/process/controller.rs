@@ -1,7 +1,10 @@
 //! The controller and its passes. Each pass gathers what `observe` of the product gathers and calls the product's `decide`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bulkhead::api::fence_request::FenceRequest;
@@ -12,8 +15,10 @@ use bulkhead::api::usage::PodView;
 use bulkhead::controllers::node_fence::decide as fencing;
 use bulkhead::controllers::node_fence::memory::{Incident, Live};
 use bulkhead::controllers::resiliency_policy::decide as protecting;
+use bulkhead::controllers::resiliency_policy::evidence::Silence;
 use bulkhead::controllers::resiliency_policy::memory::Memory;
 use bulkhead::controllers::resiliency_policy::plan::{self, LiveNode};
+use bulkhead::controllers::resiliency_policy::read;
 use bulkhead::controllers::resiliency_policy::silence::is_still;
 use bulkhead::mutants::{self, Mutant};
 use kube::ResourceExt;
@@ -100,6 +105,16 @@ fn pods_of(world: &World, name: &str) -> Vec<PodView> {
     bound.map(|pod| PodView::new(pod.clone(), world.shape.as_ref())).collect()
 }
 
+/// What comes of looks that are answered when they are made: nothing of it waits.
+fn at_once<T>(looks: impl Future<Output = T>) -> T {
+    let mut looks = pin!(looks);
+    loop {
+        if let Poll::Ready(found) = looks.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return found;
+        }
+    }
+}
+
 impl World {
     /// A pass of `resiliency_policy` up to its decision.
     pub(crate) fn decide_cluster(&mut self, pid: Pid) -> Result<Option<Acting>, Refusal> {
@@ -117,20 +132,9 @@ impl World {
         found.scope = controller.memory.scope(&found, epoch, now);
         found.narrow();
         let mut seen = controller.memory.look(found, epoch, now);
-        let mut decision = protecting::decide(&seen, now);
-        let mut failed = None;
-        for _ in 0..protecting::LOOKS {
-            if decision.look_at.is_empty() || failed.is_some() {
-                break;
-            }
-            for name in &decision.look_at {
-                match self.look_at(pid, name, &seen) {
-                    Ok(live) => seen.live.extend(live.map(|live| (name.clone(), live))),
-                    Err(refusal) => failed = Some(refusal),
-                }
-            }
-            decision = protecting::decide(&seen, now);
-        }
+        let look = |name: String, silence: Silence| ready(self.look_at(pid, &name, silence));
+        let (decision, failed) = at_once(read::decided(&mut seen, now, look));
+        let failed = failed.filter(|_| read::is_blind(&seen, &decision));
         self.notice_cluster(pid, &decision);
         self.controllers[pid].memory.note(&decision, now);
         let effects = decision.effects.into_iter().map(Effect::Protecting).collect();
@@ -160,14 +164,12 @@ impl World {
     }
 
     /// A node as the API has it now: `observe::live` of the product.
-    fn look_at(&self, pid: Pid, name: &str, seen: &protecting::Seen) -> Result<Option<LiveNode>, Refusal> {
+    fn look_at(&self, pid: Pid, name: &str, silence: Silence) -> Result<Option<LiveNode>, Refusal> {
         if self.api.down {
             return Err(Refusal::Unknown);
         }
         let believed = mutants::is_on(Mutant::NoLiveReread).then(|| self.controllers[pid].views.nodes.get(name));
         let Some(node) = believed.unwrap_or_else(|| self.api.get::<Node>(name)) else { return Ok(None) };
-        let silence = seen.nodes.iter().find(|(node, _)| node.metadata.name.as_deref() == Some(name));
-        let silence = silence.map(|(_, silence)| *silence).unwrap_or_default();
         let node_report = self.address_report(&node);
         let views = &self.controllers[pid].views;
         let attachments: Vec<_> =

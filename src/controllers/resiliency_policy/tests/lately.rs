@@ -134,3 +134,63 @@ fn it_is_forgotten_with_the_failure_and_with_the_incident() {
         assert_eq!((decision.lately.len(), opened(&decision), reads), (0, 0, 0), "{name}");
     }
 }
+
+/// The first node has a database too, of a policy of its own, and is heard of at first. Then another one fails, which is an outage for
+/// the policy of the pod without volumes: that policy has nobody looked at any more.
+fn with_an_outage_of_the_others() -> Passes {
+    let mut passes = Passes::new();
+    let only = |app: &str, more: &serde_json::Value| {
+        let mut spec = json!({ "selector": { "podSelector": { "matchLabels": { "app": app } } } });
+        json_patch::merge(&mut spec, more);
+        Arc::new(policy(app, &spec))
+    };
+    let limited = json!({ "release": { "podsWithoutVolumes": "Release" }, "limits": { "maxUnhealthy": 1 } });
+    passes.found.policies = vec![only("pg", &json!({})), only("web", &limited)];
+    passes.found.nodes.extend((4..8).map(|number| Arc::new(node(&format!("n{number}")))));
+    let database = pod("pg", "n0", &[csi("v1")]);
+    passes.found.pods.push(database.clone());
+    let pods = vec![database, pod("web", "n0", &[])];
+    let live = super::live_node(unreachable("n0"), Silence::default(), pods);
+    passes.live.insert("n0".into(), LiveNode { lease_is_still: false, ..live });
+    passes.pass(0);
+    passes.live.get_mut("n0").unwrap().lease_is_still = true;
+    passes.found.nodes[1] = Arc::new(unreachable("n1"));
+    passes
+}
+
+#[test]
+fn one_that_has_gone_since_holds_a_failed_node_no_longer_than_until_the_next_look() {
+    let mut passes = with_an_outage_of_the_others();
+    passes.live.get_mut("n0").unwrap().pods.truncate(1);
+    for second in 1..10 {
+        let (decision, reads) = passes.pass(second);
+        let held: Vec<_> = decision.restrained.iter().map(|it| (it.policy.as_str(), it.brake)).collect();
+        assert_eq!((held, opened(&decision), reads), (vec![("web", "CorrelatedOutage")], 0, 0), "after {second} s");
+    }
+    let (decision, reads) = passes.pass(10);
+    assert_eq!((opened(&decision), reads), (1, 1));
+}
+
+#[test]
+fn one_that_is_still_there_goes_on_holding_it() {
+    let mut passes = with_an_outage_of_the_others();
+    let mut read_at = Vec::new();
+    for second in 1..=30 {
+        let (decision, reads) = passes.pass(second);
+        let held: Vec<_> = decision.restrained.iter().map(|it| (it.policy.as_str(), it.brake)).collect();
+        assert_eq!((held, opened(&decision)), (vec![("web", "CorrelatedOutage")], 0), "after {second} s");
+        read_at.extend((reads > 0).then_some(second));
+    }
+    assert_eq!(read_at, [10, 20, 30]);
+}
+
+#[test]
+fn a_new_term_knows_nothing_of_it_and_asks() {
+    let mut passes = Passes::new();
+    passes.live.get_mut("n0").unwrap().lease_is_still = false;
+    assert_eq!(passes.pass(0).1, 1);
+    assert_eq!(passes.pass(1).1, 0);
+    passes.memory.begin_term(2, &[]);
+    assert_eq!(passes.memory.look(passes.found.clone(), (1, 1), later(passes.began, 2.0)).lately, BTreeMap::new());
+    assert_eq!(passes.pass(2).1, 1);
+}

@@ -1,8 +1,9 @@
 //! A pod without volumes, which only a look at the API shows, holds those that lost their path: that is known for a while. The node
 //! is not read in every pass, takes no place of others, and is told of as between two looks as in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -10,7 +11,7 @@ use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
 use super::super::World;
-use super::together::{beside, is_there_too, together};
+use super::together::{beside, is_there_too, only_for, together};
 use super::{asked, world};
 
 /// What holds the database of a node, and which no store has.
@@ -153,4 +154,112 @@ fn however_many_are_held_each_is_looked_at_again() {
     }
     assert_eq!(read.len(), 9, "{read:?}");
     assert!(read.values().all(|times| (3..=6).contains(times)), "{read:?}");
+}
+
+#[test]
+fn nothing_of_it_is_known_of_another_node_of_that_name() {
+    let mut world = held();
+    world.pass();
+    world.live.clear();
+    let mut another = node("n0");
+    another.metadata.uid = Some("uid-of-another".into());
+    world.node_becomes(another);
+    world.pass();
+    assert_eq!(world.opened(), 1);
+}
+
+/// Its pod goes along, and the brake of its policy holds all of them: as long as it is there.
+#[test]
+fn one_that_brings_a_brake_holds_until_the_next_look_shows_that_it_has_gone() {
+    for is_gone in [false, true] {
+        let mut world = world(vec![pod("pg", "n0", &[csi("v1")])], &together(&json!({})));
+        only_for(&mut world, "web", &json!({ "release": { "podsWithoutVolumes": "Release" } }));
+        let paused = &mut Arc::make_mut(&mut world.seen.policies[1]).metadata;
+        paused.annotations.get_or_insert_default().insert("bulkhead.dev/paused".into(), "on call is on it".into());
+        world.loses(&["n0"]);
+        is_there_too(&mut world, "n0", holder("n0"));
+        let mut read_at = Vec::new();
+        for second in 0..=20 {
+            if is_gone && second == 1 {
+                world.live.clear();
+            }
+            let held: Vec<_> = world.decide().restrained.into_iter().map(|it| (it.policy, it.brake)).collect();
+            let is_held = !is_gone || second < 10;
+            assert_eq!(held, if is_held { vec![("apart".to_owned(), "Paused")] } else { vec![] }, "after {second} s");
+            world.pass();
+            read_at.extend((!world.reads.is_empty()).then_some(second));
+            world.wait(1.0);
+        }
+        assert_eq!(read_at, if is_gone { vec![0, 10] } else { vec![0, 10, 20] });
+        assert_eq!(world.opened(), usize::from(is_gone));
+    }
+}
+
+/// Else a status and Events would be written each time that they are looked at again.
+#[test]
+fn however_many_are_held_nothing_is_written_of_it() {
+    let mut world = many_held(9);
+    world.seen.pods.remove("n9");
+    // Before it has been read each takes a place.
+    for _ in 0..4 {
+        world.pass();
+        world.wait(5.0);
+    }
+    let mut reads = 0;
+    for pass in 0..12 {
+        let decision = world.decide();
+        assert!(decision.restrained.is_empty(), "pass {pass}: {:?}", decision.restrained);
+        let effects = world.pass();
+        assert!(effects.is_empty(), "pass {pass}: {effects:?}");
+        reads += world.reads.len();
+        world.wait(5.0);
+    }
+    assert!(reads >= 40, "and they are looked at: {reads}");
+}
+
+#[test]
+fn of_very_many_that_are_held_a_few_are_looked_at_again_in_each_pass() {
+    let mut world = many_held(12);
+    world.seen.pods.remove("n12");
+    for _ in 0..4 {
+        world.pass();
+    }
+    world.wait(10.0);
+    let mut read = BTreeSet::new();
+    for _ in 0..2 {
+        world.pass();
+        assert!(world.reads.len() <= 8, "{:?}", world.reads);
+        read.extend(world.reads.iter().cloned());
+    }
+    assert_eq!(read.len(), 12, "the others come next: {read:?}");
+}
+
+#[test]
+fn one_into_which_a_machine_was_being_migrated_takes_no_place() {
+    let important = but(pod("pg", "n0", &[csi("v1")]), |pod| pod.spec.priority = Some(1000));
+    let pods = vec![important, pod("other", "n1", &[csi("v2")])];
+    let mut world = world(pods, &json!({ "limits": { "maxNodes": 1 } }));
+    world.loses(&["n0"]);
+    let mut live = world.look_at("n0").expect("it is there");
+    live.migration_targets.insert("uid-pg".into());
+    world.live.insert("n0".into(), live);
+    world.pass();
+    world.wait(10.0);
+    world.unreadable.insert("n0".into());
+    world.loses(&["n0", "n1"]);
+    world.pass();
+    assert!(world.fence("n1").is_some() && world.fence("n0").is_none());
+}
+
+/// What time alone decides of other nodes is not kept waiting for it.
+#[test]
+fn where_one_cannot_be_read_the_next_pass_comes_soon() {
+    let mut world = world(vec![pod("pg", "n0", &[csi("v1")])], &json!({}));
+    world.loses(&["n0"]);
+    for (is_unreadable, wanted) in [(false, 5), (true, 2)] {
+        if is_unreadable {
+            world.unreadable.insert("n0".into());
+        }
+        assert_eq!(world.decide().look_again, Some(Duration::from_secs(wanted)), "unreadable: {is_unreadable}");
+    }
 }

@@ -37,7 +37,7 @@ pub(super) fn together(more: &Value) -> Value {
 }
 
 /// Another policy, for the pods of one application, which are in no other.
-fn only_for(world: &mut World, app: &str, spec: &Value) {
+pub(super) fn only_for(world: &mut World, app: &str, spec: &Value) {
     let others = json!({ "matchExpressions": [{ "key": "app", "operator": "NotIn", "values": [app] }] });
     let mut apart = json!({ "selector": { "podSelector": { "matchLabels": { "app": app } } } });
     json_patch::merge(&mut apart, spec);
