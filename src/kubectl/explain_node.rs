@@ -1,15 +1,19 @@
 //! `kubectl bulkhead explain node`: what is known of a node, whether that is enough to act, what would be done, and what was.
 
-use chrono::{DateTime, Utc};
+#[path = "explain_node_unheard.rs"]
+mod unheard;
+
+use chrono::{DateTime, TimeDelta, Utc};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::api::names;
-use crate::api::node_fence::{Evidence, MACHINE_MAY_RUN, NodeFence};
+use crate::api::node_fence::{Evidence, MACHINE_MAY_RUN, NodeFence, PlannedPod, PodAction};
 use crate::api::resiliency_policy::DecisiveChannel;
 use crate::api::slim::{Lease, Node};
 use crate::api::time::{self, Now};
+use crate::controllers::resiliency_policy::brakes::in_progress;
 use crate::controllers::resiliency_policy::decide::effective;
 use crate::controllers::resiliency_policy::evidence;
 use crate::controllers::resiliency_policy::storage::Paths;
@@ -20,6 +24,8 @@ use super::print::{Page, Report, ago, names as joined, span};
 use super::simulate;
 use super::simulate::report::{BRAKE_COLUMNS, Brake, PodRow, Simulation, brake_columns};
 use super::words;
+
+use self::unheard::Unheard;
 
 /// What there is to say about a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -103,13 +109,21 @@ pub struct Facts<'a> {
     pub simulation: &'a Simulation,
 }
 
-/// Explains a node.
-pub fn explain(facts: &Facts, now: Now) -> NodeExplanation {
+/// Explains a node. `renewed`: how long ago a fencer renewed its Lease, where there is one.
+pub fn explain_by_leases(facts: &Facts, renewed: impl Fn(&str) -> Option<TimeDelta>, now: Now) -> NodeExplanation {
+    let unheard = unheard::unheard(facts, renewed);
+    let believed = unheard::believed(facts, &unheard, now);
+    let facts = &Facts { present: believed.as_ref().unwrap_or(facts.present), ..*facts };
     let incident = facts.fence.map(IncidentReport::new);
     let evidence = declared(facts, now);
     let suspected = facts.present.decision.suspected.contains(facts.name);
     let brakes = brakes(facts);
-    let (verdict, next) = verdict(facts, incident.as_ref(), &evidence, suspected, &brakes);
+    let known = Known { evidence: &evidence, suspected, brakes: &brakes, unheard: &unheard };
+    let (verdict, next) = verdict(facts, incident.as_ref(), &known);
+    let mut why = why(facts, &evidence, now);
+    let of_interest = unheard.iter().filter(|it| it.is_of_interest());
+    why.extend(of_interest.map(|it| format!("{}; nothing is done for what it says", it.told())));
+    why.extend(held_back(facts, &known, now));
     let selected_by = |row: &PodRow| {
         let pods = facts.failure.live.iter().flat_map(|live| &live.pods);
         let pod = pods.into_iter().find(|pod| pod.uid() == row.plan.uid);
@@ -122,7 +136,7 @@ pub fn explain(facts: &Facts, now: Now) -> NodeExplanation {
     NodeExplanation {
         node: facts.name.to_owned(),
         verdict,
-        why: why(facts, &evidence, now),
+        why,
         next,
         seen: facts.node.map(|node| seen(node, facts.lease)),
         suspected,
@@ -181,42 +195,84 @@ fn declared(facts: &Facts, now: Now) -> Vec<Evidence> {
     live.pods.iter().find_map(declares).unwrap_or_default()
 }
 
-fn verdict(
-    facts: &Facts,
-    incident: Option<&IncidentReport>,
-    evidence: &[Evidence],
+/// What the verdict rests on.
+struct Known<'a> {
+    /// What declares the node failed.
+    evidence: &'a [Evidence],
     suspected: bool,
-    brakes: &[Brake],
-) -> (String, String) {
+    brakes: &'a [Brake],
+    /// Fencers that nobody hears of.
+    unheard: &'a [Unheard<'a>],
+}
+
+impl Known<'_> {
+    /// The brake that holds the node, or some of its pods.
+    fn holding(&self) -> Option<&Brake> {
+        self.brakes.iter().find(|brake| brake.holds)
+    }
+}
+
+/// The answer in one sentence, and what to do.
+fn verdict(facts: &Facts, incident: Option<&IncidentReport>, known: &Known) -> (String, String) {
     let name = facts.name;
-    let to_do = |reason: &str| words::of_incident(reason).map_or("", |words| words.next).to_owned();
     if let Some(open) = incident.filter(|incident| incident.open) {
         let verdict =
             format!("node {name} has an open incident, phase {:?}, which waits for {}", open.phase, open.reason);
         return (verdict, open.next.clone());
     }
-    // What is to be done about a node that has not failed is done for the sake of its pods' storage.
-    let stored = format!("pods of node {name} are to move, for a lost path to storage or a tainted volume");
-    if let Some(brake) = brakes.iter().find(|brake| brake.holds) {
-        let what = if evidence.is_empty() { stored } else { format!("node {name} has failed") };
-        let verdict = format!("{what}, and nothing is begun: {} of policy {}", brake.type_, brake.policy);
-        return (verdict, to_do(&brake.type_));
+    if let Some(begun) = about_to_begin(facts, known) {
+        return begun;
     }
-    let about_to_begin = "if no NodeFence appears within seconds: does bulkhead-controller run and lead?";
-    match facts.node {
-        None => (format!("the Node object of {name} is gone"), "nothing".into()),
-        Some(_) if !evidence.is_empty() => {
-            (format!("node {name} has failed, and its incident is about to begin"), about_to_begin.into())
-        }
-        Some(_) if !facts.present.written.is_empty() => {
-            (format!("{stored}, and their incident is about to begin"), about_to_begin.into())
-        }
-        Some(_) if suspected => (
+    let silent = known.unheard.iter().find(|it| it.speaks);
+    match (facts.node, silent) {
+        (None, _) => (format!("the Node object of {name} is gone"), "nothing".into()),
+        (Some(_), _) if known.suspected => (
             format!("node {name} is suspected, and not declared failed: nothing is done"),
             "nothing, unless you expected more: see why".into(),
         ),
-        Some(_) => (format!("node {name} is well: nothing is done"), "nothing".into()),
+        (Some(_), Some(silent)) => {
+            (format!("nothing is done for node {name}: {}", silent.told()), silent.next().into())
+        }
+        (Some(_), None) => (format!("node {name} is well: nothing is done"), "nothing".into()),
     }
+}
+
+/// What begins now, or a brake holds.
+fn about_to_begin(facts: &Facts, known: &Known) -> Option<(String, String)> {
+    let name = facts.name;
+    // What is to be done about a node that has not failed is done for the sake of its pods' storage.
+    let (what, whose) = match known.evidence {
+        [] => (format!("pods of node {name} are to move, for a lost path to storage or a tainted volume"), "their"),
+        _ => (format!("node {name} has failed"), "its"),
+    };
+    let begins = format!("{what}, and {whose} incident is about to begin");
+    let next = "if no NodeFence appears within seconds: does bulkhead-controller run and lead?".to_owned();
+    let is_begun = !facts.present.written.is_empty();
+    let is_due = facts.node.is_some() && !known.evidence.is_empty();
+    match known.holding() {
+        // The brake of one policy may hold some of the pods, and not the others.
+        Some(brake) if is_begun => {
+            let held = format!("nothing is begun for others of its pods: {} of policy {}", brake.type_, brake.policy);
+            Some((format!("{begins}; {held}"), next))
+        }
+        Some(brake) => {
+            let verdict = format!("{what}, and nothing is begun: {} of policy {}", brake.type_, brake.policy);
+            Some((verdict, words::of_incident(&brake.type_).map_or("", |words| words.next).to_owned()))
+        }
+        None => (is_begun || is_due).then_some((begins, next)),
+    }
+}
+
+/// The pods that are to move for the sake of their storage, and that a brake holds: of a node that is well no table has them.
+fn held_back(facts: &Facts, known: &Known, now: Now) -> Option<String> {
+    let is_open = facts.fence.is_some_and(in_progress);
+    let is_for_storage = known.evidence.is_empty() && facts.present.written.is_empty() && !is_open;
+    let brake = known.holding().filter(|_| is_for_storage)?;
+    let planned = simulate::drafted(facts.name, facts.present, facts.fence, now)?;
+    let moves = |pod: &&PlannedPod| pod.action == PodAction::Release;
+    let named = |pod: &PlannedPod| format!("{}/{} ({})", pod.namespace, pod.name, pod.reason);
+    let pods: Vec<_> = planned.spec.plan.pods.iter().filter(moves).map(named).collect();
+    Some(format!("when {} of policy {} lets go, these pods move: {}", brake.type_, brake.policy, joined(&pods)))
 }
 
 /// Sentences about each channel, and what keeps them from being enough.

@@ -179,7 +179,8 @@ async fn node(gathered: &Gathered, name: &str) -> Result<impl Report + use<>> {
         failure: &failure,
         simulation: &simulation,
     };
-    Ok(explain_node::explain(&facts, gathered.now))
+    let renewed = |fencer: &str| gathered.operator_lease_age(&names::fencer_lease(fencer));
+    Ok(explain_node::explain_by_leases(&facts, renewed, gathered.now))
 }
 
 async fn pod(gathered: &Gathered, namespace: &str, name: &str) -> Result<impl Report + use<>> {

@@ -74,7 +74,7 @@ fn explained(found: &Found) -> explain_node::NodeExplanation {
         failure: &failure,
         simulation: &simulation,
     };
-    explain_node::explain(&facts, now())
+    explain_node::explain_by_leases(&facts, |_| None, now())
 }
 
 /// An incident that waits for a proof.

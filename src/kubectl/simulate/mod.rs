@@ -20,6 +20,7 @@ use crate::controllers::resiliency_policy::decide::{self, Seen};
 use crate::controllers::resiliency_policy::plan::{self, LiveNode};
 use crate::controllers::resiliency_policy::status::reason_of;
 use crate::controllers::resiliency_policy::storage::Paths;
+use crate::controllers::resiliency_policy::volumes::{self, Troubles};
 
 use self::report::{Brake, Outcome, PodRow, Said, Simulation, Step, VolumeForeseen};
 use super::foresee::Foreseen;
@@ -85,14 +86,16 @@ pub fn node(
 }
 
 /// The plan that would come if the brake let go.
-fn drafted(name: &str, foreseen: &Foreseen, before: Option<&NodeFence>, now: Now) -> Option<Arc<NodeFence>> {
+pub fn drafted(name: &str, foreseen: &Foreseen, before: Option<&NodeFence>, now: Now) -> Option<Arc<NodeFence>> {
     let live = foreseen.live.as_ref()?;
     let policies = decide::live_policies(&foreseen.seen);
     let episode = before.map_or(1, |before| before.spec.episode + 1);
     let paths = Paths::unrestrained(&foreseen.seen, now);
     let draft = plan::draft(live, policies, &foreseen.seen.namespaces, &paths, episode, now);
-    // Policies that leave it there when it fails may move pods for a lost path.
-    let draft = draft.or_else(|| paths.draft(live, episode, now))?;
+    // Policies that leave it there when it fails may move pods for a lost path, or off a node that is well for a tainted volume.
+    let by_path = || paths.draft(live, episode, now);
+    let by_volume = || Troubles::new(&foreseen.seen).draft(live, volumes::running(before), episode, now);
+    let draft = draft.or_else(by_path).or_else(by_volume)?;
     let mut fence = before.cloned().unwrap_or_else(|| {
         let spec = crate::api::node_fence::NodeFenceSpec {
             episode,

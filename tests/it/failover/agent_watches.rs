@@ -20,6 +20,7 @@ use bulkhead::runtime::leader::Leadership;
 use bulkhead::runtime::telemetry::Telemetry;
 use bulkhead_testbed::{Identity, Testbed, TestbedOptions};
 use futures::{StreamExt, TryStreamExt, stream};
+use http::HeaderValue;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -50,12 +51,13 @@ impl Told {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same client, with an ear on what it is answered.
+    /// The same client, with an ear on what it is answered: in JSON, which is read here, though the agent asks for protobuf.
     fn listening(&self, client: Client) -> Client {
         let told = self.clone();
-        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
             let (client, told) = (client.clone(), told.clone());
             async move {
+                request.headers_mut().insert(http::header::ACCEPT, HeaderValue::from_static("application/json"));
                 let number = told.begins(request.uri().path());
                 let (parts, body) = client.send(request).await?.into_parts();
                 let heard = Body::new(body).into_data_stream().inspect_ok(move |data| told.hears(number, data));
