@@ -41,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::node_fence::NodeFence;
 use crate::api::node_volume_report::{HeartbeatEndpoint, NodeVolumeReport};
-use crate::api::slim::{Node, PersistentVolume, Pod};
+use crate::api::slim::{Node, PersistentVolume, Pod, protobuf};
 use crate::api::volume_health_policy::VolumeHealthPolicy;
 use crate::error::Result;
 use crate::heartbeat::sender::Surroundings;
@@ -179,10 +179,16 @@ pub async fn run(cx: Context, alone: Alone, telemetry: &Telemetry, health: &Heal
     let watches = &cx.clients.watches;
     let by_name = format!("metadata.name={}", cx.settings.node_name);
     let bound = format!("spec.nodeName={}", cx.settings.node_name);
-    let nodes: Store<Node> =
-        Informer::new(Api::all(watches.clone()), "nodes").fields(&by_name).eager().spawn(cancel.clone(), telemetry);
-    let pods: Store<Pod> =
-        Informer::new(Api::all(watches.clone()), "pods").fields(&bound).eager().spawn(cancel.clone(), telemetry);
+    let nodes: Store<Node> = Informer::new(Api::all(watches.clone()), "nodes")
+        .protobuf(&protobuf::NODE)
+        .fields(&by_name)
+        .eager()
+        .spawn(cancel.clone(), telemetry);
+    let pods: Store<Pod> = Informer::new(Api::all(watches.clone()), "pods")
+        .protobuf(&protobuf::POD)
+        .fields(&bound)
+        .eager()
+        .spawn(cancel.clone(), telemetry);
     // Whether or not the API has ever answered us.
     fence_itself(&cx, (nodes.clone(), pods.clone()), alone, telemetry, &cancel);
     let gate = health.gate("informers");
@@ -207,6 +213,7 @@ pub async fn run(cx: Context, alone: Alone, telemetry: &Telemetry, health: &Heal
             .spawn(cancel.clone(), telemetry),
         pods,
         volumes: Informer::new(Api::all(watches.clone()), "persistentvolumes")
+            .protobuf(&protobuf::PERSISTENT_VOLUME)
             .keep(is_here)
             .spawn(cancel.clone(), telemetry),
         policies: Informer::new(Api::all(watches.clone()), "volumehealthpolicies").spawn(cancel.clone(), telemetry),

@@ -143,8 +143,8 @@ const OPERATOR: [Rule; APPROVER.len() + 2] = joined(
                 (READ, VOLUMES),
                 (
                     &["patch"],
-                    "manualTaints, suppressTaints, acknowledgeDataLoss; status, label and finalizers are the \
-                     controller's: volume-health-label.bulkhead.dev",
+                    "manualTaints, suppressTaints, acknowledgeDataLoss; status, label, finalizers and new owners are \
+                     the controller's: volume-health-label.bulkhead.dev",
                 ),
             ],
         ),

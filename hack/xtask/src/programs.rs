@@ -1,4 +1,4 @@
-//! Our own programs, built as they are shipped.
+//! Our own programs: for release as they are shipped, and quickly, with what tests need compiled in, for a look.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::steps::{Steps, cargo};
 /// How our programs are built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// Quick to build, for a look.
+    /// Quick to build, for a look. The switches of `src/mutants.rs` are in them, and no program throws one.
     #[default]
     Dev,
     /// What is shipped, for numbers.
@@ -29,7 +29,8 @@ impl Profile {
 /// Builds our programs and returns their folder.
 pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
     room::check(Builds::Programs)?;
-    // This program itself, which `cargo xtask` has just built, is among them: so nothing that it shares is built twice.
+    // This program itself, which `cargo xtask` has just built, is among them: so nothing that it shares is built twice. It depends
+    // on the simulator, so the feature `mutants` is theirs too. Those that are shipped are built without both.
     let packages = ["--package", "xtask", "--package", "bulkhead", "--package", "bulkhead-testbed"];
     let mut command = cargo(&["build", "--bins"]);
     command.args(packages);

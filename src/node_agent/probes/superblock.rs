@@ -1,5 +1,7 @@
 //! The UUID in the superblock of a file system. Pure.
 
+use crate::api::names;
+
 /// How much of a device is needed: btrfs keeps its superblock at 64 KiB.
 pub const LENGTH: usize = 65 * 1024;
 
@@ -17,7 +19,7 @@ pub fn uuid(start: &[u8]) -> Option<String> {
     let (.., place) =
         KINDS.iter().find(|(at, signature, _)| start.get(*at..at + signature.len()) == Some(*signature))?;
     let bytes = start.get(*place..place + 16)?;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = names::hex(bytes, 16);
     let part = |range: std::ops::Range<usize>| hex.get(range).unwrap_or_default();
     Some([part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-"))
 }

@@ -1,5 +1,6 @@
 //! Who may change what keeps new users off tainted volumes, tried with the identities it must stop.
 
+use bulkhead_testbed::Identity;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 use super::admission::{Answer, comes_to_deny, denied};
-use super::objects::api;
+use super::objects::{api, dynamic};
 use super::volumes::{GATE, dry, dry_merge, pod, status, tainted, tenants, volume};
 use super::world::World;
 
@@ -63,6 +64,7 @@ pub async fn only_the_controller_projects(world: &World) -> Outcome {
     )
     .await?;
     nobody_else_touches_the_finalizers(&person, &controller, name).await?;
+    nobody_else_adds_an_owner(world).await?;
     // Neither does anybody else forge a taint, or erase one.
     let text = "the status of a volumehealth belongs to the controller: alice lacks the verb project";
     for (phase, keys) in [("Unhealthy", &["VolumeNotUsable", "VolumeNotMounted"][..]), ("Healthy", &[])] {
@@ -101,6 +103,75 @@ async fn nobody_else_touches_the_finalizers(
     // What the garbage collector does.
     person.patch(name, &dry, &holding(&[ours, "orphan"])).await?;
     controller.patch(name, &PatchParams::default(), &holding(&[])).await?;
+    Ok(())
+}
+
+/// One that is not there has a VolumeHealth deleted, and what people have written is lost with it. To take owners away must stay
+/// free: the garbage collector does, with an identity of its own.
+async fn nobody_else_adds_an_owner(world: &World) -> Outcome {
+    let [person, controller] = [&world.person, &world.controller].map(|client| api(client, "VolumeHealth"));
+    let name = "owned";
+    let owner = |kind: &str, name: &str, uid: &str| json!({"apiVersion": "v1", "kind": kind, "name": name, "uid": uid});
+    let volume = owner("PersistentVolume", name, "uid-of-the-volume");
+    let object = json!({
+        "apiVersion": "bulkhead.dev/v1alpha1", "kind": "VolumeHealth", "spec": {},
+        "metadata": {"name": name, "ownerReferences": [volume], "finalizers": ["bulkhead.dev/projection"]},
+    });
+    controller.create(&PostParams::default(), &dynamic(&object)?).await?;
+    let owned_by = |owners: &[Value]| Patch::Merge(json!({"metadata": {"ownerReferences": owners}}));
+    let text = "the list of owners of a volumehealth belongs to the controller: alice lacks the verb project";
+    let (dry, another) = (dry_merge(), owner("PersistentVolume", name, "uid-of-another"));
+    let mut newer_version = volume.clone();
+    newer_version["apiVersion"] = json!("v2");
+    for owners in [
+        vec![another.clone()],
+        vec![volume.clone(), another],
+        vec![volume.clone(), owner("ConfigMap", "made-up", "made-up")],
+        // Under another name or kind nothing has that uid: the garbage collector finds no owner there.
+        vec![owner("PersistentVolume", "another", "uid-of-the-volume")],
+        vec![owner("ConfigMap", name, "uid-of-the-volume")],
+        vec![newer_version],
+    ] {
+        let change = owned_by(&owners);
+        let tried = async || person.patch(name, &dry, &change).await;
+        only_the_controller(text, tried, controller.patch(name, &dry, &change)).await?;
+    }
+    let mut blocking = volume.clone();
+    blocking["blockOwnerDeletion"] = json!(true);
+    for owners in [vec![], vec![volume], vec![blocking]] {
+        let change = owned_by(&owners);
+        person.patch(name, &dry, &change).await.map_err(|error| format!("{owners:?}: {error}"))?;
+    }
+    the_garbage_collector_does_its_work(world, &person, name).await
+}
+
+/// Its steps, with its identity and what it sends: no such program runs beside this API server.
+async fn the_garbage_collector_does_its_work(world: &World, person: &Api<DynamicObject>, name: &str) -> Outcome {
+    let user = "system:serviceaccount:kube-system:generic-garbage-collector".to_owned();
+    let collector = world.testbed.client(&Identity::User { name: user, groups: Vec::new() }).await?;
+    let collector = api(&collector, "VolumeHealth");
+    let disowned = Patch::Merge(json!({"metadata": {"ownerReferences": []}}));
+    collector.patch(name, &dry_merge(), &disowned).await?;
+    person.delete(name, &DeleteParams::foreground()).await?;
+    let finalizers = |object: &DynamicObject| object.metadata.finalizers.clone().unwrap_or_default();
+    let going = collector.get(name).await?;
+    let mut before = finalizers(&going);
+    before.sort();
+    assert_eq!(before, ["bulkhead.dev/projection", "foregroundDeletion"]);
+    // Nothing depends on it: its part is done, and ours is left.
+    let done = json!({"metadata": {
+        "resourceVersion": going.metadata.resource_version, "finalizers": ["bulkhead.dev/projection"],
+    }});
+    let left = collector.patch(name, &PatchParams::default(), &Patch::Merge(done)).await?;
+    assert_eq!(finalizers(&left), ["bulkhead.dev/projection"]);
+    // It takes away no more than its own.
+    let text = "the list of finalizers of a volumehealth belongs to the controller: \
+                system:serviceaccount:kube-system:generic-garbage-collector lacks the verb project";
+    let all = Patch::Merge(json!({"metadata": {"finalizers": []}}));
+    comes_to_deny(text, async || collector.patch(name, &dry_merge(), &all).await).await?;
+    api(&world.controller, "VolumeHealth").patch(name, &PatchParams::default(), &all).await?;
+    let is_left = person.get_opt(name).await?.is_some();
+    assert!(!is_left, "{name} is still there");
     Ok(())
 }
 

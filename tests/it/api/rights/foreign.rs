@@ -248,7 +248,8 @@ async fn incidents(world: &World) -> Result<Vec<Try>, Failed> {
     Ok(tries)
 }
 
-/// Who runs the storage says what is said of a volume by hand; label and finalizers of its VolumeHealth are the controller's.
+/// Who runs the storage says what is said of a volume by hand; label, finalizers and owners of its VolumeHealth are the
+/// controller's.
 async fn healths(world: &World) -> Result<Vec<Try>, Failed> {
     let name = "matrix";
     create(&world.controller, "VolumeHealth", name, &vec![]).await?;
@@ -258,6 +259,9 @@ async fn healths(world: &World) -> Result<Vec<Try>, Failed> {
     let controllers = [
         json!({"metadata": {"labels": {"bulkhead.dev/no-attach-or-mount": "Enforce"}}}),
         json!({"metadata": {"finalizers": ["example.com/mine"]}}),
+        json!({"metadata": {"ownerReferences": [
+            {"apiVersion": "v1", "kind": "PersistentVolume", "name": "matrix", "uid": "made-up"},
+        ]}}),
     ];
     let mut tries = Vec::new();
     for (who, client, may_say) in [
