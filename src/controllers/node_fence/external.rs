@@ -32,9 +32,11 @@ pub fn lets_processes_in(seen: &Seen, request: &FenceRequest) -> bool {
     !is_clean && !is_off && relied_on(seen, request).any(may_run)
 }
 
-/// Whether pods went by force on what an external fencer proved of a machine that may have power.
+/// Whether pods went by force on what an external fencer proves of a machine that may have power. A proof that was taken back keeps
+/// nobody out: most often the machine was off, and has power again in another boot.
 pub fn keeps_out(seen: &Seen, request: &FenceRequest) -> bool {
-    relied_on(seen, request).any(|(plan, row)| is_short_of_power(plan, row))
+    let stands = |row: &VolumeStatus| row.proof > Proof::None;
+    relied_on(seen, request).any(|(plan, row)| stands(row) && is_short_of_power(plan, row))
 }
 
 /// The recorded rows that this fencer has proved, and whose pods may have gone by force on that. A row that is clean has no process

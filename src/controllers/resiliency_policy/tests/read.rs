@@ -162,5 +162,6 @@ async fn a_look_that_hangs_is_given_up_long_before_the_pass_is() {
     let began = Instant::now();
     let look = in_time(pending::<Result<()>>()).await;
     assert_eq!(look.map_err(|error| error.class()), Err(ErrorClass::Deadline));
-    assert!(began.elapsed() <= Duration::from_secs(6), "{:?}", began.elapsed());
+    let all_of_a_pass = began.elapsed() * u32::try_from(LOOKS).unwrap();
+    assert!(all_of_a_pass < Duration::from_secs(60), "{all_of_a_pass:?}, and the queue gives a pass a minute");
 }
