@@ -51,7 +51,7 @@ const REACHES_OUT: [&str; 7] =
     ["async ", "tokio::", "kube::Client", "Api::", "Instant::now", "Utc::now", "SystemTime::now"];
 
 /// What `kubectl bulkhead` uses of a controller: its eyes and what is pure.
-const KUBECTL_SEES: [&str; 13] = [
+const KUBECTL_SEES: [&str; 14] = [
     "brakes",
     "decide",
     "evidence",
@@ -65,6 +65,7 @@ const KUBECTL_SEES: [&str; 13] = [
     "status",
     "storage",
     "unattached",
+    "volumes",
 ];
 /// What it uses of others that tell of failed nodes: how long they take.
 const KUBECTL_COUNTS: [&str; 2] = ["csi_sidecar::connectivity::decide", "heartbeat::verdict"];
