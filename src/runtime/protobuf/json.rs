@@ -61,23 +61,20 @@ fn take<'a>(bytes: &mut &'a [u8], size: usize) -> Result<&'a [u8], Malformed> {
 }
 
 /// The bytes of the field with that number; `None` where it is absent.
-pub(super) fn bytes_of(mut bytes: &[u8], wanted: u32) -> Result<Option<&[u8]>, Malformed> {
+pub(super) fn bytes_of(bytes: &[u8], wanted: u32) -> Result<Option<&[u8]>, Malformed> {
     let mut found = None;
-    while !bytes.is_empty() {
-        if let (number, Value::Bytes(value)) = next(&mut bytes)?
-            && number == wanted
-        {
-            found = Some(value);
-        }
-    }
+    each(bytes, wanted, |value| {
+        found = Some(value);
+        Ok(())
+    })?;
     Ok(found)
 }
 
 /// Hands the bytes of each field with that number to `take`.
-pub(super) fn each(
-    mut bytes: &[u8],
+pub(super) fn each<'a>(
+    mut bytes: &'a [u8],
     wanted: u32,
-    mut take: impl FnMut(&[u8]) -> Result<(), Malformed>,
+    mut take: impl FnMut(&'a [u8]) -> Result<(), Malformed>,
 ) -> Result<(), Malformed> {
     while !bytes.is_empty() {
         if let (number, Value::Bytes(value)) = next(&mut bytes)?

@@ -127,10 +127,14 @@ impl Protobuf {
         FramedRead::new(bytes, codec).ready_chunks(TOGETHER).map(move |frames| {
             let mut lines = Vec::new();
             for frame in frames {
-                let frame = frame.inspect_err(|error| this.too_long(error))?;
+                let frame = frame.inspect_err(|error| {
+                    // The codec refuses what is longer than any object.
+                    if error.kind() == std::io::ErrorKind::InvalidData {
+                        this.give_up(&Malformed::Wire(error.to_string()), b"");
+                    }
+                })?;
                 event(this.message, &frame, &mut lines).map_err(|error| {
-                    this.failed.store(true, Ordering::Relaxed);
-                    tell(&error, &frame);
+                    this.give_up(&error, &frame);
                     std::io::Error::other(error)
                 })?;
                 lines.push(b'\n');
@@ -139,12 +143,10 @@ impl Protobuf {
         })
     }
 
-    /// The codec refuses what is longer than any object.
-    fn too_long(&self, error: &std::io::Error) {
-        if error.kind() == std::io::ErrorKind::InvalidData {
-            self.failed.store(true, Ordering::Relaxed);
-            tell(&Malformed::Wire(error.to_string()), b"");
-        }
+    /// From now on JSON is asked for.
+    fn give_up(&self, error: &Malformed, bytes: &[u8]) {
+        self.failed.store(true, Ordering::Relaxed);
+        tell(error, bytes);
     }
 }
 
