@@ -20,6 +20,7 @@ use crate::controllers::resiliency_policy::evidence::Silence;
 use crate::controllers::resiliency_policy::memory::{Found, Memory, VOLUMELESS_PACE};
 use crate::controllers::resiliency_policy::plan::LiveNode;
 use crate::controllers::resiliency_policy::read::decided;
+use crate::controllers::resiliency_policy::silence::KUBELET_LEASE;
 use crate::error::{Error, Result};
 
 /// How often a pass is foreseen again at the same moment, where it could not read all.
@@ -111,9 +112,13 @@ type Read = RefCell<BTreeMap<String, Option<LiveNode>>>;
 impl<'a> Passes<'a> {
     fn new(found: Found, name: &'a str, begun: Now) -> Self {
         let mut memory = Memory::default();
-        // The node is seen first, alone: of all others nothing is known to have stood still.
+        // The node is seen first, alone: of all others nothing is known to have stood still. Before Kubernetes gives it up its
+        // Lease has stood still for longer than the next renewal would have taken.
+        let leases: Vec<_> = found.leases.iter().filter(|lease| lease.name_any() == name).cloned().collect();
         let nodes = found.nodes.iter().filter(|node| node.name_any() == name).cloned().collect();
-        memory.look(Found { nodes, ..Found::default() }, EPOCH, begun);
+        let silent = begun.mono.checked_sub(KUBELET_LEASE).unwrap_or(begun.mono);
+        memory.look(Found { leases: leases.clone(), ..Found::default() }, EPOCH, Now { mono: silent, ..begun });
+        memory.look(Found { nodes, leases, ..Found::default() }, EPOCH, begun);
         Self { name, found, memory, begun, read: Read::default() }
     }
 

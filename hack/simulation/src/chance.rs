@@ -29,10 +29,12 @@ pub enum Choice {
     Network,
     /// Whether drivers attach nothing, of which clusters their volumes are, and who cuts nodes off there.
     Unattached,
+    /// Whether the scheduler has heard of the taints when it binds a pod.
+    Scheduler,
 }
 
 /// The number of streams.
-const STREAMS: usize = 13;
+const STREAMS: usize = 14;
 
 /// A source of choices. The first option (0) is always the ordinary one: nothing late, nothing lost.
 pub trait Chance {

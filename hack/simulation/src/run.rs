@@ -208,7 +208,7 @@ impl World {
         if self.api.policies.values().any(|policy| policy.status.iter().any(|status| !status.restraints.is_empty())) {
             return Some("a brake holds");
         }
-        if !pod.is("Initialized") {
+        if !pod.is("Initialized") && !pod.was_bound_past_the_fence() {
             return Some("it never started there: its owner put it on a failed node");
         }
         if self.api.nodes.get(node).is_none() {

@@ -314,6 +314,7 @@ impl Workload {
             };
             pod.spec.volumes = vec![folder("plugins_registry"), folder(&format!("plugins/{driver}"))];
         }
+        pod.spec.tolerations.fence = self.placement == Placement::ToleratesAll || self.owner.is_daemon();
         pod.status.phase = Some("Pending".into());
         pod
     }

@@ -123,6 +123,8 @@ part! {
     LeaseSpec {
         /// When its holder renewed it last, by the holder's clock.
         renew_time: Option<MicroTime>,
+        /// How long after that it is good for.
+        lease_duration_seconds: Option<i32>,
     }
 }
 

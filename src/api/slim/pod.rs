@@ -37,6 +37,8 @@ part! {
         security_context: PodSecurity,
         /// Beside whom it must run.
         affinity: Affinity,
+        /// Whether it may be bound to a fenced node.
+        tolerations: Tolerations,
     }
 }
 
@@ -126,6 +128,49 @@ part! {
     }
 }
 
+/// The tolerations of a pod: of each of very many pods one answer is kept, not the lists that all of them are given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<Toleration>", into = "Vec<Toleration>")]
+pub struct Tolerations {
+    /// Whether a scheduler may bind it to a node with the taint of a fenced one.
+    pub fence: bool,
+}
+
+part! {
+    /// A taint that a pod tolerates, as the API has it.
+    Toleration {
+        /// Key of the taint; empty: all of them.
+        key: String,
+        /// Exists or Equal; empty: Equal.
+        operator: String,
+        /// Effect of the taint; empty: all of them.
+        effect: String,
+    }
+}
+
+impl From<Vec<Toleration>> for Tolerations {
+    fn from(all: Vec<Toleration>) -> Self {
+        let fence = all.iter().any(|it| {
+            // The taint has another value in each episode: what is Equal to one is not meant.
+            it.operator == "Exists"
+                && (it.key.is_empty() || it.key == crate::api::names::FENCED_TAINT)
+                && (it.effect.is_empty() || it.effect == "NoSchedule")
+        });
+        Self { fence }
+    }
+}
+
+impl From<Tolerations> for Vec<Toleration> {
+    fn from(tolerations: Tolerations) -> Self {
+        let fence = Toleration {
+            key: crate::api::names::FENCED_TAINT.into(),
+            operator: "Exists".into(),
+            effect: "NoSchedule".into(),
+        };
+        if tolerations.fence { vec![fence] } else { Vec::new() }
+    }
+}
+
 /// A volume of a pod and where it comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "RawVolume", into = "RawVolume")]
@@ -208,6 +253,12 @@ impl Pod {
     /// Whether all its containers have ended for good.
     pub fn is_finished(&self) -> bool {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
+    /// Whether a scheduler that had not heard of the taint bound it to a fenced node. The condition comes with the binding; a
+    /// pod whose template names its node gets it from its kubelet at the earliest.
+    pub fn was_bound_past_the_fence(&self) -> bool {
+        self.is("PodScheduled") && !self.spec.tolerations.fence
     }
 
     /// Whether it is being deleted.

@@ -34,6 +34,7 @@ fn what_is_cached_by_the_ten_thousand_is_read_as_it_is_written() {
         "metadata": metadata,
         "spec": {
             "nodeName": "n", "priority": 7, "schedulingGates": [{ "name": "g" }], "securityContext": { "fsGroup": 5 },
+            "tolerations": [{ "operator": "Exists" }],
             "volumes": [
                 { "name": "a", "persistentVolumeClaim": { "claimName": "data" } }, { "name": "b", "ephemeral": {} },
                 { "name": "c", "csi": { "driver": "d" } }, { "name": "d", "hostPath": { "path": "/x" } },
@@ -100,6 +101,36 @@ fn every_volume_source_is_told_apart() {
             VolumeSource::Other("nfs".into()),
         ]
     );
+}
+
+#[test]
+fn what_tolerates_the_fence_may_be_bound_to_a_fenced_node() {
+    for (tolerations, fence) in [
+        (serde_json::json!([]), false),
+        (serde_json::json!([{ "operator": "Exists" }]), true),
+        (serde_json::json!([{ "operator": "Exists", "effect": "NoSchedule" }]), true),
+        (serde_json::json!([{ "operator": "Exists", "effect": "NoExecute" }]), false),
+        (serde_json::json!([{ "key": "bulkhead.dev/fenced", "operator": "Exists" }]), true),
+        (serde_json::json!([{ "key": "bulkhead.dev/fenced", "operator": "Equal", "value": "1" }]), false),
+        (serde_json::json!([{ "key": "bulkhead.dev/fenced", "value": "1" }]), false),
+        (
+            serde_json::json!([
+                { "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute" },
+                { "key": "bulkhead.dev/fenced", "operator": "Exists", "effect": "NoSchedule" },
+            ]),
+            true,
+        ),
+    ] {
+        let scheduled = serde_json::json!([{ "type": "PodScheduled", "status": "True" }]);
+        let pod = serde_json::json!({
+            "metadata": {}, "spec": { "tolerations": tolerations }, "status": { "conditions": scheduled },
+        });
+        let mut pod: Pod = serde_json::from_value(pod).unwrap();
+        assert_eq!(pod.spec.tolerations.fence, fence, "{tolerations}");
+        assert_eq!(pod.was_bound_past_the_fence(), !fence, "{tolerations}");
+        pod.status.conditions.clear();
+        assert!(!pod.was_bound_past_the_fence(), "no scheduler did it: {tolerations}");
+    }
 }
 
 #[test]

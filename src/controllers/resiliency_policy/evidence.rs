@@ -23,6 +23,8 @@ pub struct Silence {
     pub still_for: Option<Duration>,
     /// Whether its Lease was seen to move, and not only found.
     pub has_moved: bool,
+    /// How long after one renewal of its Lease the next would have been seen.
+    pub next_renewal: Duration,
     /// Time since it was first seen unreachable without interruption.
     pub unreachable_for: Option<Duration>,
     /// What is heard of its agent.
@@ -32,17 +34,20 @@ pub struct Silence {
 /// How much later than the last heartbeat a renewal of the Lease may be seen that was sent before it: a watch can be late, and a
 /// pass too.
 const LATE_RENEWAL: Duration = Duration::from_secs(5);
-/// A Lease that was only found, by a new leader or in a new list, may have been renewed just before; after this time the next
-/// renewal would have been seen.
-const ONE_RENEWAL: Duration = Duration::from_secs(15);
-
 impl Silence {
     /// Whether the kubelet renewed its Lease while its agent was silent already, as far as can be told: the machine lives, and it
     /// is the heartbeats that get lost.
     fn outlives_heartbeats(&self) -> bool {
         let Some(still) = self.still_for else { return false };
         let silent = self.heartbeat.out_of_reach_for.or(self.heartbeat.silent_for).unwrap_or_default();
-        if self.has_moved { still + LATE_RENEWAL < silent } else { still < ONE_RENEWAL }
+        if self.has_moved { still + LATE_RENEWAL < silent } else { still < self.next_renewal }
+    }
+
+    /// Whether the kubelet may be renewing its Lease as ever: it was seen to, or was only found, by a new leader or in a new list, and
+    /// nobody has looked for long enough. A node-lifecycle controller whose own watch lags behind, as after an outage of the API
+    /// server, writes Ready=Unknown over kubelets that never fell silent; it takes three of their renewals or more to be right.
+    fn may_renew(&self) -> bool {
+        self.still_for.is_some_and(|still| still < self.next_renewal)
     }
 
     /// The same for the node as the API has it: seen unreachable for the first time just now is no less unreachable.
@@ -78,9 +83,11 @@ pub fn declares(
     now: time::Now,
 ) -> Option<Vec<Evidence>> {
     let Outside { storage, power } = outside;
-    let kubelet = node.is_unreachable();
+    let kubelet = node.is_unreachable() && !silence.may_renew();
     let taints: Vec<_> = if pod.is("Initialized") && !pod.is("Ready") {
-        node.taints().iter().filter(|taint| policies.counts_taint(taint)).collect()
+        let taints = node.taints().iter().filter(|taint| policies.counts_taint(taint));
+        // The lifecycle controller's own follow the Ready condition, and what it has not taken away yet says nothing.
+        taints.filter(|taint| !is_lifecycle(&taint.key) || node.ready() != "True").collect()
     } else {
         Vec::new()
     };
@@ -88,7 +95,7 @@ pub fn declares(
     let independent = taints.iter().find(|taint| !is_lifecycle(&taint.key));
     let long_enough = silence.unreachable_for.unwrap_or_default() >= policies.decisive_after();
     // The taint `unreachable` says no more than Ready=Unknown does, and no sooner than the policy asks for.
-    let tainted = taints.iter().any(|taint| taint.key != names::UNREACHABLE_TAINT || long_enough);
+    let tainted = taints.iter().any(|taint| taint.key != names::UNREACHABLE_TAINT || kubelet && long_enough);
     let decisive = kubelet && long_enough && policies.is_decisive(DecisiveChannel::Kubelet)
         || tainted && policies.is_decisive(DecisiveChannel::Taint);
     let missed = silence.lease_age.is_some_and(|age| age >= heartbeat::TWO_RENEWALS);

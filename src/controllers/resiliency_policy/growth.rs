@@ -12,12 +12,13 @@ use super::plan::{LiveNode, digest, is_spare};
 use super::select::Effective;
 
 /// Whether the plan of an open NodeFence lacks one of these pods. One that came later and never started there is no
-/// victim of the failure: its owner put it back (by `nodeName`, or since it tolerates every taint), and would do so again
-/// each time it is released.
+/// victim of the failure if its owner put it back (by `nodeName`, or since it tolerates every taint): he would do so again
+/// each time it is released. A scheduler that had not heard of the taint yet, as after an outage of the API server, will
+/// have heard of it the next time; who leaves the pod to it leaves it there until the node is back.
 pub(super) fn lacks(fence: Option<&NodeFence>, pods: &[(&PodView, Effective)]) -> bool {
     let Some(fence) = fence else { return true };
-    let started = pods.iter().filter(|(pod, _)| pod.pod.is("Initialized"));
-    started.into_iter().any(|(pod, _)| !fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid()))
+    let victims = pods.iter().filter(|(pod, _)| pod.pod.is("Initialized") || pod.pod.was_bound_past_the_fence());
+    victims.into_iter().any(|(pod, _)| !fence.spec.plan.pods.iter().any(|row| row.uid == pod.uid()))
 }
 
 /// The plan without the pods that came back to the node too soon. One whose template names the node, or that tolerates

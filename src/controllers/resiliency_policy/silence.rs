@@ -13,6 +13,8 @@ use super::heartbeat::Heartbeat;
 /// Time within which half of the other Leases must have moved for the watch to be proved live; kubelets renew every
 /// 10 s.
 const PROOF_OF_LIFE: Duration = Duration::from_secs(12);
+/// How long a kubelet's Lease is good for where it does not say so itself: the default of `nodeLeaseDurationSeconds`.
+pub const KUBELET_LEASE: Duration = Duration::from_secs(40);
 
 /// Whether the API has a Lease as the store knows it.
 pub fn is_still(live: Option<&Lease>, known: Option<&Lease>) -> bool {
@@ -96,9 +98,27 @@ struct LeaseSeen {
     stood_since: Instant,
     /// It was seen to move, not only found.
     has_moved: bool,
+    /// How long it is good for.
+    duration: Duration,
 }
 
 impl LeaseSeen {
+    fn new(lease: &Lease, has_moved: bool, now: Instant) -> Self {
+        let duration = lease.spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        Self {
+            renewed: lease.spec.renew_time.clone(),
+            moved: now,
+            stood_since: now,
+            has_moved,
+            duration: duration.map_or(KUBELET_LEASE, Duration::from_secs),
+        }
+    }
+
+    /// A kubelet renews it each quarter of its duration; half as much again for who is late.
+    fn next_renewal(&self) -> Duration {
+        self.duration * 3 / 8
+    }
+
     fn is_moving(&self, now: Instant) -> bool {
         self.has_moved && now.saturating_duration_since(self.moved) < PROOF_OF_LIFE
     }
@@ -132,15 +152,11 @@ impl SilenceTracker {
         let mut present = BTreeSet::new();
         for (name, lease) in leases {
             present.insert(name);
-            let renewed = &lease.spec.renew_time;
             match self.leases.get_mut(name) {
-                Some(seen) if seen.renewed == *renewed => {}
-                Some(seen) => {
-                    *seen = LeaseSeen { renewed: renewed.clone(), moved: now, stood_since: now, has_moved: true }
-                }
+                Some(seen) if seen.renewed == lease.spec.renew_time => {}
+                Some(seen) => *seen = LeaseSeen::new(lease, true, now),
                 None => {
-                    let seen = LeaseSeen { renewed: renewed.clone(), moved: now, stood_since: now, has_moved: false };
-                    self.leases.insert(name.to_owned(), seen);
+                    self.leases.insert(name.to_owned(), LeaseSeen::new(lease, false, now));
                 }
             }
         }
@@ -171,6 +187,7 @@ impl SilenceTracker {
         let lease = seen.filter(|seen| seen.is_live(self.leases.len(), self.moving, now));
         Silence {
             has_moved: seen.is_some_and(|seen| seen.has_moved),
+            next_renewal: seen.map_or(Duration::ZERO, LeaseSeen::next_renewal),
             still_for: seen.map(|seen| now.saturating_duration_since(seen.stood_since)),
             lease_age: lease.map(|seen| now.saturating_duration_since(seen.moved)),
             heartbeat: Heartbeat::default(),

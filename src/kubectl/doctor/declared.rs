@@ -118,6 +118,7 @@ fn seen(
         has_moved: true,
         unreachable_for: after.checked_sub(UNREACHABLE),
         heartbeat: if tellers.heartbeats { heartbeat } else { Heartbeat::default() },
+        ..Silence::default()
     };
     let outside = Outside {
         storage: tellers.array.filter(|lost| after >= *lost).map(|_| says(Channel::Storage, now)),

@@ -116,6 +116,7 @@ pub fn trials() -> Vec<Trial> {
         policies::pods_of_a_deleted_namespace_wait_for_the_proof,
         replacements::a_replacement_with_a_node_name_is_not_let_in,
         replacements::a_replacement_that_tolerates_everything_is_not_let_in,
+        replacements::a_replacement_that_was_bound_before_the_taint_was_heard_of_moves_on,
         finalizers::a_pod_that_a_finalizer_holds_is_released_when_it_is_gone,
         finalizers::the_attachers_finalizer_is_the_one_that_is_looked_for,
         finalizers::our_finalizer_goes_only_from_the_list_that_was_read,

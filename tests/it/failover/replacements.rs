@@ -1,11 +1,14 @@
 //! A replacement that comes back to the dead node, because its template says so or because it tolerates everything: no
-//! attachment lets it in. It never starts there, so it is no further victim, and it runs there when the node is clean.
+//! attachment lets it in. It never starts there, so it is no further victim, and it runs there when the node is clean. One
+//! that a scheduler bound there before it heard of the taint is released again.
 
 use std::time::Duration;
 
+use bulkhead::api::node_fence::PodAction;
 use bulkhead_testbed::AttacherOptions;
 use bulkhead_testbed::cluster::{Cluster, Workload};
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
@@ -18,6 +21,45 @@ pub async fn a_replacement_with_a_node_name_is_not_let_in(cluster: &Cluster) -> 
 
 pub async fn a_replacement_that_tolerates_everything_is_not_let_in(cluster: &Cluster) -> Result<(), Failed> {
     comes_back(cluster, "tolerant", |_| json!({ "spec": { "tolerations": [{ "operator": "Exists" }] } })).await
+}
+
+/// As after an outage of the API server, when the scheduler's watch of nodes comes back later than that of pods.
+pub async fn a_replacement_that_was_bound_before_the_taint_was_heard_of_moves_on(
+    cluster: &Cluster,
+) -> Result<(), Failed> {
+    let lane = Lane::new(cluster, "unheard", LaneOptions::default()).await?;
+    let victim = lane.victim()?;
+    // The scheduler that does not hear is this test.
+    let set = Workload { template: json!({ "spec": { "schedulerName": "unheard" } }), ..lane.workload("db") };
+    cluster.stateful_set_on(&[lane.array()], &set).await?;
+    let first = bind(&lane, &set, victim.name(), &[]).await?;
+    lane.ready_on(&set, &[victim.name()]).await?;
+    victim.kill().await;
+    let second = bind(&lane, &set, victim.name(), std::slice::from_ref(&first)).await?;
+    let elsewhere = lane.nodes.get(1).ok_or("the lane has one node")?.name();
+    bind(&lane, &set, elsewhere, &[first, second]).await?;
+    lane.moved(&set).await?;
+    let fence = lane.detached().await?;
+    let rows: Vec<_> = fence.spec.plan.pods.iter().map(|row| row.action).collect();
+    assert_eq!(rows, [PodAction::Release; 2], "{:?}", fence.spec.plan.pods);
+    lane.end().await
+}
+
+/// Binds the workload's pod once it is none of these, and returns its uid.
+async fn bind(lane: &Lane<'_>, set: &Workload, node: &str, others: &[String]) -> Result<String, Failed> {
+    let api: Api<Pod> = Api::default_namespaced(lane.client());
+    let name = format!("{}-0", set.name);
+    let look = async || {
+        let uid = api.get_opt(&name).await?.as_ref().and_then(ResourceExt::uid);
+        Ok(uid.filter(|uid| !others.contains(uid)).ok_or_else(|| "no other pod".to_owned()))
+    };
+    let uid = lane.cluster.wait("there is another pod", SOON, look).await?;
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name, "uid": uid },
+        "target": { "apiVersion": "v1", "kind": "Node", "name": node },
+    });
+    api.create_subresource::<_, Value>("binding", &name, &PostParams::default(), &binding).await?;
+    Ok(uid)
 }
 
 async fn comes_back(cluster: &Cluster, name: &str, template: impl Fn(&str) -> Value) -> Result<(), Failed> {

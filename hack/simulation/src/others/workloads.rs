@@ -10,6 +10,7 @@ use crate::time::{Millis, SECOND};
 use crate::world::World;
 
 use super::Actor;
+use super::kubelet::set_condition;
 
 /// How often the pod garbage collector looks.
 const GARBAGE: Millis = 20 * SECOND;
@@ -74,10 +75,12 @@ impl World {
         let unbound: Vec<_> = self.api.pods.values().filter(|pod| pod.spec.node_name.is_none()).cloned().collect();
         for pod in unbound.into_iter().filter(|pod| !pod.is_terminating()) {
             let placement = self.shape.workload_of(&pod).map_or(Placement::Scheduled, |workload| workload.placement);
+            // Its watch of nodes lags behind: it has not heard of any taint.
+            let is_late = chance.one_in(Choice::Scheduler, 8);
             let fits = |node: &Node| {
                 let kept_off =
                     node.taints().iter().any(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
-                placement == Placement::ToleratesAll || !kept_off
+                placement == Placement::ToleratesAll || !kept_off || is_late
             };
             let nodes: Vec<_> = self.api.nodes.values().filter(|node| fits(node)).map(|node| node.name_any()).collect();
             if nodes.is_empty() {
@@ -85,7 +88,11 @@ impl World {
             }
             let index = chance.pick(Choice::Others, nodes.len() as u64);
             let node = nodes.get(usize::try_from(index).unwrap_or(0)).cloned();
-            self.api.update::<Pod>(&pod.name_any(), |pod| pod.spec.node_name = node);
+            let now = self.now;
+            self.api.update::<Pod>(&pod.name_any(), |pod| {
+                pod.spec.node_name = node;
+                set_condition(&mut pod.status.conditions, "PodScheduled", "True", now);
+            });
         }
     }
 

@@ -86,12 +86,15 @@ static POD_SPEC: Message = Message::of(&[
     field(10, "nodeName", Kind::Text),
     field(14, "securityContext", Kind::Object(&POD_SECURITY)),
     field(18, "affinity", Kind::Object(&AFFINITY)),
+    field(22, "tolerations", Kind::Objects(&TOLERATION)),
     field(25, "priority", Kind::OptionalNumber),
     field(38, "schedulingGates", Kind::Objects(&NAMED)),
 ]);
 
 static POD_SECURITY: Message = Message::of(&[field(5, "fsGroup", Kind::OptionalNumber)]);
 static NAMED: Message = Message::of(&[field(1, "name", Kind::Text)]);
+static TOLERATION: Message =
+    Message::of(&[field(1, "key", Kind::Text), field(2, "operator", Kind::Text), field(4, "effect", Kind::Text)]);
 static VOLUME: Message =
     Message::of(&[field(1, "name", Kind::Text), field(2, "volumeSource", Kind::Inline(&VOLUME_SOURCE))]);
 
@@ -182,7 +185,8 @@ static NODE_STATUS: Message = Message::of(&[
 
 static NODE_ADDRESS: Message = Message::of(&[field(1, "type", Kind::Text), field(2, "address", Kind::Text)]);
 static NODE_INFO: Message = Message::of(&[field(3, "bootID", Kind::Text)]);
-static LEASE_SPEC: Message = Message::of(&[field(4, "renewTime", Kind::MicroTime)]);
+static LEASE_SPEC: Message =
+    Message::of(&[field(2, "leaseDurationSeconds", Kind::OptionalNumber), field(4, "renewTime", Kind::MicroTime)]);
 static CSI_NODE_SPEC: Message = Message::of(&[field(1, "drivers", Kind::Objects(&CSI_NODE_DRIVER))]);
 static CSI_NODE_DRIVER: Message = Message::of(&[field(1, "name", Kind::Text), field(2, "nodeID", Kind::Text)]);
 

@@ -73,6 +73,8 @@ fn each_channel_says_what_the_api_says() {
             json!({}),
             NOTHING,
         ),
+        ("unreachable beside Ready=True", tainted(names::UNREACHABLE_TAINT, "NoSchedule"), down(), json!({}), NOTHING),
+        ("not-ready beside Ready=True", tainted(names::NOT_READY_TAINT, "NoSchedule"), down(), any(), NOTHING),
         ("somebody's out-of-service", tainted(names::OUT_OF_SERVICE_TAINT, "NoExecute"), down(), json!({}), TAINT),
         ("a listed taint", tainted("example.com/broken", "NoExecute"), down(), taints(broken.clone()), TAINT),
         ("of another effect", tainted("example.com/broken", "NoSchedule"), down(), taints(broken.clone()), NOTHING),
@@ -135,6 +137,26 @@ fn the_kubelet_is_decisive_after_its_time_without_interruption() {
             let silence = Silence { unreachable_for: seconds.map(Duration::from_secs), ..Silence::default() };
             assert_eq!(channels(&unreachable("n1"), silence, &down(), &spec), wanted, "{seconds:?} {spec}");
         }
+    }
+}
+
+/// After an outage of the API server the lifecycle controller may write Ready=Unknown over kubelets that never fell silent.
+#[test]
+fn a_kubelet_that_may_renew_its_lease_as_ever_is_not_silent() {
+    let still = |seconds: Option<u64>, has_moved| Silence {
+        still_for: seconds.map(Duration::from_secs),
+        next_renewal: Duration::from_secs(15),
+        has_moved,
+        ..silence(&unreachable("n1"))
+    };
+    for (name, silence, wanted) in [
+        ("seen to renew it", still(Some(3), true), NOTHING),
+        ("renewed it one renewal ago", still(Some(15), true), KUBELET),
+        ("only found, by a new leader", still(Some(3), false), NOTHING),
+        ("found, and not renewed since", still(Some(15), false), KUBELET),
+        ("it has no Lease", still(None, false), KUBELET),
+    ] {
+        assert_eq!(channels(&unreachable("n1"), silence, &down(), &json!({})), wanted, "{name}");
     }
 }
 

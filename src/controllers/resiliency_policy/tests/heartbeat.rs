@@ -106,18 +106,21 @@ fn a_kubelet_that_goes_on_contradicts_it() {
         reason: "BackendDisconnected".into(),
         message: None,
     };
-    let cases: [(&str, &Node, u64, bool, &[Channel]); 6] = [
+    let cases: [(&str, &Node, u64, bool, &[Channel]); 7] = [
         ("renewed long after the last heartbeat", &well, 3, true, NOTHING),
         ("renewed after it by less than a watch may be late", &well, 4, true, &[Channel::Agent, Channel::Storage]),
         ("only found, by a new leader", &well, 14, false, NOTHING),
         ("found, and not renewed since", &well, 15, false, &[Channel::Agent, Channel::Storage]),
         ("and it is silent by now", &well, 21, true, &[Channel::Kubelet, Channel::Agent, Channel::Storage]),
-        ("Kubernetes gave it up", &gone, 3, true, &[Channel::Kubelet, Channel::Agent, Channel::Storage]),
+        ("Kubernetes gave it up, and its own watch lags behind", &gone, 3, true, NOTHING),
+        ("Kubernetes gave it up", &gone, 15, true, &[Channel::Kubelet, Channel::Agent, Channel::Storage]),
     ];
     for (name, node, still, has_moved, expected) in cases {
         let age = Duration::from_secs(still);
         let silent = if still == 21 { 60 } else { 9 };
-        let seen = Silence { still_for: Some(age), has_moved, ..with(node, Some(still), heartbeat(silent, PEERS)) };
+        let next_renewal = Duration::from_secs(15);
+        let heard = with(node, Some(still), heartbeat(silent, PEERS));
+        let seen = Silence { still_for: Some(age), has_moved, next_renewal, ..heard };
         let found = evidence_beside(node, seen, &json!({}), Some(lost_path()));
         assert_eq!(found.iter().map(|row| row.channel).collect::<Vec<_>>(), expected, "{name}");
     }

@@ -205,6 +205,33 @@ fn a_plan_grows_by_what_it_lacks_and_keeps_its_rows() {
 }
 
 #[test]
+fn a_pod_that_never_started_is_lacked_if_its_scheduler_will_do_better_next_time() {
+    let mut world = super::World::with_failed(3, 1, &json!({}));
+    world.rest();
+    let bound = |name: &str, conditions: serde_json::Value, tolerations: serde_json::Value| {
+        but(pod(name, "n0", &[csi(name)]), |pod| {
+            pod.status.phase = Some("Pending".into());
+            pod.status.conditions = serde_json::from_value(conditions).unwrap();
+            pod.spec.tolerations = serde_json::from_value(tolerations).unwrap();
+        })
+    };
+    let scheduled = json!([{ "type": "PodScheduled", "status": "True" }]);
+    let all = json!([{ "operator": "Exists" }]);
+    for (name, conditions, tolerations, lacked) in [
+        ("named", json!([]), json!([]), false),
+        ("tolerant", scheduled.clone(), all.clone(), false),
+        ("stale", scheduled, json!([{ "key": "node.kubernetes.io/unreachable", "operator": "Exists" }]), true),
+        ("started", json!([{ "type": "Initialized", "status": "True" }]), all, true),
+    ] {
+        world.seen.pods.get_mut("n0").unwrap().push(bound(name, conditions, tolerations));
+        world.rest();
+        let planned = world.fence("n0").unwrap().spec.plan.pods.iter().any(|row| row.name == name);
+        assert_eq!(planned, lacked, "{name}");
+        world.seen.pods.get_mut("n0").unwrap().pop();
+    }
+}
+
+#[test]
 fn a_row_that_was_carried_over_is_no_row_of_this_episode() {
     let mut first = drafted(&live(vec![pod("a", "n1", &[csi("v1")])]), &[labelled()]).unwrap().plan;
     first.volumes.push(PlannedVolume { episode: 0, name: "v2".into(), ..first.volumes[0].clone() });

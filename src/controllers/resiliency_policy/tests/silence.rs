@@ -179,3 +179,15 @@ fn an_api_server_that_is_away_makes_nobody_miss_two_renewals() {
         assert!(oldest < Some(TWO_RENEWALS.as_secs()), "away for {away} s: {oldest:?}");
     }
 }
+
+#[test]
+fn the_next_renewal_is_due_by_what_the_lease_says_of_itself() {
+    for (duration, seconds) in [(None, 15.0), (Some(40), 15.0), (Some(4), 1.5), (Some(-1), 15.0)] {
+        let mut tracker = SilenceTracker::default();
+        let mut lease = lease(0);
+        lease.spec.lease_duration_seconds = duration;
+        let (well, now) = (node("n1"), Instant::now());
+        tracker.update([("n1", &lease)], [&well], (0, 1), now);
+        assert_eq!(tracker.of(&well, now).next_renewal, Duration::from_secs_f64(seconds), "{duration:?}");
+    }
+}
