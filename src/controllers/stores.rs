@@ -27,6 +27,7 @@ use crate::api::volume_health::VolumeHealth;
 use crate::api::volume_health_policy::VolumeHealthPolicy;
 use crate::runtime::health::Health;
 use crate::runtime::informer::Informer;
+use crate::runtime::protobuf::Sieve;
 use crate::runtime::store::{ObjectKey, Store};
 use crate::runtime::telemetry::Telemetry;
 
@@ -140,6 +141,7 @@ impl Stores {
                     .index(BY_PLACE, indexes::places_of_pod)
                     .index(BY_UID, indexes::uid_of_pod)
                     .index(BY_TROUBLE, indexes::trouble_of_pod)
+                    .sift(VOLUMES)
                     .keep(uses_volumes)
                     .packed()
             }),
@@ -186,7 +188,7 @@ impl Stores {
     }
 
     /// Returns once every informer holds what the API server has.
-    pub async fn wait_synced(&self) {
+    pub async fn wait_synced(self) {
         tokio::join!(
             self.nodes.wait_synced(),
             self.leases.wait_synced(),
@@ -206,8 +208,8 @@ impl Stores {
     }
 
     /// Returns once those that only the health of volumes rests on are there too. Failover waits for none of them.
-    pub async fn wait_health_synced(&self) {
-        self.wait_synced().await;
+    pub async fn wait_health_synced(self) {
+        self.clone().wait_synced().await;
         tokio::join!(
             self.node_reports.wait_synced(),
             self.health_policies.wait_synced(),
@@ -260,7 +262,7 @@ impl S3Stores {
     }
 
     /// Returns once they, and the stores that they rest on, hold what the API server has.
-    pub async fn wait_synced(&self, stores: &Stores) {
+    pub async fn wait_synced(self, stores: Stores) {
         tokio::join!(
             self.attachments.wait_synced(),
             self.mountpoint_pods.wait_synced(),
@@ -318,7 +320,7 @@ impl SharedVolumeStores {
     }
 
     /// Returns once they, and the stores that they rest on, hold what the API server has.
-    pub async fn wait_synced(&self, stores: &Stores) {
+    pub async fn wait_synced(self, stores: Stores) {
         tokio::join!(
             self.shared_volumes.wait_synced(),
             self.services.wait_synced(),
@@ -346,7 +348,7 @@ impl ProviderStores {
     }
 
     /// Returns once they, and the stores that they rest on, hold what the API server has.
-    pub async fn wait_synced(&self, stores: &Stores) {
+    pub async fn wait_synced(self, stores: Stores) {
         tokio::join!(
             self.providers.wait_synced(),
             self.shared_volumes.wait_synced(),
@@ -361,6 +363,12 @@ pub(super) fn uses_volumes(pod: &Pod) -> bool {
     pod.spec.volumes.iter().any(|volume| volume.source != VolumeSource::PodLocal)
 }
 
+/// The same of a pod that is still in protobuf: most of a cluster's use none.
+const VOLUMES: Sieve = Sieve {
+    path: &["spec", "volumes", "volumeSource"],
+    wanted: |source| !matches!(source, "emptyDir" | "configMap" | "secret" | "projected" | "downwardAPI" | "image"),
+};
+
 /// What an informer needs of a kind.
 pub(super) trait Watched:
     Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static
@@ -371,3 +379,7 @@ impl<K> Watched for K where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static
 {
 }
+
+#[cfg(test)]
+#[path = "stores_tests.rs"]
+mod tests;

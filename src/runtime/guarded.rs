@@ -33,10 +33,10 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
         struct Named {
             metadata: ObjectMeta,
         }
-        // The text is gone through a second time, but nothing is made of what the type does not have: of a pod that is ten
-        // times less. (An event has its type before its object, as every API server writes it: from behind, kube would keep the
-        // object as a tree, which has no text.)
-        let text = <Box<RawValue>>::deserialize(deserializer)?;
+        // The text, which is kube's own, is gone through a second time, but nothing is made of what the type does not have: of a
+        // pod that is ten times less. (An event has its type before its object, as every API server writes it: from behind, kube
+        // would keep the object as a tree, which has no text.)
+        let text = <&RawValue>::deserialize(deserializer)?;
         match serde_json::from_str(text.get()) {
             Ok(object) => Ok(Self::Readable(Box::new(object))),
             Err(error) => {

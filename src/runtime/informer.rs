@@ -13,7 +13,7 @@ use super::{
     clock::monotonic,
     guarded::Guarded,
     packing::Packer,
-    protobuf::Protobuf,
+    protobuf::{Protobuf, Sieve},
     store::{IndexFn, Indexer, Store},
     telemetry::{InformerLabel, RuntimeMetrics, Telemetry},
 };
@@ -42,6 +42,7 @@ pub struct Informer<K> {
     packer: Packer<K>,
     keep: Box<dyn Fn(&K) -> bool + Send + Sync>,
     protobuf: Option<&'static Message>,
+    sieve: Option<Sieve>,
     eager: bool,
     fields_are_optional: bool,
     is_one_of_many: bool,
@@ -66,6 +67,7 @@ where
             packer,
             keep,
             protobuf: None,
+            sieve: None,
             eager: false,
             fields_are_optional: false,
             is_one_of_many: false,
@@ -94,6 +96,14 @@ where
     #[must_use]
     pub fn protobuf(mut self, message: &'static Message) -> Self {
         self.protobuf = Some(message);
+        self
+    }
+
+    /// Of an object in protobuf that does not pass this only the name is read: for a kind of which most are not kept.
+    /// [`keep`](Self::keep) must refuse what has nothing but a name, as it would refuse the whole.
+    #[must_use]
+    pub fn sift(mut self, sieve: Sieve) -> Self {
+        self.sieve = Some(sieve);
         self
     }
 
@@ -155,9 +165,9 @@ where
             telemetry.before_scrape(gauges(store.clone(), metrics.clone(), label.clone()));
         }
         let liveness = Some(telemetry.clone()).filter(|_| !self.is_one_of_many);
-        let Self { keep, eager, fields_are_optional, .. } = self;
+        let Self { keep, protobuf, sieve, eager, fields_are_optional, .. } = self;
         let feed = Feed { store: store.clone(), keep, eager, fields_are_optional, label, metrics };
-        let protobuf = self.protobuf.map(Protobuf::new);
+        let protobuf = protobuf.map(|message| Protobuf::new(message, sieve));
         let watch = watch_for_ever(guarded(self.api, self.name, liveness, protobuf), self.config, feed);
         tokio::spawn(async move { cancel.run_until_cancelled(watch).await });
         store

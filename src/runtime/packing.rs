@@ -3,11 +3,14 @@
 
 use std::sync::Arc;
 
+use lz4_flex::block::{compress_prepend_size_with_dict, decompress_size_prepended_with_dict};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// So much of the first objects is what the others are compressed against.
+/// What all are compressed against grows no more from here on.
 const COMMON: usize = 8 << 10;
+/// An object that takes a third of its JSON or less is like one that was there before.
+const ALIKE: usize = 3;
 
 /// An object at rest.
 pub(crate) enum Packed<K> {
@@ -20,6 +23,7 @@ pub(crate) enum Packed<K> {
 /// How a kind is packed.
 pub(crate) struct Packer<K> {
     json: Option<(Write<K>, Read<K>)>,
+    /// One object of each sort: it is gone through for each that is packed, so that it is no larger than it has to be.
     common: Vec<u8>,
 }
 
@@ -42,21 +46,19 @@ impl<K> Packer<K> {
         Self { json: Some((write, read)), common: Vec::new() }
     }
 
-    /// Packs an object. The first are left as they are.
+    /// Packs an object. One that others are compressed against is left as it is.
     pub(crate) fn pack(&mut self, object: &Arc<K>) -> Packed<K> {
-        let json = self.json.and_then(|(write, _)| write(object));
-        match json {
-            Some(json) if self.common.len() >= COMMON => {
-                let packed = lz4_flex::block::compress_with_dict(&json, &self.common);
-                let length = u32::try_from(json.len()).unwrap_or(u32::MAX).to_le_bytes();
-                Packed::Small([&length[..], &packed].concat().into_boxed_slice())
-            }
-            Some(json) => {
-                self.common.extend(json);
-                Packed::Plain(object.clone())
-            }
-            None => Packed::Plain(object.clone()),
+        let Some(json) = self.json.and_then(|(write, _)| write(object)) else {
+            return Packed::Plain(object.clone());
+        };
+        let packed = compress_prepend_size_with_dict(&json, &self.common);
+        let is_new = self.common.is_empty() || packed.len() * ALIKE > json.len();
+        if is_new && self.common.len() < COMMON {
+            // In front: what is packed points into it by the distance from its end.
+            self.common.splice(..0, json);
+            return Packed::Plain(object.clone());
         }
+        Packed::Small(packed.into_boxed_slice())
     }
 
     /// The object. What was packed here is always there.
@@ -65,9 +67,7 @@ impl<K> Packer<K> {
             Packed::Plain(object) => return Some(object.clone()),
             Packed::Small(packed) => packed,
         };
-        let (length, packed) = packed.split_first_chunk()?;
-        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-        let json = lz4_flex::block::decompress_with_dict(packed, length, &self.common).ok()?;
+        let json = decompress_size_prepended_with_dict(packed, &self.common).ok()?;
         let (_, read) = self.json?;
         read(&json).map(Arc::new)
     }
@@ -91,6 +91,22 @@ mod tests {
         }
         let small = packed.iter().filter(|it| matches!(it, Packed::Small(packed) if packed.len() < 100)).count();
         assert!(small > 80, "{small} of 100 are small");
+    }
+
+    #[test]
+    fn what_is_like_none_before_is_what_others_are_compressed_against() {
+        let mut packer = Packer::json();
+        let object = |sort: u64, number: u64| {
+            let text = |field: u64| format!("{:016x}", (sort * 1000 + field).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            Arc::new((number, (1..=20).map(text).collect::<Vec<_>>()))
+        };
+        let all: Vec<_> = (0..9).map(|number| object(number % 3, number)).collect();
+        let packed: Vec<_> = all.iter().map(|object| packer.pack(object)).collect();
+        for (object, packed) in all.iter().zip(&packed) {
+            assert_eq!(packer.unpack(packed).as_ref(), Some(object), "also what was packed before another sort came");
+        }
+        let is_plain: Vec<_> = packed.iter().map(|it| matches!(it, Packed::Plain(_))).collect();
+        assert_eq!(is_plain, [true, true, true, false, false, false, false, false, false]);
     }
 
     #[test]

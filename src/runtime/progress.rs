@@ -12,7 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Progress {
     /// How long one of its reconciles may take.
     pub deadline: Duration,
-    /// Keys that should run and have not begun. None while another replica leads: then nothing is to begin.
+    /// Keys that should run and have not begun. None while another replica leads, or the first lists are not there: then nothing is
+    /// to begin.
     pub waiting: usize,
     /// When the oldest of those that run began.
     pub oldest: Option<Instant>,

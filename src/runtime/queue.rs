@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt as _, channel::mpsc as stream};
+use futures::{StreamExt as _, channel::mpsc as stream, future::BoxFuture};
 use kube_runtime::scheduler::{ScheduleRequest, Scheduler, scheduler};
 use tokio::{
     sync::mpsc,
@@ -94,7 +94,19 @@ impl<K> Clone for Queue<K> {
 }
 
 /// The side that [`run`] works off.
-pub struct QueueReceiver<K>(mpsc::UnboundedReceiver<Request<K>>);
+pub struct QueueReceiver<K> {
+    requests: mpsc::UnboundedReceiver<Request<K>>,
+    first: BoxFuture<'static, ()>,
+}
+
+impl<K> QueueReceiver<K> {
+    /// Nothing is called before `first` is over, such as the first lists of the stores; keys are kept. In a large cluster they
+    /// take longer than a reconcile may, which would be told as one that hangs.
+    #[must_use]
+    pub fn after(self, first: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { first: Box::pin(first), ..self }
+    }
+}
 
 struct Request<K> {
     key: K,
@@ -104,8 +116,8 @@ struct Request<K> {
 
 /// A new, empty queue.
 pub fn queue<K>() -> (Queue<K>, QueueReceiver<K>) {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    (Queue(sender), QueueReceiver(receiver))
+    let (sender, requests) = mpsc::unbounded_channel();
+    (Queue(sender), QueueReceiver { requests, first: Box::pin(std::future::ready(())) })
 }
 
 impl<K> Queue<K> {
@@ -127,7 +139,7 @@ impl<K> Queue<K> {
 /// when leadership comes.
 pub async fn run<K, F, Fut>(
     config: QueueConfig,
-    QueueReceiver(mut requests): QueueReceiver<K>,
+    QueueReceiver { mut requests, mut first }: QueueReceiver<K>,
     telemetry: &Telemetry,
     cancel: CancellationToken,
     leadership: Option<Leadership>,
@@ -140,17 +152,19 @@ pub async fn run<K, F, Fut>(
     let leadership = leadership.unwrap_or_else(Leadership::always);
     let reconcile = Arc::new(reconcile);
     let mut runner = Runner::new(config, telemetry);
+    let mut begun = false;
     loop {
         let leading = leadership.remaining().is_some();
-        runner.report(leading);
+        runner.report(leading && begun);
         let free = runner.tasks.len() < config.concurrency.max(1);
         tokio::select! {
             // In this order: after `cancel` nothing starts, and a change is known before its key starts.
             biased;
             () = cancel.cancelled() => break,
+            () = &mut first, if !begun => begun = true,
             Some(done) = runner.tasks.join_next_with_id() => runner.finished(done),
             Some(request) = requests.recv() => runner.requested(request),
-            Some(key) = runner.due.next(), if leading && free => runner.start(key, &reconcile),
+            Some(key) = runner.due.next(), if leading && begun && free => runner.start(key, &reconcile),
             () = leadership.acquired(), if !leading => {}
         }
     }
@@ -210,6 +224,10 @@ impl<K: Key> Runner<K> {
     }
 
     fn requested(&mut self, Request { key, after }: Request<K>) {
+        // Its time has come, and nothing brings it sooner. A follower takes up nothing, and would gather requests for weeks.
+        if self.waiting.contains(&key) && !self.failures.contains_key(&key) {
+            return;
+        }
         match after {
             Some(delay) => self.schedule_after(key, delay),
             None => self.wanted(key),
@@ -339,13 +357,13 @@ impl<K: Key> Runner<K> {
         }
     }
 
-    /// How much there is to do, and whether it is done.
-    fn report(&mut self, leading: bool) {
+    /// How much there is to do, and whether it is done, if it is to be done yet.
+    fn report(&mut self, works: bool) {
         let (label, metrics) = (QueueLabel { queue: self.config.name }, &self.telemetry.runtime);
         let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         metrics.queue_depth.get_or_create(&label).set(size(self.waiting.len()));
         metrics.queue_running.get_or_create(&label).set(size(self.tasks.len()));
-        let waiting = if leading { self.waiting.len() } else { 0 };
+        let waiting = if works { self.waiting.len() } else { 0 };
         if waiting == 0 {
             self.moved = Instant::now();
         }

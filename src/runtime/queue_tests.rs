@@ -6,10 +6,11 @@ use std::{
     },
 };
 
+use k8s_openapi::api::core::v1::ConfigMap;
 use tokio::time::{advance, sleep};
 
 use super::*;
-use crate::runtime::leader::tests::Switch;
+use crate::runtime::{leader::tests::Switch, store::Store};
 
 const CONFIG: QueueConfig = QueueConfig::test("test");
 
@@ -30,7 +31,18 @@ impl Bench {
         F: Fn(String) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Next>> + Send + 'static,
     {
-        let (queue, receiver) = queue();
+        Self::of(queue(), leadership, work)
+    }
+
+    fn of<F, Fut>(
+        (queue, receiver): (Queue<String>, QueueReceiver<String>),
+        leadership: Option<Leadership>,
+        work: F,
+    ) -> Self
+    where
+        F: Fn(String) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Next>> + Send + 'static,
+    {
         let (runs, telemetry, cancel) = (Runs::default(), Telemetry::new(), CancellationToken::new());
         let task = tokio::spawn({
             let (runs, telemetry, cancel) = (runs.clone(), telemetry.clone(), cancel.clone());
@@ -264,6 +276,50 @@ async fn followers_keep_keys_and_call_nothing() {
     switch.lead_for(Duration::from_secs(10));
     settle().await;
     assert_eq!(bench.runs("c"), 1);
+}
+
+/// A queue that works when a store has its first list, and that store.
+fn bench_of_a_store() -> (Bench, Store<ConfigMap>) {
+    let store = Store::new_detached(Vec::new());
+    let (queue, receiver) = queue();
+    let listed = store.clone();
+    let receiver = receiver.after(async move { listed.wait_synced().await });
+    (Bench::of((queue, receiver), None, |_| async { Ok(Next::Await) }), store)
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_key_runs_before_the_first_lists_and_no_deadline_counts_meanwhile() {
+    let (bench, store) = bench_of_a_store();
+    bench.add("a");
+    sleep(CONFIG.deadline * 9).await;
+    assert_eq!((bench.runs("a"), bench.telemetry.stuck_queues()), (0, Vec::new()));
+    assert!(bench.metric("bulkhead_queue_depth{queue=\"test\"} 1"));
+    store.list_done();
+    settle().await;
+    assert_eq!((bench.runs("a"), bench.telemetry.stuck_queues()), (1, Vec::new()));
+    assert!(bench.metric("bulkhead_reconcile_total{queue=\"test\",outcome=\"Ok\"} 1"));
+    assert!(!bench.telemetry.encode().unwrap().contains("Deadline"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_waits_for_the_first_lists_ends_at_once() {
+    let (bench, store) = bench_of_a_store();
+    bench.add("a");
+    settle().await;
+    bench.cancel.cancel();
+    let stopping = Instant::now();
+    bench.task.await.unwrap();
+    assert!(stopping.elapsed() <= Duration::from_millis(10) && !store.synced());
+    assert!(bench.runs.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn who_waits_already_is_not_asked_for_again() {
+    let mut runner = Runner::new(CONFIG, &Telemetry::new());
+    for after in [None, None, Some(Duration::from_secs(1)), None] {
+        runner.requested(Request { key: "a", after });
+    }
+    assert_eq!(runner.schedule.len(), 1, "else a follower would gather them for weeks");
 }
 
 #[tokio::test(start_paused = true)]

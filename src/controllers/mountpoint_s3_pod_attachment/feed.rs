@@ -29,7 +29,7 @@ impl Feed {
     /// Starts to listen, once everything is known: then what is there is looked at once.
     pub fn start(self) {
         tokio::spawn(async move {
-            self.s3.wait_synced(&self.cx.stores).await;
+            self.s3.clone().wait_synced(self.cx.stores.clone()).await;
             let stores = &self.cx.stores;
             self.on(stores.pods.subscribe(), Self::of_workload);
             self.on(stores.claims.subscribe(), Self::of_claim);

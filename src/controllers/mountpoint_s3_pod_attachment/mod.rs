@@ -88,6 +88,8 @@ pub async fn run(cx: Context, s3: S3Stores, config: Config, cancel: Cancellation
     });
     let (stray_queue, stray_receiver) = queue::queue();
     Strays::feed(&s3, stray_queue.clone());
+    let first_lists = || s3.clone().wait_synced(cx.stores.clone());
+    let (receiver, stray_receiver) = (receiver.after(first_lists()), stray_receiver.after(first_lists()));
     let strays =
         Arc::new(Strays { cx: cx.clone(), s3: s3.clone(), patience: config.patience, metrics: metrics.clone() });
     let sweeping = sweep(s3.clone(), queue, stray_queue, config.sweep, cancel.clone());
@@ -123,7 +125,6 @@ async fn sweep(s3: S3Stores, mounts: Queue<Mount>, strays: Queue<String>, every:
 
 impl Controller {
     async fn reconcile(&self, mount: &Mount) -> Result<Next> {
-        self.s3.wait_synced(&self.cx.stores).await;
         let now = self.cx.clock.now();
         let seen = self.observe(mount, now.mono);
         let decision = decide::decide(&seen, &self.config.pods, self.config.patience, now);

@@ -46,7 +46,6 @@ impl Strays {
 
     /// Looks at one.
     pub async fn reconcile(&self, name: &str) -> Result<Next> {
-        self.s3.wait_synced(&self.cx.stores).await;
         let pod = self.s3.mountpoint_pod(name).filter(|pod| pod.mount().is_none());
         let Some(pod) = pod else { return Ok(Next::Await) };
         if !self.s3.attachments.by_index(BY_MOUNTPOINT_POD, name).is_empty() {

@@ -75,6 +75,7 @@ pub async fn run(cx: Context, settings: Settings, cancel: CancellationToken) {
     feed(&cx, &queue);
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
+    let receiver = receiver.after(cx.stores.clone().wait_synced());
     let metrics = Metrics::register(&telemetry);
     let controller = Arc::new(Controller { cx, metrics, settings, incidents: std::sync::Mutex::default() });
     let config = QueueConfig::new("node_fence", "NodeFence", CONCURRENCY);
@@ -165,7 +166,6 @@ fn missing_report(stores: &Stores, node: &ObjectKey) -> Option<NodeVolumeReport>
 
 impl Controller {
     async fn reconcile(&self, node: &str) -> Result<Next> {
-        self.cx.stores.wait_synced().await;
         let next = self.incident_of(node).await?;
         // A fence waits for nothing that is only needed after it.
         let report = self.create_report(node).await.unwrap_or_else(|error| {

@@ -99,6 +99,7 @@ pub async fn run(cx: Context, heartbeats: Heartbeats, cancel: CancellationToken)
     let metrics = Metrics::register(&cx.telemetry);
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
+    let receiver = receiver.after(cx.stores.clone().wait_synced());
     let controller = Arc::new(Controller { cx, heartbeats, memory: Mutex::default(), metrics });
     let config = QueueConfig::new(QUEUE, "", 1);
     let reconcile = move |_: &'static str| {
@@ -178,7 +179,6 @@ fn on_node_change(mut changes: mpsc::UnboundedReceiver<Change<Node>>, queue: &Qu
 
 impl Controller {
     async fn pass(&self) -> Result<Next> {
-        self.cx.stores.wait_synced().await;
         let mut memory = self.memory.lock().await;
         if !self.sees_every_fence(&mut memory).await? {
             return Ok(Next::After(UNSEEN_PACE));

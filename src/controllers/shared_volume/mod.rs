@@ -92,6 +92,7 @@ pub async fn run(
     let (queue, receiver) = queue::queue();
     let telemetry = cx.telemetry.clone();
     let leadership = cx.writer.leadership().clone();
+    let receiver = receiver.after(stores.clone().wait_synced(cx.stores.clone()));
     let metrics = Metrics::register(&telemetry);
     telemetry.before_scrape({
         let (stores, metrics) = (stores.clone(), metrics.clone());
@@ -125,7 +126,6 @@ pub async fn run(
 impl Controller {
     async fn reconcile(&self, key: &ObjectKey) -> Result<Next> {
         let observer = &self.observer;
-        observer.stores.wait_synced(&observer.cx.stores).await;
         let Some(mut seen) = observer.observe(key, self.memories.of(key)).await? else {
             return self.forget(key).await;
         };

@@ -91,6 +91,7 @@ pub async fn run(
     let (queue, receiver) = queue::queue();
     let metrics = Metrics::register(&cx.telemetry);
     let (telemetry, leadership) = (cx.telemetry.clone(), cx.writer.leadership().clone());
+    let receiver = receiver.after(stores.clone().wait_synced(cx.stores.clone()));
     let controller = Arc::new(Controller {
         cx,
         stores,
@@ -155,7 +156,6 @@ impl Controller {
     }
 
     async fn reconcile(&self, name: &str) -> Result<Next> {
-        self.stores.wait_synced(&self.cx.stores).await;
         let (seen, credentials) = self.observe(name).await?;
         let decision = decide::decide(&seen, self.cx.clock.now());
         tracing::debug!(provider = name, reason = decision.reason, effects = decision.effects.len(), "decided");

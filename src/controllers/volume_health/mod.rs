@@ -58,6 +58,7 @@ async fn watch(cx: Context, cancel: CancellationToken) {
     Feed { cx: cx.clone(), queue, beats: beats.clone() }.start(&cancel);
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
+    let receiver = receiver.after(cx.stores.clone().wait_health_synced());
     let metrics = Metrics::register(&telemetry);
     telemetry.before_scrape({
         let (cx, metrics) = (cx.clone(), metrics.clone());
@@ -74,7 +75,6 @@ async fn watch(cx: Context, cancel: CancellationToken) {
 
 impl Controller {
     async fn reconcile(&self, volume: &str) -> Result<Next> {
-        self.cx.stores.wait_health_synced().await;
         let now = self.cx.clock.now();
         let seen = {
             let beats = self.beats.lock().unwrap_or_else(PoisonError::into_inner);

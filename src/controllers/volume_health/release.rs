@@ -31,6 +31,7 @@ pub async fn run(cx: Context, cancel: CancellationToken) {
     let (queue, receiver) = queue::queue();
     feed(&cx, &queue);
     let (leadership, telemetry) = (cx.writer.leadership().clone(), cx.telemetry.clone());
+    let receiver = receiver.after(cx.stores.clone().wait_health_synced());
     let config = QueueConfig::new("volume_gates", "Pod", CONCURRENCY);
     let reconcile = move |pod: ObjectKey| {
         let cx = cx.clone();
@@ -66,7 +67,6 @@ fn claims(change: &Change<VolumeHealth>) -> Vec<String> {
 }
 
 async fn reconcile(cx: &Context, key: &ObjectKey) -> Result<Next> {
-    cx.stores.wait_health_synced().await;
     let Some(pod) = cx.stores.pods.get(key) else { return Ok(Next::Await) };
     let claims = indexes::claims_of_pod(&pod);
     let healths: Vec<Arc<VolumeHealth>> =

@@ -44,6 +44,7 @@ pub async fn run(cx: Context, cancel: CancellationToken) {
     feed(&cx, &queue);
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
+    let receiver = receiver.after(cx.stores.clone().wait_health_synced());
     let controller = Arc::new(Controller { cx, counted_at: Mutex::default() });
     let config = QueueConfig::new("volume_health_policy", "", 1);
     let reconcile = move |_: &'static str| {
@@ -90,7 +91,6 @@ fn on<K: Send + Sync + 'static>(
 
 impl Controller {
     async fn pass(&self) -> Result<Next> {
-        self.cx.stores.wait_health_synced().await;
         let mut counted_at = self.counted_at.lock().await;
         let now = self.cx.clock.now();
         let due_in =

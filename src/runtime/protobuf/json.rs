@@ -1,7 +1,5 @@
 //! From protobuf to JSON: the fields of a [`Message`], and nothing else. Nothing here knows a kind, or a connection.
 
-use std::borrow::Cow;
-
 use chrono::{DateTime, SecondsFormat, Utc};
 use prost::bytes::Buf as _;
 use prost::encoding::{WireType, decode_key, decode_varint};
@@ -29,7 +27,7 @@ pub enum Malformed {
 }
 
 /// A value on the wire.
-enum Value<'a> {
+pub(super) enum Value<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
     /// Of a type that Kubernetes' kinds have for fields that are not read.
@@ -37,7 +35,7 @@ enum Value<'a> {
 }
 
 /// Takes the next field off the front.
-fn next<'a>(bytes: &mut &'a [u8]) -> Result<(u32, Value<'a>), Malformed> {
+pub(super) fn next<'a>(bytes: &mut &'a [u8]) -> Result<(u32, Value<'a>), Malformed> {
     let wire = |error: prost::DecodeError| Malformed::Wire(error.to_string());
     let (number, wire_type) = decode_key(bytes).map_err(wire)?;
     let fixed = |bytes: &mut &'a [u8], size: usize| take(bytes, size).map(|_| Value::Fixed);
@@ -91,10 +89,19 @@ pub(super) fn object(message: &Message, bytes: &[u8], members: &[u8], out: &mut 
     Writer { out }.object(message, bytes, members, DEPTH)
 }
 
-/// Writes a string with what JSON wants around and in it.
-pub(super) fn text(value: &str, out: &mut Vec<u8>) {
-    // Writing to memory does not fail, nor does a string as JSON.
-    let _ = serde_json::to_writer(out, value);
+/// Writes a string with what JSON wants around and in it. Whoever creates an object may write bytes that are no text; the API
+/// server keeps them, and puts the same in their place in JSON.
+pub(super) fn text(bytes: &[u8], out: &mut Vec<u8>) {
+    // Nearly every text can stay as it is. To find that out, all of it is looked at: so the compiler takes many bytes at once.
+    let is_odd = |byte: u8| !matches!(byte, b' '..=b'~') | (byte == b'"') | (byte == b'\\');
+    if bytes.iter().fold(false, |odd, byte| odd | is_odd(*byte)) {
+        // Writing to memory does not fail, nor does a string as JSON.
+        let _ = serde_json::to_writer(out, &String::from_utf8_lossy(bytes));
+        return;
+    }
+    out.push(b'"');
+    out.extend_from_slice(bytes);
+    out.push(b'"');
 }
 
 struct Writer<'a> {
@@ -172,7 +179,7 @@ impl Writer<'_> {
     fn element(&mut self, field: &Field, bytes: &[u8], depth: u32) -> Result<(), Malformed> {
         match field.kind {
             Kind::Objects(message) => return self.object(message, bytes, b"", depth),
-            Kind::Texts => self.text(&utf8(bytes)),
+            Kind::Texts => self.text(bytes),
             Kind::QuantityMap => self.entry(bytes, |value| Ok(bytes_of(value, 1)?.unwrap_or_default()))?,
             _ => self.entry(bytes, Ok)?,
         }
@@ -185,9 +192,9 @@ impl Writer<'_> {
         bytes: &'b [u8],
         value: impl FnOnce(&'b [u8]) -> Result<&'b [u8], Malformed>,
     ) -> Result<(), Malformed> {
-        self.text(&utf8(bytes_of(bytes, 1)?.unwrap_or_default()));
+        self.text(bytes_of(bytes, 1)?.unwrap_or_default());
         self.out.push(b':');
-        self.text(&utf8(value(bytes_of(bytes, 2)?.unwrap_or_default())?));
+        self.text(value(bytes_of(bytes, 2)?.unwrap_or_default())?);
         Ok(())
     }
 
@@ -199,11 +206,11 @@ impl Writer<'_> {
             (Kind::Time | Kind::MicroTime, Value::Bytes([])) => {}
             (Kind::Text, Value::Bytes(bytes)) => {
                 self.name(field.name, state);
-                self.text(&utf8(bytes));
+                self.text(bytes);
             }
             (Kind::Quantity, Value::Bytes(bytes)) => {
                 self.name(field.name, state);
-                self.text(&utf8(bytes_of(bytes, 1)?.unwrap_or_default()));
+                self.text(bytes_of(bytes, 1)?.unwrap_or_default());
             }
             (Kind::Number | Kind::OptionalNumber, Value::Varint(number)) => {
                 self.name(field.name, state);
@@ -219,7 +226,7 @@ impl Writer<'_> {
                 // One that no calendar has is none.
                 if let Some(time) = time(bytes)? {
                     self.name(field.name, state);
-                    self.text(&time.to_rfc3339_opts(fraction, true));
+                    self.text(time.to_rfc3339_opts(fraction, true).as_bytes());
                 }
             }
             (Kind::Object(message), Value::Bytes(bytes)) => {
@@ -241,13 +248,15 @@ impl Writer<'_> {
         self.out.extend_from_slice(b"{}");
     }
 
+    /// A name of a table: nothing in it has to be escaped.
     fn name(&mut self, name: &str, state: &mut Members) {
         if state.any {
             self.out.push(b',');
         }
         state.any = true;
-        self.text(name);
-        self.out.push(b':');
+        self.out.push(b'"');
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b"\":");
     }
 
     /// Ends the list or map that is being written.
@@ -257,8 +266,8 @@ impl Writer<'_> {
         }
     }
 
-    fn text(&mut self, value: &str) {
-        text(value, self.out);
+    fn text(&mut self, bytes: &[u8]) {
+        text(bytes, self.out);
     }
 }
 
@@ -272,11 +281,6 @@ fn time(mut bytes: &[u8]) -> Result<Option<DateTime<Utc>>, Malformed> {
         }
     }
     Ok(DateTime::from_timestamp(seconds, u32::try_from(nanos).unwrap_or(u32::MAX)))
-}
-
-/// Whoever creates an object may write bytes that are no text; the API server keeps them, and puts the same in their place in JSON.
-fn utf8(bytes: &[u8]) -> Cow<'_, str> {
-    String::from_utf8_lossy(bytes)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! an event whose object has that form.
 
 mod json;
+mod sieve;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,7 @@ use tokio_util::io::StreamReader;
 
 pub use self::json::Malformed;
 use self::json::{bytes_of, object, text};
+pub use self::sieve::Sieve;
 use crate::api::slim::protobuf::{Kind, Message, field};
 
 /// First what we want, then what every server and everything between has.
@@ -58,19 +60,34 @@ static LIST_META: Message = Message::of(&[
     field(3, "continue", Kind::Text),
     field(4, "remainingItemCount", Kind::OptionalNumber),
 ]);
+/// Which object it is, and where a watch goes on behind it.
+static NAMED: Message = Message::of(&[field(1, "metadata", Kind::Object(&NAME))]);
+static NAME: Message = Message::of(&[
+    field(1, "name", Kind::Text),
+    field(3, "namespace", Kind::Text),
+    field(6, "resourceVersion", Kind::Text),
+]);
 
 /// Asks for one kind in protobuf.
 #[derive(Clone)]
 pub(crate) struct Protobuf {
-    message: &'static Message,
+    reading: Reading,
     /// A watch brought what is not as it should be: from then on JSON is asked for, so that a mistake of ours, or of a server's,
     /// costs time and no object.
     failed: Arc<AtomicBool>,
 }
 
+/// How the objects of a kind are read.
+#[derive(Clone, Copy)]
+struct Reading {
+    message: &'static Message,
+    sieve: Option<Sieve>,
+}
+
 /// A client that reads a kind in protobuf where that is asked for by its name, or as a list.
 pub(crate) fn client(inner: &Client, message: &'static Message) -> Client {
-    let (namespace, inner, protobuf) = (inner.default_namespace().to_owned(), inner.clone(), Protobuf::new(message));
+    let (namespace, inner, protobuf) =
+        (inner.default_namespace().to_owned(), inner.clone(), Protobuf::new(message, None));
     let service = tower::service_fn(move |request| {
         let (inner, protobuf) = (inner.clone(), protobuf.clone());
         async move { protobuf.send(&inner, request).await }
@@ -79,9 +96,9 @@ pub(crate) fn client(inner: &Client, message: &'static Message) -> Client {
 }
 
 impl Protobuf {
-    /// For objects that are written like `message`.
-    pub fn new(message: &'static Message) -> Self {
-        Self { message, failed: Arc::default() }
+    /// For objects that are written like `message`. Of those that do not pass the sieve only the name is handed on.
+    pub fn new(message: &'static Message, sieve: Option<Sieve>) -> Self {
+        Self { reading: Reading { message, sieve }, failed: Arc::default() }
     }
 
     /// Asks, and answers with JSON, whatever came.
@@ -108,7 +125,7 @@ impl Protobuf {
         let unread = |error: axum::Error| kube::Error::Service(error.into());
         let bytes = axum::body::to_bytes(body, usize::MAX).await.map_err(unread)?;
         let mut json = Vec::new();
-        match enveloped(self.message, &bytes, &mut json) {
+        match self.reading.enveloped(&bytes, &mut json) {
             Ok(()) => Ok(Response::from_parts(head, Body::from(json))),
             Err(error) => {
                 tell(&error, &bytes);
@@ -133,7 +150,7 @@ impl Protobuf {
                         this.give_up(&Malformed::Wire(error.to_string()), b"");
                     }
                 })?;
-                event(this.message, &frame, &mut lines).map_err(|error| {
+                this.reading.event(&frame, &mut lines).map_err(|error| {
                     this.give_up(&error, &frame);
                     std::io::Error::other(error)
                 })?;
@@ -156,52 +173,67 @@ fn tell(error: &Malformed, bytes: &[u8]) {
     tracing::warn!(%error, begins, "the API server's protobuf cannot be read: JSON is asked for; tell the developers");
 }
 
-/// An event of a watch: its type and its object.
-fn event(message: &'static Message, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
-    let type_ = bytes_of(bytes, 1)?.unwrap_or_default();
-    let raw = bytes_of(bytes_of(bytes, 2)?.unwrap_or_default(), 1)?.unwrap_or_default();
-    out.extend_from_slice(b"{\"type\":");
-    text(&String::from_utf8_lossy(type_), out);
-    out.extend_from_slice(b",\"object\":");
-    enveloped(message, raw, out)?;
-    out.push(b'}');
-    Ok(())
-}
-
 /// An object, a list of them or a refusal, with what is around it.
 pub fn enveloped(message: &'static Message, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
-    let unknown = bytes.strip_prefix(MAGIC).ok_or_else(|| Malformed::Wire("it is not Kubernetes'".into()))?;
-    let type_meta = bytes_of(unknown, 1)?.unwrap_or_default();
-    let raw = bytes_of(unknown, 2)?.unwrap_or_default();
-    let kind = String::from_utf8_lossy(bytes_of(type_meta, 2)?.unwrap_or_default());
-    let version = String::from_utf8_lossy(bytes_of(type_meta, 1)?.unwrap_or_default());
-    let mut members = b"\"apiVersion\":".to_vec();
-    text(&version, &mut members);
-    members.extend_from_slice(b",\"kind\":");
-    text(&kind, &mut members);
-    match kind.as_ref() {
-        "Status" => object(&STATUS, raw, &members, out),
-        list if list.ends_with("List") => objects(message, raw, &members, out),
-        _ => object(message, raw, &members, out),
-    }
+    Reading { message, sieve: None }.enveloped(bytes, out)
 }
 
-/// A list: every kind's has its metadata first and its items second.
-fn objects(message: &'static Message, raw: &[u8], members: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
-    out.push(b'{');
-    out.extend_from_slice(members);
-    out.extend_from_slice(b",\"metadata\":");
-    object(&LIST_META, bytes_of(raw, 1)?.unwrap_or_default(), b"", out)?;
-    out.extend_from_slice(b",\"items\":[");
-    let mut is_first = true;
-    json::each(raw, 2, |item| {
-        if !std::mem::take(&mut is_first) {
-            out.push(b',');
+impl Reading {
+    /// An event of a watch: its type and its object.
+    fn event(self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
+        let type_ = bytes_of(bytes, 1)?.unwrap_or_default();
+        let raw = bytes_of(bytes_of(bytes, 2)?.unwrap_or_default(), 1)?.unwrap_or_default();
+        // A bookmark says in its metadata what it has to say, and has nothing else.
+        let sieve = self.sieve.filter(|_| type_ != b"BOOKMARK");
+        out.extend_from_slice(b"{\"type\":");
+        text(type_, out);
+        out.extend_from_slice(b",\"object\":");
+        Self { sieve, ..self }.enveloped(raw, out)?;
+        out.push(b'}');
+        Ok(())
+    }
+
+    fn enveloped(self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
+        let unknown = bytes.strip_prefix(MAGIC).ok_or_else(|| Malformed::Wire("it is not Kubernetes'".into()))?;
+        let type_meta = bytes_of(unknown, 1)?.unwrap_or_default();
+        let raw = bytes_of(unknown, 2)?.unwrap_or_default();
+        let kind = bytes_of(type_meta, 2)?.unwrap_or_default();
+        let mut members = b"\"apiVersion\":".to_vec();
+        text(bytes_of(type_meta, 1)?.unwrap_or_default(), &mut members);
+        members.extend_from_slice(b",\"kind\":");
+        text(kind, &mut members);
+        match kind {
+            b"Status" => object(&STATUS, raw, &members, out),
+            list if list.ends_with(b"List") => self.objects(raw, &members, out),
+            _ => self.object(raw, &members, out),
         }
-        object(message, item, b"", out)
-    })?;
-    out.extend_from_slice(b"]}");
-    Ok(())
+    }
+
+    /// A list: every kind's has its metadata first and its items second.
+    fn objects(self, raw: &[u8], members: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
+        out.push(b'{');
+        out.extend_from_slice(members);
+        out.extend_from_slice(b",\"metadata\":");
+        object(&LIST_META, bytes_of(raw, 1)?.unwrap_or_default(), b"", out)?;
+        out.extend_from_slice(b",\"items\":[");
+        let mut is_first = true;
+        json::each(raw, 2, |item| {
+            if !std::mem::take(&mut is_first) {
+                out.push(b',');
+            }
+            self.object(item, b"", out)
+        })?;
+        out.extend_from_slice(b"]}");
+        Ok(())
+    }
+
+    fn object(self, bytes: &[u8], members: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
+        let passes = match self.sieve {
+            Some(sieve) => sieve.passes(self.message, bytes)?,
+            None => true,
+        };
+        object(if passes { self.message } else { &NAMED }, bytes, members, out)
+    }
 }
 
 #[cfg(test)]
