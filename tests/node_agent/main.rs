@@ -1,6 +1,6 @@
 //! The node agent against the running kernel: real mounts, loop devices, a FUSE server that hangs, processes in other
-//! mount namespaces. Needs root, and works in a mount namespace of its own, where it can do no harm. One test at a time:
-//! a process in a mount namespace made for one would hold the mounts of all.
+//! mount namespaces. Needs root, and works in a mount namespace of its own, where it can do no harm. One test at a time, since
+//! a process in a mount namespace made for one would hold the mounts of all; last some that only look, side by side.
 
 #![allow(
     clippy::expect_used,
@@ -28,11 +28,13 @@ mod world;
 use std::process::ExitCode;
 
 use bulkhead_testbed::here;
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::{Conclusion, Failed, Trial};
+
+/// How many of the tests that only look run at once: they mostly wait.
+const THREADS: usize = 4;
 
 fn main() -> ExitCode {
     let mut arguments = libtest_mimic::Arguments::from_args();
-    arguments.test_threads = Some(1);
     if let Some(path) = std::env::var_os(probes_hung::SERVE) {
         return probes_hung::serve(path.as_ref());
     }
@@ -51,14 +53,18 @@ fn main() -> ExitCode {
         self_fencing::trials(),
         given_back::trials(),
     ];
-    let mut trials: Vec<_> = groups.into_iter().flatten().collect();
-    if !root {
-        let ci = std::env::var("CI").is_ok_and(|value| value == "true");
-        let lacks = |trial: Trial| match ci {
-            true => Trial::test(trial.name().to_owned(), || Err(Failed::from("needs root: run the tests as root"))),
-            false => trial.with_kind("needs root").with_ignored_flag(true),
-        };
-        trials = trials.into_iter().map(lacks).collect();
-    }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let ci = std::env::var("CI").is_ok_and(|value| value == "true");
+    let lacks = move |trial: Trial| match (root, ci) {
+        (true, _) => trial,
+        (false, true) => {
+            Trial::test(trial.name().to_owned(), || Err(Failed::from("needs root: run the tests as root")))
+        }
+        (false, false) => trial.with_kind("needs root").with_ignored_flag(true),
+    };
+    let mut run = |threads, trials: Vec<Trial>| {
+        arguments.test_threads = Some(threads);
+        libtest_mimic::run(&arguments, trials.into_iter().map(lacks).collect())
+    };
+    let ended = [run(1, groups.into_iter().flatten().collect()), run(THREADS, volumes::only_look())];
+    ended.iter().find(|it| it.has_failed()).map_or(ExitCode::SUCCESS, Conclusion::exit_code)
 }

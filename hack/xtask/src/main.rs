@@ -2,6 +2,7 @@
 
 mod advisories;
 mod again;
+mod ahead;
 mod bench;
 mod check;
 mod demo;
@@ -52,6 +53,9 @@ enum Command {
         #[arg(long)]
         wide: bool,
     },
+    /// A part of `test`: builds what the tests need of other people's programs, until its input ends.
+    #[command(hide = true)]
+    BuildAhead,
     /// A pod fails over from a dead node, with a timeline: everything from nothing, and gone afterwards.
     Demo(demo::Options),
     /// Feed the parsers of outside input with anything.
@@ -77,6 +81,7 @@ fn main() -> ExitCode {
         Command::Check => check::alone(&root),
         Command::Advisories => check::advisories(&root),
         Command::Test { wide } => test::run(&root, wide),
+        Command::BuildAhead => ahead::build(),
         Command::Fuzz(options) => fuzz::run(&root, &options),
         Command::Images(options) => images::run(&root, &options),
         Command::Bench { benchmark } => until_interrupted(bench::run(&root, &benchmark)),

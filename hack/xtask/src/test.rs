@@ -1,15 +1,24 @@
 //! `xtask test`: the checks, then every test there is.
 
+use std::io;
 use std::path::Path;
 use std::time::Instant;
 
-use bulkhead_testbed::binaries::{Binaries, Program};
 use bulkhead_testbed::csi_addons::real;
 use bulkhead_testbed::{here, mount_s3, real_nodes};
 
+use crate::ahead::{self, Ahead};
 use crate::room::{self, Builds};
 use crate::steps::{Steps, cargo};
 use crate::{Result, again, check, docs};
+
+/// One selection of packages for all runs of cargo: another would build the dependencies once more.
+const TEST: [&str; 3] = ["test", "--workspace", "--no-fail-fast"];
+/// Of all programs only this one has tests in its own files. Those of the others are in their libraries; `--bins` would link an
+/// empty test program for each, whatever `test = false` says.
+const UNIT: [&str; 3] = ["--lib", "--bin", "xtask"];
+/// All that is in folders `tests`.
+const CONTROL_PLANE: [&str; 2] = ["--test", "*"];
 
 /// Tells the tests on the control plane that what takes long is to run too.
 const WIDE: &str = "BULKHEAD_WIDE";
@@ -40,30 +49,28 @@ pub fn run(root: &Path, wide: bool) -> Result<()> {
 }
 
 fn all(steps: &mut Steps, wide: bool) -> Result<()> {
+    let mut upstream = Ahead::begin()?;
     check::run(steps)?;
     if wide {
         docs::build(steps)?;
     }
-    let mut unit = cargo(&["test", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
+    // All of them before any is run. A test has the machine for itself: what is built ahead has until then, and is waited for.
+    let programs = &mut cargo(&[&TEST[..], &UNIT, &CONTROL_PLANE, &["--no-run"]].concat());
+    steps.command("test programs", programs, "a test does not compile: see above")?;
+    steps.step("upstream programs", |_| {
+        upstream.wait(&mut io::stdout())?;
+        ahead::programs()
+    })?;
+    steps.step("csi-addons", csi_addons)?;
+    if real_nodes::check().is_ok() {
+        steps.step("mount-s3 of real nodes", |_| Ok(mount_s3::ensure().map(drop)?))?;
+    }
+    let mut unit = cargo(&[&TEST[..], &UNIT].concat());
     if wide {
         unit.env("PROPTEST_CASES", WIDE_CASES);
     }
     steps.tests("unit and property tests", &mut unit, "a unit test failed: see above")?;
-    steps.step("upstream programs", |_| {
-        let of_others = [Program::Helm, Program::Kstatus, Program::ArgoCd];
-        Ok(Binaries::ensure_all(None, &[&Program::BASE[..], &of_others].concat()).map(drop)?)
-    })?;
-    steps.step("csi-addons", csi_addons)?;
-    // Where the tests on real nodes say themselves what is lacking, nothing is built for them.
-    if real_nodes::check().is_ok() {
-        steps.step("upstream programs of real nodes", |_| {
-            let drivers = [Program::CsiAttacher, Program::CsiProvisioner];
-            Ok(Binaries::ensure_all(None, &[&Program::REAL_NODES[..], &drivers].concat()).map(drop)?)
-        })?;
-        steps.step("mount-s3 of real nodes", |_| Ok(mount_s3::ensure().map(drop)?))?;
-    }
-    // One selection of packages for all runs of cargo: another would build the dependencies once more.
-    let control_plane = &mut cargo(&["test", "--workspace", "--no-fail-fast", "--test", "*"]);
+    let control_plane = &mut cargo(&[&TEST[..], &CONTROL_PLANE].concat());
     if wide {
         control_plane.env(WIDE, "1");
     }
@@ -81,5 +88,30 @@ fn csi_addons(steps: &mut Steps) -> Result<()> {
             steps.not_checked.push(format!("csi-addons itself ({lacking})"));
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn no_other_program_has_tests_in_its_own_files() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let members = fs::read_dir(root.join("hack")).unwrap().map(|entry| entry.unwrap().path());
+        let others = members.chain([root]).filter(|member| !member.ends_with("xtask"));
+        let mut programs = 0;
+        for member in others {
+            let beside = fs::read_dir(member.join("src/bin")).into_iter().flatten().map(|entry| entry.unwrap().path());
+            for program in beside.chain([member.join("src/main.rs")]).filter(|program| program.is_file()) {
+                let text = fs::read_to_string(&program).unwrap();
+                let has_none = !text.contains("test]") && !text.contains("cfg(test)");
+                assert!(has_none, "{}: its tests belong in the library, nothing runs them here", program.display());
+                programs += 1;
+            }
+        }
+        assert!(programs > 10, "only {programs} programs were found");
     }
 }

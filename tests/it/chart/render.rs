@@ -10,6 +10,8 @@ use crate::api::world::root;
 
 /// The only namespace that it goes into.
 const NAMESPACE: &str = "bulkhead-system";
+/// What helm prints between two objects.
+const BETWEEN: &str = "\n---\n";
 
 /// The chart's folder.
 pub fn chart() -> PathBuf {
@@ -18,7 +20,26 @@ pub fn chart() -> PathBuf {
 
 /// What `helm template` makes of the chart with these values: `--set`, `-f` and the like.
 pub fn template(values: &[&str]) -> Result<Vec<Value>, String> {
-    objects(&helm("template", NAMESPACE, values)?)
+    objects(&printed(values)?)
+}
+
+/// The same as helm prints it.
+pub fn printed(values: &[&str]) -> Result<String, String> {
+    helm("template", NAMESPACE, values)
+}
+
+/// Whether two such texts are of the same objects, in the same order. What is the same text is not read, up to what differs.
+pub fn are_same(one: &str, other: &str) -> Result<bool, String> {
+    let pairs = one.split(BETWEEN).zip(other.split(BETWEEN));
+    for (one, other) in pairs.filter(|(one, other)| one != other) {
+        match (objects(one)?.as_slice(), objects(other)?.as_slice()) {
+            ([one], [other]) if one == other => {}
+            ([_], [_]) => return Ok(false),
+            // What is no object, or more than one, may stand at another place in the other text.
+            _ => break,
+        }
+    }
+    Ok(objects(one)? == objects(other)?)
 }
 
 /// The same in another namespace.
