@@ -62,11 +62,13 @@ pub enum Mutant {
     DeletedBootForgotten,
     /// A network fence in any cluster of a storage counts for volumes that are not attached.
     ClusterIgnored,
+    /// What an external fencer did is given back though what it cut off has power, and processes of pods that went by force.
+    ProcessesLetIn,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -95,6 +97,7 @@ impl Mutant {
         Self::SecondBootForgotten,
         Self::DeletedBootForgotten,
         Self::ClusterIgnored,
+        Self::ProcessesLetIn,
     ];
 }
 

@@ -90,6 +90,12 @@ impl FenceRequest {
     pub fn shuts_out(&self) -> bool {
         self.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, SHUT_OUT))
     }
+
+    /// What the fencer has answered for a row, of whichever round.
+    pub fn result_of(&self, episode: i64, name: &str) -> Option<&FenceResult> {
+        let mut results = self.status.iter().flat_map(|status| &status.volumes);
+        results.find(|row| row.episode == episode && row.name == name)
+    }
 }
 
 /// What the controller wants of a fencer.

@@ -1,6 +1,7 @@
 //! Reports that the controller does not believe, since whoever writes them is silent. It has to listen for a while to know that, and
 //! we look once: so we go by the time in the fencer's Lease, as the doctor does.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,26 +118,15 @@ fn without(facts: &Facts, unheard: &[Unheard], now: Now) -> Seen {
     let read = live.iter().map(|live| (facts.name.to_owned(), live.clone()));
     Seen {
         policies: seen.policies.iter().map(|policy| without_new_outages(policy, now)).collect(),
-        nodes: seen.nodes.clone(),
-        scope: seen.scope.clone(),
-        pods: seen.pods.clone(),
-        counts: seen.counts.clone(),
-        namespaces: seen.namespaces.clone(),
         fences: others.chain(facts.fence.map(|fence| Arc::new(fence.clone()))).collect(),
-        shut_out: seen.shut_out.clone(),
-        reports: seen.reports.clone(),
         silent_fencers: seen.silent_fencers.iter().cloned().chain(silent).collect(),
-        missing_fencers: seen.missing_fencers.clone(),
-        unproved_fencers: seen.unproved_fencers.clone(),
-        off: seen.off.clone(),
         live: seen.live.clone().into_iter().chain(read).collect(),
-        gone: seen.gone.clone(),
-        unread: seen.unread.clone(),
-        lately: seen.lately.clone(),
-        healths: seen.healths.clone(),
-        plugins_away: seen.plugins_away.clone(),
-        // Outages that such a pass has seen may be none.
-        ..Seen::default()
+        // Outages that such a pass has seen may be none, and what it has looked for says nothing.
+        outage_seen: BTreeMap::new(),
+        array_outage_seen: BTreeMap::new(),
+        backend_outage_seen: BTreeMap::new(),
+        looked_for_volumeless: BTreeSet::new(),
+        ..seen.clone()
     }
 }
 

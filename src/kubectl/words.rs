@@ -102,7 +102,8 @@ pub fn of_incident(reason: &str) -> Option<Words> {
             ("the array says that the node still writes", "look at the node: it may be alive behind a broken network")
         }
         "MachineMayRun" => (
-            "a network fence shuts a machine out that may run, and another one may have its name: that one is not failed over",
+            "a network fence or an external fencer keeps a machine out that may run, and its Node was deleted or another one may have its \
+             name: that one is not failed over",
             "see that the machine that failed is off, gone or rebooted; then the command in the NodeFence's condition NodeClean, or, \
              for another machine that failed, in the Event FenceHeld of its Node",
         ),

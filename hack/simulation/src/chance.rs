@@ -31,10 +31,12 @@ pub enum Choice {
     Unattached,
     /// Whether the scheduler has heard of the taints when it binds a pod.
     Scheduler,
+    /// Whether who cuts nodes off as a whole does so by the fabric of their storages, and what else keeps them out there.
+    Fabric,
 }
 
 /// The number of streams.
-const STREAMS: usize = 14;
+const STREAMS: usize = 15;
 
 /// A source of choices. The first option (0) is always the ordinary one: nothing late, nothing lost.
 pub trait Chance {

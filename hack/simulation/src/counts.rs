@@ -76,6 +76,10 @@ counts! {
     powered_off,
     /// Of these, those that were taken back as somebody gave the node its power.
     power_restored,
+    /// Answers of a fencer that leaves machines their power: they are cut off.
+    kept_out,
+    /// Machines that it let in again.
+    given_back,
     /// NetworkFences made by us.
     shut_out,
     /// Nodes let in again, by a driver's sidecar.

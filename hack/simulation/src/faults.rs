@@ -36,7 +36,7 @@ pub enum Fault {
     Mute(String),
     /// All of its network is as it was, but for its kubelet.
     Hear(String),
-    /// The program that switches nodes off behaves so from now on.
+    /// The program that cuts nodes off as a whole behaves so from now on.
     Fencer(FencerMood),
     /// A machine boots.
     Reboot(String),

@@ -1,12 +1,16 @@
-//! Channel Power in the world: what a fencer reports before anybody asks it, and what a node makes of it.
+//! Channel Power in the world: what a fencer reports before anybody asks it, and what a node makes of it. And a fencer that leaves nodes
+//! their power.
 
 use std::sync::Arc;
 
-use crate::chance::Prompt;
+use bulkhead::api::slim::Pod;
+
+use crate::chance::{Chance, Choice, Prompt};
 use crate::faults::Fault;
 use crate::others::{FencerMood, Lie};
+use crate::people::Person;
 use crate::shape::Clusters;
-use crate::stories::{five_that_beat, with_power_reported};
+use crate::stories::{by_fabric, five_that_beat, with_power_reported};
 use crate::time::SECOND;
 use crate::world::{Task, World};
 
@@ -60,6 +64,79 @@ fn a_node_is_switched_off_for_volumes_that_are_not_attached() {
         runs_until(&mut world, 440);
         assert_eq!(world.unrecovered(), [] as [String; 0], "{}", trace(&world));
     }
+}
+
+/// It writes on, and nobody lets it in before it has booted, though all has moved; nor while nobody knows its machine.
+#[test]
+fn a_machine_that_keeps_its_power_is_kept_out_until_it_has_booted() {
+    let deleted = (300, Fault::DeleteNode("n0".into()));
+    for faults in [vec![], vec![deleted]] {
+        let mut world = World::new(Arc::new(by_fabric()));
+        world.trace = Some(Vec::new());
+        let cut_off = (FAILS, Fault::Disconnect("n0".into()));
+        for (second, fault) in [cut_off, (420, Fault::Reboot("n0".into()))].into_iter().chain(faults) {
+            world.schedule(second * SECOND, Task::Fault(Box::new(fault)));
+        }
+        runs_until(&mut world, 419);
+        assert!(!world.machines["n0"].running.is_empty(), "nothing writes on: this shows nothing");
+        assert!(world.machines["n0"].is_off_fabric, "{}", trace(&world));
+        assert_eq!((world.counts.released, world.counts.given_back), (1, 0), "{}", trace(&world));
+        runs_until(&mut world, 620);
+        assert_eq!(world.counts.given_back, 1, "{}", trace(&world));
+        assert_eq!(world.unrecovered(), [] as [String; 0], "{}", trace(&world));
+    }
+}
+
+/// It comes back by another address, so it may be another machine; a scheduler that has not heard of the taint puts a pod there, and it
+/// fails. Nothing is begun for it before somebody says that the first one is off: the end of that would let both in.
+#[test]
+fn a_node_that_may_be_another_machine_than_the_one_that_is_kept_out_is_not_failed_over() {
+    struct Unheard;
+    impl Chance for Unheard {
+        fn pick(&mut self, choice: Choice, _: u64) -> u64 {
+            u64::from(choice == Choice::Scheduler)
+        }
+    }
+    let mut world = World::new(Arc::new(by_fabric()));
+    world.trace = Some(Vec::new());
+    for (second, fault) in [
+        (FAILS, Fault::Disconnect("n0".into())),
+        (150, Fault::Renumber("n0".into())),
+        (200, Fault::Reboot("n0".into())),
+        (300, Fault::Delete("db".into())),
+        (330, Fault::Disconnect("n0".into())),
+        (430, Fault::Person(Person::SayOff("n0".into()))),
+        (540, Fault::Reboot("n0".into())),
+    ] {
+        world.schedule(second * SECOND, Task::Fault(Box::new(fault)));
+    }
+    runs_until(&mut world, 299);
+    assert!(world.run_until(310 * SECOND, &mut Unheard), "{:#?}\n{}", world.oracle.violations, trace(&world));
+    let bound = world.api.get::<Pod>("db-0").and_then(|pod| pod.spec.node_name.clone());
+    assert_eq!(bound.as_deref(), Some("n0"), "nobody fails there, this shows nothing: {}", trace(&world));
+    runs_until(&mut world, 429);
+    assert!(world.counts.restrained > 0, "{}", trace(&world));
+    let counts = &world.counts;
+    assert_eq!((counts.released, counts.reopened, counts.given_back), (1, 0, 0), "{}", trace(&world));
+    runs_until(&mut world, 539);
+    assert_eq!((world.counts.released, world.counts.reopened), (2, 1), "{}", trace(&world));
+    runs_until(&mut world, 740);
+    assert_eq!(world.unrecovered(), [] as [String; 0], "{}", trace(&world));
+}
+
+/// That its storages take nothing from it frees nothing that is not attached: such pods wait.
+#[test]
+fn a_node_that_keeps_its_power_holds_what_is_not_attached() {
+    let shape = by_fabric().attaching_nothing("block.example.com", Clusters::default());
+    let mut world = World::new(Arc::new(shape));
+    world.trace = Some(Vec::new());
+    world.schedule(FAILS * SECOND, Task::Fault(Box::new(Fault::Disconnect("n0".into()))));
+    world.schedule(240 * SECOND, Task::Fault(Box::new(Fault::Reboot("n0".into()))));
+    runs_until(&mut world, 239);
+    assert!(world.counts.kept_out > 0 && world.counts.released == 0, "{}", trace(&world));
+    assert_eq!(world.held_back(), [] as [String; 0], "no proof can be had: {}", trace(&world));
+    runs_until(&mut world, 440);
+    assert_eq!(world.unrecovered(), [] as [String; 0], "{}", trace(&world));
 }
 
 /// With agents that beat it takes seconds, where the pass that is shown the last renewal comes before the silence.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bulkhead::api::driver_report::PathState;
 use bulkhead::api::fence_request::IO_IN_PROGRESS;
-use bulkhead::api::fencing::{FenceMethodType, PolicyMode, Proof};
+use bulkhead::api::fencing::{FenceMethodType, PlannedMethod, PolicyMode, Proof};
 use bulkhead::api::names;
 use bulkhead::api::node_fence::{DRY_RUN, NodeFence, Phase, PodAction};
 use bulkhead::api::slim::Node;
@@ -274,7 +274,12 @@ impl World {
         let status = status.into_iter().find(|it| it.episode == row.episode && it.name == volume);
         let reason = status.and_then(|status| status.reason.clone()).unwrap_or_default();
         let has = |type_: FenceMethodType| row.methods.iter().any(|method| method.type_ == type_);
-        if has(FenceMethodType::External) && !fence.spec.plan.is_by_volume() && !fence.spec.plan.is_by_path() {
+        // Who leaves a node its power proves nothing of what is not attached.
+        let is_too_weak = |method: &PlannedMethod| {
+            method.type_ == FenceMethodType::External && self.shape.leaves_power() && row.is_unattached()
+        };
+        let is_cut_off = row.methods.iter().any(|it| it.type_ == FenceMethodType::External && !is_too_weak(it));
+        if is_cut_off && !fence.spec.plan.is_by_volume() && !fence.spec.plan.is_by_path() {
             return false;
         }
         let driver = self.shape.drivers.iter().find(|driver| Some(&driver.name) == row.driver.as_ref());
@@ -284,7 +289,7 @@ impl World {
         let began_weaker = status.is_some_and(|it| it.proof == Proof::Acknowledged) && reason == "Acknowledged";
         without
             || began_weaker
-            || row.methods.is_empty()
+            || row.methods.iter().all(is_too_weak)
             || matches!(reason.as_str(), "NeverPublished" | "ProofTooWeak" | "Unimplemented")
             || !self.shape.is_of_class(volume)
             || self.shape.network.is_some() && is_address_in_doubt(&reason) && self.is_another_by_now(fence)
@@ -335,6 +340,8 @@ impl World {
         }
         left.extend(self.plugin_taints_left());
         left.extend(self.network_fences_left());
+        let off_fabric = self.machines.iter().filter(|(_, machine)| machine.is_off_fabric);
+        left.extend(off_fabric.map(|(name, _)| format!("{name} is still off the fabric of its storages")));
         for policy in self.api.policies.values() {
             if policy.metadata.deletion_timestamp.is_some() {
                 left.push(format!("policy {} is being deleted", policy.name_any()));

@@ -36,13 +36,15 @@ pub struct Driver {
     pub latency: u64,
 }
 
-/// A program that switches nodes off.
+/// A program that cuts nodes off as a whole: it switches them off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerShape {
     /// It switches them on when it is told to give the access back.
     pub gives_back: bool,
     /// It reports those that have no power before anybody asks.
     pub reports: bool,
+    /// It takes them off the fabric of all storages instead, and leaves them their power. That it always gives back.
+    pub leaves_power: bool,
 }
 
 /// Storages that give access by their network only: what csi-addons shuts out writes nothing, and an unpublish revokes nothing.
@@ -145,7 +147,7 @@ pub struct Shape {
     pub admission_missing: bool,
     /// The agents send heartbeats.
     pub beats: bool,
-    /// The program that switches nodes off, for method External, if there is one.
+    /// The program that cuts nodes off as a whole, for method External, if there is one.
     pub power: Option<PowerShape>,
     /// All storages are such, for method NetworkFence.
     pub network: Option<NetworkShape>,
@@ -251,6 +253,11 @@ impl Shape {
     /// A shape by chance.
     pub fn random(chance: &mut dyn Chance) -> Self {
         crate::shapes::random(chance)
+    }
+
+    /// Whether who cuts nodes off as a whole leaves them their power.
+    pub fn leaves_power(&self) -> bool {
+        self.power.is_some_and(|power| power.leaves_power)
     }
 
     /// Labels of the namespaces.

@@ -30,10 +30,11 @@ pub(crate) fn random(chance: &mut dyn Chance) -> Shape {
     workloads.extend(chance.one_in(c, 3).then(|| node_plugin(&drivers[0].name)));
     let power = chance.one_in(c, 4).then(|| {
         let (gives_back, reports) = (chance.one_in(c, 2), chance.one_in(Choice::Report, 2));
-        PowerShape { gives_back, reports }
+        PowerShape { gives_back, reports, leaves_power: leaves_power(chance) }
     });
     let network = chance.one_in(Choice::Network, 8);
     let network = network.then(|| NetworkShape { is_behind_nat: chance.one_in(Choice::Network, 2) });
+    let network = network.or(beside_fabric(chance, power));
     let unattached = unattached(chance, &drivers);
     let (power, network) = if unattached.is_empty() { (power, network) } else { cut_off(chance, power, network) };
     end_before_the_next(&mut workloads, &volumes, &unattached);
@@ -63,8 +64,20 @@ fn unattached(chance: &mut dyn Chance, drivers: &[Driver]) -> Vec<String> {
     if chance.one_in(c, 2) { names } else { vec![names.swap_remove(one)] }
 }
 
-/// Who cuts off a node as a whole where a driver attaches nothing: its storage, whoever switches nodes off, both, or nobody. Nothing else
-/// covers such volumes, so they are there more often than elsewhere.
+/// Whether who cuts nodes off as a whole leaves them their power.
+fn leaves_power(chance: &mut dyn Chance) -> bool {
+    chance.one_in(Choice::Fabric, 3)
+}
+
+/// Storages that are left by their network only, beside who leaves nodes their power, more often than elsewhere: an unpublish revokes
+/// nothing there, so what is let in by its fabric writes.
+fn beside_fabric(chance: &mut dyn Chance, power: Option<PowerShape>) -> Option<NetworkShape> {
+    let is_there = power.is_some_and(|power| power.leaves_power) && chance.one_in(Choice::Fabric, 2);
+    is_there.then_some(NetworkShape { is_behind_nat: false })
+}
+
+/// Who cuts off a node as a whole where a driver attaches nothing: its storage, a program, both, or nobody. Nothing else covers such
+/// volumes, so they are there more often than elsewhere.
 fn cut_off(
     chance: &mut dyn Chance,
     power: Option<PowerShape>,
@@ -72,7 +85,10 @@ fn cut_off(
 ) -> (Option<PowerShape>, Option<NetworkShape>) {
     let c = Choice::Unattached;
     let more = chance.one_in(c, 2);
-    let more = more.then(|| PowerShape { gives_back: chance.one_in(c, 2), reports: chance.one_in(c, 2) });
+    let more = more.then(|| {
+        let (gives_back, reports) = (chance.one_in(c, 2), chance.one_in(c, 2));
+        PowerShape { gives_back, reports, leaves_power: leaves_power(chance) }
+    });
     let by_network = chance.one_in(c, 2);
     let by_network = by_network.then(|| NetworkShape { is_behind_nat: chance.one_in(c, 2) });
     (power.or(more), network.or(by_network))
@@ -181,7 +197,7 @@ fn policies(chance: &mut dyn Chance, workloads: &[Workload], fencers: Fencers) -
     policies
 }
 
-/// Who can cut nodes off: sidecars of drivers, whoever switches nodes off, and csi-addons.
+/// Who can cut nodes off: sidecars of drivers, who does so as a whole, and csi-addons.
 type Fencers<'a> = (&'a [Driver], Option<PowerShape>, Option<NetworkShape>);
 
 fn external() -> Value {
@@ -193,12 +209,14 @@ pub(crate) fn spec(chance: &mut dyn Chance, (drivers, power, network): Fencers) 
     let c = Choice::Shape;
     let external = external();
     let unpublish = json!({ "type": "Unpublish" });
+    // Who leaves nodes their power proves no more.
+    let most = if power.is_some_and(|power| power.leaves_power) { "Verified" } else { "PowerOff" };
     let mut fencing = match chance.pick(c, 8) {
         _ if power.is_some() && !chance.one_in(c, 4) => match chance.pick(c, 4) {
-            1 => json!({ "minimumProof": "PowerOff", "methods": [external] }),
+            1 => json!({ "minimumProof": most, "methods": [external] }),
             2 => json!({ "minimumProof": "Verified", "methods": [external, unpublish] }),
             3 => json!({ "minimumProof": "Verified", "methods": [unpublish], "drivers": [
-                { "name": one_of(chance, drivers).name, "minimumProof": "PowerOff", "methods": [external] },
+                { "name": one_of(chance, drivers).name, "minimumProof": most, "methods": [external] },
             ] }),
             _ => json!({ "minimumProof": "Verified", "methods": [unpublish, external] }),
         },

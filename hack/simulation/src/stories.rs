@@ -188,7 +188,7 @@ pub(crate) fn the_node_is_switched_on_and_its_fencer_is_dead(_: u64) -> World {
         vec![Workload::protected("db", &["v0", "v1"], 0)],
         vec![policy("all", &["db"], &spec)],
     );
-    shape.power = Some(PowerShape { gives_back: false, reports: false });
+    shape.power = Some(PowerShape { gives_back: false, reports: false, leaves_power: false });
     let mut world = world(shape);
     at(&mut world, SECOND, Fault::Mood(other.into(), stuck("v1")));
     at(&mut world, FAILS, Fault::Disconnect("n0".into()));
@@ -212,7 +212,8 @@ pub(crate) fn a_volume_is_in_trouble_on_a_node_that_is_well(schedule: u64) -> Wo
     };
     let spec = json!({ "triggers": { "volumeTaints": [NOT_USABLE] }, "fencing": fencing });
     shape.policies = vec![policy("all", &["db", "queue"], &spec)];
-    shape.power = Some(PowerShape { gives_back: true, reports: false }).filter(|_| schedule == 0);
+    let power = PowerShape { gives_back: true, reports: false, leaves_power: false };
+    shape.power = Some(power).filter(|_| schedule == 0);
     // What the driver is asked for proves nothing: by its list, or by its refusal (gRPC's Internal).
     let mood = match schedule {
         0 => Mood { ok_but_nothing: 1, ..Mood::default() },
@@ -249,6 +250,13 @@ pub(crate) fn it_is_heard_after_it_was_called_off(_: u64) -> World {
     at(&mut world, FAILS, Fault::Disconnect("n0".into()));
     at(&mut world, FAILS + 20 * SECOND, Fault::RestartManager);
     at(&mut world, FAILS + 50 * SECOND, Fault::Reconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// It is cut off from the API only. Its fencer leaves it its power, and lets it in when it is told to, though it writes on.
+pub(crate) fn its_fencer_leaves_it_its_power(_: u64) -> World {
+    let mut world = world(by_fabric());
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
     to_its_end(world, &mut Prompt)
 }
 
@@ -312,7 +320,17 @@ pub(crate) fn with_power_reported() -> Shape {
     let mut shape = Shape::plain();
     let spec = json!({ "fencing": { "methods": [{ "type": "Unpublish" }, external()] } });
     shape.policies = vec![policy("all", &["db", "queue"], &spec)];
-    shape.power = Some(PowerShape { gives_back: true, reports: true });
+    shape.power = Some(PowerShape { gives_back: true, reports: true, leaves_power: false });
+    shape
+}
+
+/// Three nodes, and a database on the first, whose fencer takes machines off the fabric of their storages. An unpublish revokes nothing
+/// there.
+pub(crate) fn by_fabric() -> Shape {
+    let mut shape = by_network(false);
+    let spec = json!({ "fencing": { "minimumProof": "Verified", "methods": [external()] } });
+    shape.policies = vec![policy("all", &["db"], &spec)];
+    shape.power = Some(PowerShape { gives_back: true, reports: false, leaves_power: true });
     shape
 }
 

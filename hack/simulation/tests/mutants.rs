@@ -171,3 +171,12 @@ fn mutant_cluster_ignored_is_caught() {
     assert_eq!(caught.violation.invariant, "I2", "{}", caught.violation);
     println!("at random after {} schedules: {}", caught.schedules, caught.violation.what);
 }
+
+#[test]
+fn mutant_processes_let_in_is_caught() {
+    is_caught(Mutant::ProcessesLetIn);
+    // And by who writes beside the replacement, which `is_caught` is content without.
+    let world = Story::of(Mutant::ProcessesLetIn).run(0, Some(Mutant::ProcessesLetIn)).1;
+    let has_two_writers = world.oracle.violations.iter().any(|violation| violation.invariant == "I1");
+    assert!(has_two_writers, "{}", world.trace.unwrap_or_default().join("\n"));
+}

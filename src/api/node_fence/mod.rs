@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::cidr;
 use super::conditions;
-use super::fencing::{NodeIdentity, PolicyMode};
+use super::fencing::{FenceMethodType, NodeIdentity, PolicyMode};
 use super::names;
 use super::slim::Node;
 
@@ -119,6 +119,31 @@ impl NodeFence {
             row.is_some_and(|row| row.committed_at.is_some() && row.state != VolumeStatusState::Undone)
         };
         self.spec.plan.volumes.iter().filter(cut_off)
+    }
+
+    /// The recorded rows that an external fencer has proved, each with its plan, and whose pods may have gone by force on that.
+    pub fn proved_externally(&self) -> impl Iterator<Item = (&PlannedVolume, &VolumeStatus)> {
+        let recorded = self.status.as_ref().map(|status| status.volumes.as_slice()).unwrap_or_default();
+        let by_fencer = |row: &&VolumeStatus| row.method == Some(FenceMethodType::External) && row.proved_at.is_some();
+        let open = recorded.iter().filter(by_fencer).filter(|row| !row.has_ended());
+        let planned = open.filter_map(move |row| {
+            let mut plans = self.spec.plan.volumes.iter();
+            let plan = plans.find(|plan| plan.episode == row.episode && plan.name == row.name)?;
+            Some((plan, row))
+        });
+        planned.filter(move |(plan, _)| self.may_have_gone(plan))
+    }
+
+    /// Whether a pod of a row has gone, or was to: what deletes it by force may be on its way. Of an earlier episode's pods there is no
+    /// record any more.
+    fn may_have_gone(&self, plan: &PlannedVolume) -> bool {
+        let recorded = self.status.as_ref().map(|status| status.pods.as_slice()).unwrap_or_default();
+        let goes = |pod: &PlannedPod| {
+            let row = recorded.iter().find(|row| row.episode == pod.episode && row.uid == pod.uid);
+            row.is_some_and(|row| matches!(row.state, PodStatusState::Releasing | PodStatusState::Released))
+        };
+        let mut pods = self.spec.plan.pods.iter();
+        plan.episode != self.spec.episode || pods.any(|pod| pod.volumes.contains(&plan.name) && goes(pod))
     }
 
     /// Whether the Node tells another boot than that which was frozen. Where one of the two is not known it tells none: nothing

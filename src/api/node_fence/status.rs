@@ -9,10 +9,12 @@ use serde::{Deserialize, Serialize};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::schema;
 
+use super::PlannedVolume;
+
 /// Reason of Ready and Stalled: the node is there, and only the proof is lacking that it reaches its storage again.
 pub const AWAITING_STORAGE: &str = "AwaitingStorage";
-/// Reason of Stalled and NodeClean: a network fence shuts out a machine that may write on, until somebody says that it is off. And
-/// what holds another machine of its name until then.
+/// Reason of Stalled and NodeClean: a network fence shuts out a machine that may write on, or an external fencer keeps it out, until
+/// somebody says that it is off. And what holds another machine of its name until then.
 pub const MACHINE_MAY_RUN: &str = "MachineMayRun";
 /// Reason of a row that a network fence proves nothing of: what is there by the name of the Node may be another machine than the one
 /// that is shut out.
@@ -154,6 +156,26 @@ impl VolumeStatus {
     /// Whether it is clean by nothing but the deletion of the Node.
     pub fn is_clean_by_deletion(&self) -> bool {
         self.state == VolumeStatusState::Clean && self.reason.as_deref() == Some(NODE_DELETED)
+    }
+
+    /// Whether nothing of it was cut off, or nothing is left: a row that is clean has no process, but for one that is only taken for clean
+    /// since the Node was deleted.
+    pub fn has_ended(&self) -> bool {
+        let is_clean = self.state == VolumeStatusState::Clean && !self.is_clean_by_deletion();
+        is_clean || self.state == VolumeStatusState::Undone
+    }
+
+    /// Whether it was proved by less than the end of the machine's power, after which none of its processes lives. A proof that was
+    /// taken back since does not tell any more; what its plan demands does.
+    pub fn is_short_of_power(&self, plan: &PlannedVolume) -> bool {
+        let is_demanded = plan.minimum_proof == Proof::PowerOff || plan.is_unattached();
+        self.proof < Proof::PowerOff && !is_demanded
+    }
+
+    /// Whether its proof stands, and leaves the machine its power. One that was taken back keeps nobody out: most often the machine was
+    /// off, and has power again in another boot.
+    pub fn leaves_power(&self, plan: &PlannedVolume) -> bool {
+        self.proof > Proof::None && self.is_short_of_power(plan)
     }
 }
 

@@ -31,8 +31,8 @@ enum Worth {
     Proof,
 }
 
-/// Takes in what the fencers have answered for a row. Where several were asked, the strongest proof counts; without one,
-/// what the last of them says is told.
+/// Takes in what the fencers have answered for a row. Where several were asked, a proof that counts is told, that of whoever is
+/// recorded already if his does; without one, what the last of them says.
 pub fn take(seen: &Seen, row: &mut VolumeRow, now: Now) {
     let plan = row.clone();
     let answers = fencers::answers(seen, &plan);
@@ -40,13 +40,19 @@ pub fn take(seen: &Seen, row: &mut VolumeRow, now: Now) {
         commit(row, answer);
     }
     let judged = answers.into_iter().map(|answer| (worth(seen, row, &answer, now), answer));
-    let Some((worth, answer)) = judged.max_by_key(|(worth, _)| *worth) else { return };
+    let counts = |worth: Worth, answer: &Answer| (worth, worth == Worth::Proof && is_recorded(row, answer.result));
+    let Some((worth, answer)) = judged.max_by_key(|(worth, answer)| counts(*worth, answer)) else { return };
     row.fresh = worth == Worth::Proof;
     row.counts_until = if row.fresh { counts_until(seen, row, &answer, now) } else { None };
     match worth {
         Worth::OfAnotherMachine => tell_another_machine(seen, row),
         _ => tell(seen, row, worth, answer.result, now),
     }
+}
+
+/// Whether a row names the method of an answer.
+fn is_recorded(row: &VolumeRow, result: &FenceResult) -> bool {
+    row.status.method == result.method.map(FenceMethodType::from)
 }
 
 /// The fencer's record is the point of no return. Also where the request was turned round since: the call may have been sent.
@@ -140,6 +146,8 @@ fn tell(seen: &Seen, row: &mut VolumeRow, worth: Worth, result: &FenceResult, no
     // That somebody else was there is kept until a proof that counts, or the first one is there: of a Node that is deleted nothing
     // else tells it.
     let is_of_another_machine = shut_out::is_told(row) && shut_out::is_of_another_machine(seen, row);
+    // What goes from here on rests on this proof, and on who gives it depends what must not be given back.
+    let is_by_another = row.status.state == VolumeStatusState::Fenced && !is_recorded(row, result);
     let status = &mut row.status;
     let begun = result.result == FenceOutcome::Started && status.state == VolumeStatusState::Failed;
     if begun || status.state == VolumeStatusState::Pending && status.committed_at.is_some() {
@@ -155,7 +163,7 @@ fn tell(seen: &Seen, row: &mut VolumeRow, worth: Worth, result: &FenceResult, no
         _ => false,
     };
     match worth {
-        Worth::Proof if open => {
+        Worth::Proof if open || is_by_another => {
             status.state = VolumeStatusState::Fenced;
             status.proof = result.proof;
             status.method = result.method.map(FenceMethodType::from);

@@ -2,8 +2,8 @@
 //! went by force on its word would write again, beside their replacements. A driver gives access by a publish only.
 
 use crate::api::fence_request::{FenceOutcome, FenceRequest, FencerMethodType};
-use crate::api::fencing::{FenceMethodType, Proof};
-use crate::api::node_fence::{PlannedPod, PlannedVolume, PodStatusState, VolumeStatus, VolumeStatusState};
+use crate::api::node_fence::{PlannedVolume, VolumeStatus};
+use crate::mutants::{self, Mutant};
 
 use super::clean::{self, CleanBy};
 use super::decide::{NodeState, Seen};
@@ -28,63 +28,25 @@ pub fn lets_processes_in(seen: &Seen, request: &FenceRequest) -> bool {
         Some(CleanBy::NodeDeleted) | None => false,
     };
     let is_off = !is_denied && seen.fence.is_machine_said_to_be_off();
-    let may_run = |(plan, row): (&PlannedVolume, &VolumeStatus)| is_denied || is_short_of_power(plan, row);
-    !is_clean && !is_off && relied_on(seen, request).any(may_run)
+    let is_let_in = mutants::is_on(Mutant::ProcessesLetIn);
+    let may_run = |(plan, row): (&PlannedVolume, &VolumeStatus)| is_denied || row.is_short_of_power(plan);
+    !is_clean && !is_off && !is_let_in && relied_on(seen, request).any(may_run)
 }
 
-/// Whether pods went by force on what an external fencer proves of a machine that may have power. A proof that was taken back keeps
-/// nobody out: most often the machine was off, and has power again in another boot.
+/// Whether pods went by force on what an external fencer proves of a machine that may have power.
 pub fn keeps_out(seen: &Seen, request: &FenceRequest) -> bool {
-    let stands = |row: &VolumeStatus| row.proof > Proof::None;
-    relied_on(seen, request).any(|(plan, row)| stands(row) && is_short_of_power(plan, row))
+    relied_on(seen, request).any(|(plan, row)| row.leaves_power(plan))
 }
 
-/// The recorded rows that this fencer has proved, and whose pods may have gone by force on that. A row that is clean has no process
-/// left, but for one that is only taken for clean since the Node was deleted.
+/// The recorded rows that this fencer may have proved, and whose pods may have gone by force on that: a row names the method and not
+/// who carried it out. Who has given access back has let in whom it could.
 fn relied_on<'a>(
     seen: &'a Seen,
     request: &'a FenceRequest,
 ) -> impl Iterator<Item = (&'a PlannedVolume, &'a VolumeStatus)> {
-    let status = seen.fence.status.as_ref().filter(|_| is_external(request));
-    let recorded = status.map(|status| status.volumes.as_slice()).unwrap_or_default();
-    let proved = recorded.iter().filter(move |row| is_proved_by(request, row) && !has_ended(row));
-    let planned = proved.filter_map(move |row| {
-        let mut plans = seen.fence.spec.plan.volumes.iter();
-        let plan = plans.find(|plan| plan.episode == row.episode && plan.name == row.name)?;
-        Some((plan, row))
-    });
-    planned.filter(move |(plan, _)| may_have_gone(seen, plan))
-}
-
-/// Whether the proof of a row may be this fencer's: a row names the method and not who carried it out. Who has given access back has
-/// let in whom it could.
-fn is_proved_by(request: &FenceRequest, row: &VolumeStatus) -> bool {
-    let mut answers = request.status.iter().flat_map(|status| &status.volumes);
-    row.method == Some(FenceMethodType::External)
-        && row.proved_at.is_some()
-        && answers.any(|it| it.episode == row.episode && it.name == row.name && it.result != FenceOutcome::Unfenced)
-}
-
-fn has_ended(row: &VolumeStatus) -> bool {
-    let is_clean = row.state == VolumeStatusState::Clean && !row.is_clean_by_deletion();
-    is_clean || row.state == VolumeStatusState::Undone
-}
-
-/// Whether a pod of a row has gone, or was to: what deletes it by force may be on its way. Of an earlier episode's pods there is no
-/// record any more.
-fn may_have_gone(seen: &Seen, plan: &PlannedVolume) -> bool {
-    let recorded = seen.fence.status.as_ref().map(|status| status.pods.as_slice()).unwrap_or_default();
-    let goes = |pod: &PlannedPod| {
-        let row = recorded.iter().find(|row| row.episode == pod.episode && row.uid == pod.uid);
-        row.is_some_and(|row| matches!(row.state, PodStatusState::Releasing | PodStatusState::Released))
-    };
-    let mut pods = seen.fence.spec.plan.pods.iter();
-    plan.episode != seen.fence.spec.episode || pods.any(|pod| pod.volumes.contains(&plan.name) && goes(pod))
-}
-
-/// Whether a row was proved by less than the end of the machine's power, after which none of its processes lives. A proof that was
-/// taken back since does not tell any more; what the plan demands does.
-fn is_short_of_power(plan: &PlannedVolume, row: &VolumeStatus) -> bool {
-    let is_demanded = plan.minimum_proof == Proof::PowerOff || plan.is_unattached();
-    row.proof < Proof::PowerOff && !is_demanded
+    let is_external = is_external(request);
+    seen.fence.proved_externally().filter(move |(_, row)| {
+        let answer = request.result_of(row.episode, &row.name);
+        is_external && answer.is_some_and(|answer| answer.result != FenceOutcome::Unfenced)
+    })
 }

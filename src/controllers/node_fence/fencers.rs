@@ -235,8 +235,7 @@ pub fn round(request: &FenceRequest, row: &VolumeRow) -> Option<i32> {
 
 /// A fencer's answer for a row.
 pub fn result<'a>(seen: &'a Seen, row: &VolumeRow, fencer: &str) -> Option<&'a FenceResult> {
-    let results = &seen.request(fencer)?.status.as_ref()?.volumes;
-    results.iter().find(|result| result.episode == row.plan.episode && result.name == row.plan.name)
+    seen.request(fencer)?.result_of(row.plan.episode, &row.plan.name)
 }
 
 /// Whether a fencer has begun with the row.

@@ -74,11 +74,8 @@ fn is_asked_in_vain(request: &FenceRequest) -> bool {
 
 /// Whether the fencer has begun with the round that is asked for. That it gave access back before is no beginning.
 fn has_begun_round(request: &FenceRequest, volume: &RequestedVolume) -> bool {
-    let mut results = request.status.iter().flat_map(|status| &status.volumes);
-    results.any(|row| {
-        let is_of_it = row.episode == volume.episode && row.name == volume.name;
-        is_of_it && row.round >= volume.round && row.result != FenceOutcome::Unfenced
-    })
+    let row = request.result_of(volume.episode, &volume.name);
+    row.is_some_and(|row| row.round >= volume.round && row.result != FenceOutcome::Unfenced)
 }
 
 /// All rows are clean or undone: take requests, taint and label back, in the reverse of the order they came.

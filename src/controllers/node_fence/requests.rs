@@ -251,12 +251,9 @@ fn new_request(seen: &Seen, fencer: &str, volumes: Vec<RequestedVolume>, now: No
 
 /// Whether the fencer may still begin with a row. What it has begun is recorded, and its pods go in any case.
 pub fn may_be_undone(request: &FenceRequest) -> bool {
-    let results = request.status.as_ref().map(|status| status.volumes.as_slice()).unwrap_or_default();
-    let begun = |volume: &RequestedVolume| {
-        let row = results.iter().find(|row| row.episode == volume.episode && row.name == volume.name);
-        row.is_some_and(fencers::is_begun)
-    };
-    request.spec.desired == Desired::Fenced && request.spec.volumes.iter().any(|volume| !begun(volume))
+    let is_begun =
+        |volume: &RequestedVolume| request.result_of(volume.episode, &volume.name).is_some_and(fencers::is_begun);
+    request.spec.desired == Desired::Fenced && !request.spec.volumes.iter().all(is_begun)
 }
 
 /// Whether the fencer has begun with anything of it. What it did in an earlier episode is no beginning of this one.
@@ -331,11 +328,7 @@ pub fn give_power_back(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     if rows.node != NodeState::Away || !moved || !detached || rows.volumes.iter().any(|row| row.needed) {
         return None;
     }
-    let is_external = |request: &FenceRequest| {
-        let methods = rows.volumes.iter().flat_map(|row| fencers::methods_of(row, &request.spec.fencer_name));
-        methods.into_iter().any(|method| method.type_ == FenceMethodType::External)
-    };
-    let effects = turn_round(seen, is_external);
+    let effects = turn_round(seen, external::is_external);
     if effects.is_empty() { None } else { Step::live("GivingPowerBack", effects) }
 }
 

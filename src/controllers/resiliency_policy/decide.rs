@@ -40,7 +40,7 @@ pub const SOON: Duration = Duration::from_secs(1);
 pub const AT_REST: Duration = Duration::from_secs(5);
 
 /// What a pass sees.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Seen {
     /// All policies.
     pub policies: Vec<Arc<ResiliencyPolicy>>,

@@ -1,10 +1,11 @@
-//! A network fence shuts out the addresses of the machine that its incident has frozen. Another one may take the name of the Node
-//! while that one is only cut off. No incident is begun for it then: a driver has one FenceRequest for both, whose end lets in all
-//! that it shut out. Nor does the open one grow by it: its fence proves nothing of a machine with other addresses (docs/adr/0027).
+//! A network fence shuts out the addresses of the machine that its incident has frozen, and an external fencer keeps that machine out.
+//! Another one may take the name of the Node while that one is only cut off. No incident is begun for it then: a fencer has one
+//! FenceRequest for both, whose end lets in all that it shut out. Nor does the open one grow by it: its fence proves nothing of another
+//! machine (docs/adr/0027).
 
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names::MACHINE_OFF_ANNOTATION;
-use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, VolumeStatusState};
+use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, VolumeStatus, VolumeStatusState};
 
 use super::brakes;
 use super::candidates::{Candidate, Cause};
@@ -23,26 +24,25 @@ pub(super) fn held(seen: &Seen, candidate: &Candidate, fence: &NodeFence, begins
     }
     // Rows name the method that was tried or has proved last; whether somebody is shut out their FenceRequest says.
     let is_asked_for = seen.shut_out.contains(name) || live.is_some_and(|live| live.is_shut_out);
-    let is_shut_out = is_asked_for || is_kept_out(fence);
-    let about = if begins { shut_out(fence, is_shut_out) } else { ungrown(fence, is_shut_out, candidate.cause) };
+    let keeper = keeper(fence, is_asked_for);
+    let about = if begins { unbegun(fence, keeper) } else { ungrown(fence, keeper, candidate.cause) };
     let policy = acting(&candidate.pods).into_keys().next().unwrap_or_default().to_owned();
     about.map(|about| Restrained { node: name.to_owned(), policy, brake: MACHINE_MAY_RUN, about: Some(about) })
 }
 
-/// The machine of the last episode is shut out and may run, and this is another one.
-fn shut_out(fence: &NodeFence, is_shut_out: bool) -> Option<String> {
+/// The machine of the last episode is kept out and may run, and this is another one.
+fn unbegun(fence: &NodeFence, keeper: Option<&str>) -> Option<String> {
+    let keeper = keeper.filter(|_| !fence.is_machine_said_to_be_off())?;
     let name = fence.metadata.name.as_deref().unwrap_or_default();
-    (is_shut_out && !fence.is_machine_said_to_be_off()).then(|| {
-        format!(
-            "a NetworkFence may shut out the machine that failed under this name before, and this may be another one. Is that one \
-             off, or gone: kubectl annotate --overwrite nodefence {name} {MACHINE_OFF_ANNOTATION}={}",
-            fence.spec.episode
-        )
-    })
+    Some(format!(
+        "{keeper} may keep out the machine that failed under this name before, and this may be another one. Is that one off, or \
+         gone: kubectl annotate --overwrite nodefence {name} {MACHINE_OFF_ANNOTATION}={}",
+        fence.spec.episode
+    ))
 }
 
-/// The incident that is open is of another machine, whose network fence would be taken for a proof of this one.
-fn ungrown(fence: &NodeFence, is_shut_out: bool, cause: Cause) -> Option<String> {
+/// The incident that is open is of another machine, whose fence would be taken for a proof of this one.
+fn ungrown(fence: &NodeFence, keeper: Option<&str>, cause: Cause) -> Option<String> {
     // Nobody is shut out for the sake of volumes, or of a path.
     let is_of_node = cause == Cause::NodeFailure || fence.spec.plan.is_of_node();
     let mut methods = fence.spec.plan.volumes.iter().flat_map(|row| &row.methods);
@@ -54,7 +54,7 @@ fn ungrown(fence: &NodeFence, is_shut_out: bool, cause: Cause) -> Option<String>
         "The first one is not cut off, and its pods would go with the Node too: make sure that both are off for good, and only \
          then delete it"
     };
-    (is_listed || is_shut_out).then(|| {
+    (is_listed || keeper.is_some()).then(|| {
         format!(
             "the incident that is open under this name may be of another machine: it takes in nothing of this one until all its \
              pods are gone and its node is back. {who}: kubectl delete node {name}"
@@ -73,13 +73,16 @@ fn is_cut_off(fence: &NodeFence) -> bool {
     })
 }
 
-/// Whether a row says that a network fence keeps the machine of the episode from its volume, and nothing has shown that clean.
-/// That its Node was deleted shows nothing.
-fn is_kept_out(fence: &NodeFence) -> bool {
+/// Who may keep the machine of the episode out, in words; that its Node was deleted shows nothing. Of an external fencer the record
+/// tells alone: no pod goes by force before it is there, and a plan is written only beside the record that it rests on. Whether the
+/// fencer has given back what it took it does not tell: that is on a person's word, or when the row is about to be clean.
+fn keeper(fence: &NodeFence, is_asked_for: bool) -> Option<&'static str> {
+    let is_open = brakes::in_progress(fence);
     let mut rows = fence.status.iter().flat_map(|status| &status.volumes);
-    let is_held = rows.any(|row| {
-        let by_network = row.method == Some(FenceMethodType::NetworkFence);
-        by_network && (row.state != VolumeStatusState::Clean || row.is_clean_by_deletion())
-    });
-    is_held && brakes::in_progress(fence)
+    let by_network = |row: &VolumeStatus| row.method == Some(FenceMethodType::NetworkFence) && !row.has_ended();
+    if is_asked_for || is_open && rows.any(by_network) {
+        return Some("a NetworkFence");
+    }
+    let is_kept_out = is_open && fence.proved_externally().any(|(plan, row)| row.leaves_power(plan));
+    is_kept_out.then_some("an external fencer")
 }

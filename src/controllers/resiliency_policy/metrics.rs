@@ -126,7 +126,7 @@ impl Metrics {
             ),
             machines: telemetry.register(
                 "machines_shut_out",
-                "NodeFences that wait for a person: a NetworkFence shuts out a machine whose Node is gone, and that may run",
+                "NodeFences that wait for a person: a machine is shut out, or kept out by its fencer, that may run, and whose Node is gone or may be another",
                 Gauge::default(),
             ),
             without_storage: telemetry.register(

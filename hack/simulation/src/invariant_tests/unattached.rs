@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bulkhead::api::fence_request::IO_IN_PROGRESS;
-use bulkhead::api::node_fence::NodeFence;
+use bulkhead::api::fencing::{FenceMethodType, Proof};
+use bulkhead::api::node_fence::{NodeFence, VolumeStatusState};
 use bulkhead::api::slim::Pod;
 use kube::ResourceExt;
 use serde_json::json;
@@ -13,6 +14,7 @@ use crate::chance::Prompt;
 use crate::others::POWER;
 use crate::run::settle;
 use crate::shape::{Clusters, Driver, PowerShape, Shape, VolumeShape, Workload, handle, policy};
+use crate::stories::by_fabric;
 use crate::stories::network::by_network;
 use crate::time::MINUTE;
 use crate::world::World;
@@ -62,6 +64,26 @@ fn i2_time_alone_is_no_proof_of_what_is_not_attached() {
     }
 }
 
+/// Its fencer has taken its machine off the fabric in both, so that nothing writes there.
+#[test]
+fn i2_less_than_the_end_of_power_is_no_proof_of_what_is_not_attached() {
+    for (proof, is_wrong) in [(Proof::PowerOff, false), (Proof::Verified, true)] {
+        let mut world = planned(by_fabric().attaching_nothing(DRIVER, Clusters::default()));
+        end_all(&mut world);
+        world.machines.get_mut("n0").expect("a machine").is_off_fabric = true;
+        world.api.update::<NodeFence>("n0", |fence| {
+            let rows = fence.status.iter_mut().flat_map(|status| &mut status.volumes);
+            rows.for_each(|row| {
+                (row.state, row.proof, row.method) =
+                    (VolumeStatusState::Fenced, proof, Some(FenceMethodType::External));
+            });
+        });
+        let pod = world.api.get::<Pod>("db-0").expect("a pod");
+        writes(&mut world, Op::DeletePod(pod, Some(0)));
+        assert_eq!(is_broken(&world, "I2"), is_wrong, "{proof:?}: {:?}", world.oracle.violations);
+    }
+}
+
 #[test]
 fn i7_a_pod_is_held_though_its_class_is_of_the_cluster_of_its_volume() {
     for of_class in ["east", "west"] {
@@ -89,7 +111,7 @@ fn i7_a_node_is_not_switched_off_though_no_io_holds_that_up() {
             vec![Workload::protected("db", &["v0"], 0), Workload::protected("files", &["v1"], 0)],
             vec![policy("all", &["db", "files"], &json!({ "fencing": { "drivers": [files] } }))],
         );
-        shape.power = Some(PowerShape { gives_back: true, reports: false });
+        shape.power = Some(PowerShape { gives_back: true, reports: false, leaves_power: false });
         let mut world = planned(shape.attaching_nothing(OTHER, Clusters::default()));
         end_all(&mut world);
         world.api.update::<NodeFence>("n0", |fence| {

@@ -188,11 +188,13 @@ impl World {
         let rows = fence.status.iter().flat_map(|status| &status.volumes);
         let is_clean =
             rows.into_iter().all(|row| matches!(row.state, VolumeStatusState::Clean | VolumeStatusState::Undone));
-        let is_shut_out = self.api.requests.values().any(|it| it.spec.node_name == fence.name_any() && it.shuts_out());
-        let node = self.api.nodes.get(&fence.name_any());
+        let name = fence.name_any();
+        let is_off_fabric = self.machines.get(&name).is_some_and(|machine| machine.is_off_fabric);
+        let is_shut_out = self.api.requests.values().any(|it| it.spec.node_name == name && it.shuts_out());
+        let node = self.api.nodes.get(&name);
         let is_gone = node.is_none_or(|node| node.uid().as_ref() != Some(&fence.spec.node.uid));
         let is_for_a_person = is_clean && is_gone || self.may_be_another_machine(fence);
-        brakes::phase(fence) == Phase::Cleaning && is_shut_out && is_for_a_person
+        brakes::phase(fence) == Phase::Cleaning && (is_shut_out || is_off_fabric) && is_for_a_person
     }
 
     /// The server has taken a write, or refused it.

@@ -55,11 +55,8 @@ impl World {
             let mut rows = rows.iter().filter(|row| row.state != VolumeStatusState::Undone);
             self.shape.driver_of(volume) == Some(driver) && rows.any(|row| row.name == volume)
         };
-        let is_there = |uid: &str| self.api.pods.values().any(|pod| pod.metadata.uid.as_deref() == Some(uid));
-        let is_by_others = |uid: &str| self.oracle.by_others.contains(uid);
-        let zombie = self.holders(node, was_cut_off).find(|it| !is_there(&it.uid) && !is_by_others(&it.uid));
-        if let Some(holder) = zombie.map(|it| format!("{} ({})", it.pod, it.uid)) {
-            self.oracle.break_("I5", self.now, format!("{node} is let in, and {holder} is left there"));
+        if let Some(zombie) = self.zombie(node, was_cut_off) {
+            self.oracle.break_("I5", self.now, format!("{node} is let in, and {zombie} is left there"));
         }
     }
 

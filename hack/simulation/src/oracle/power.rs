@@ -1,9 +1,11 @@
-//! What a fencer that switches nodes off is used for: never on a node that is well (I3), and what it proved is so (I2).
+//! What a fencer that cuts nodes off as a whole is used for: never on a node that is well (I3), what it proved is so (I2), and nothing
+//! of before writes where it gives back what it took (I5).
 
 use std::collections::BTreeSet;
 
 use bulkhead::api::fence_request::FenceRequest;
-use bulkhead::api::node_fence::NodeFence;
+use bulkhead::api::fencing::FenceMethodType;
+use bulkhead::api::node_fence::{NodeFence, VolumeStatus, VolumeStatusState};
 
 use crate::others::Power;
 use crate::time::{MINUTE, Millis};
@@ -13,14 +15,33 @@ use crate::world::World;
 const FLIGHT: Millis = MINUTE;
 
 impl World {
-    /// It has written that it begins, and will switch the node off.
+    /// It has written that it begins, and will cut the node off.
     pub(crate) fn judge_power_off(&mut self, request: &FenceRequest) {
         let node = request.spec.node_name.clone();
         let boot = request.spec.node.boot_id.clone().unwrap_or_default();
         self.oracle.cut.entry(node.clone()).or_default().insert(boot);
         if self.is_well_but_for_volumes(&node) {
-            let what = format!("{node} is switched off for the sake of some volumes, and is well");
+            let what = format!("{node} is cut off as a whole for the sake of some volumes, and is well");
             self.oracle.break_("I3", self.now, what);
+        }
+    }
+
+    /// I5: a machine that kept its power is let in again. What its array has taken from it meanwhile, or a network fence, stays taken; and
+    /// of a Node that is gone nobody but a person can tell: I1 is for that.
+    pub(crate) fn judge_given_back(&mut self, node: &str) {
+        if self.api.nodes.get(node).is_none() || !self.is_in_old_boot(node) {
+            return;
+        }
+        let rows = self.api.get::<NodeFence>(node).and_then(|fence| fence.status.clone()).unwrap_or_default().volumes;
+        let rests_on_it = |row: &VolumeStatus| {
+            row.method == Some(FenceMethodType::External)
+                && row.proved_at.is_some()
+                && row.state != VolumeStatusState::Undone
+        };
+        let writes =
+            |volume: &str| self.accepts(node, volume) && rows.iter().any(|row| row.name == volume && rests_on_it(row));
+        if let Some(zombie) = self.zombie(node, writes) {
+            self.oracle.break_("I5", self.now, format!("{node} is let in by its fencer, and {zombie} is left there"));
         }
     }
 

@@ -91,7 +91,9 @@ impl World {
         let is_late = sent.is_some_and(|sent| sent + LATE <= self.now);
         let closed_since = row.state == VolumeStatusState::Clean && sent.is_none();
         let cut_off = matches!(row.state, VolumeStatusState::Fenced | VolumeStatusState::Detached);
-        let holds = (cut_off || too_weak_since || closed_since) && row.proof >= plan.minimum_proof;
+        // Who leaves a machine its power proves nothing of what is not attached.
+        let is_enough = attaches || row.method != Some(FenceMethodType::External) || row.proof == Proof::PowerOff;
+        let holds = (cut_off || too_weak_since || closed_since) && row.proof >= plan.minimum_proof && is_enough;
         if !holds && !is_late {
             return Err(format!("it is {:?} with proof {:?}", row.state, row.proof));
         }

@@ -1,6 +1,6 @@
 //! What the programs under test record, as it is taken in: what is proved from now on, and what is counted and told.
 
-use bulkhead::api::fence_request::{FenceOutcome, FenceRequest};
+use bulkhead::api::fence_request::{FenceOutcome, FenceRequest, FencerMethodType};
 use bulkhead::api::fencing::Proof;
 use bulkhead::api::node_fence::{NodeFence, Phase};
 use kube::ResourceExt;
@@ -52,6 +52,10 @@ impl World {
                 continue;
             }
             match (row.result, row.proof) {
+                // No array has taken anything: what is so is looked at, and judged when it is given back.
+                (FenceOutcome::Fenced, Proof::Verified) if row.method == Some(FencerMethodType::External) => {
+                    self.counts.kept_out += 1;
+                }
                 (FenceOutcome::Fenced, proof) if proof >= asked.minimum_proof => {
                     let read = self.listed.get(&request.spec.fencer_name).copied();
                     let is_read = proof == Proof::Verified;

@@ -70,6 +70,14 @@ impl World {
         }
     }
 
+    /// What runs on a machine and holds such a volume, though its pod went by force, and by us.
+    pub(super) fn zombie(&self, node: &str, held: impl Fn(&str) -> bool) -> Option<String> {
+        let is_there = |uid: &str| self.api.pods.values().any(|pod| pod.metadata.uid.as_deref() == Some(uid));
+        let is_by_others = |uid: &str| self.oracle.by_others.contains(uid);
+        let zombie = self.holders(node, held).find(|it| !is_there(&it.uid) && !is_by_others(&it.uid))?;
+        Some(format!("{} ({})", zombie.pod, zombie.uid))
+    }
+
     /// Whether the machine did not boot since it was cut off.
     pub(super) fn is_in_old_boot(&self, node: &str) -> bool {
         let boot = self.machines.get(node).map(|machine| machine.boot_id());

@@ -50,6 +50,8 @@ pub struct Machine {
     pub hangs: BTreeSet<String>,
     /// What its host network carries beside.
     pub network: Network,
+    /// Its storages take nothing from it, as their fabric lets nothing through.
+    pub is_off_fabric: bool,
     /// Since when its kubelet has been heard of without a pause; for the oracle.
     pub well_since: Option<Millis>,
     /// When its Lease is due.
@@ -84,6 +86,7 @@ impl Machine {
             running: Vec::new(),
             hangs: BTreeSet::new(),
             network: Network::default(),
+            is_off_fabric: false,
             well_since: None,
             renews_at: 0,
         }
@@ -239,7 +242,7 @@ impl World {
         let machine = self.machines.get(node);
         machine.zip(array).is_some_and(|(machine, array)| {
             let has_access = !self.shape.attaches(volume) || array.accepts(&handle(volume), &machine.node_id);
-            has_access && !(self.shape.is_of_class(volume) && self.is_shut_out(node, array))
+            has_access && !machine.is_off_fabric && !(self.shape.is_of_class(volume) && self.is_shut_out(node, array))
         })
     }
 

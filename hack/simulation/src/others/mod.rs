@@ -54,7 +54,7 @@ pub enum Actor {
     Workloads,
     /// The scheduler.
     Scheduler,
-    /// The program that switches nodes off.
+    /// The program that cuts nodes off as a whole.
     PowerFencer,
     /// csi-addons.
     CsiAddons,
@@ -73,7 +73,7 @@ pub struct Others {
     pub agents: BTreeMap<String, Agent>,
     /// Attachers by driver.
     pub attachers: BTreeMap<String, Attacher>,
-    /// The program that switches nodes off.
+    /// The program that cuts nodes off as a whole.
     pub power: PowerFencer,
     /// csi-addons.
     pub csi_addons: CsiAddons,

@@ -1,5 +1,6 @@
-//! A fencer for method External: a program that switches nodes off, as docs/fencers.md tells whoever writes one. It records
-//! Started before it begins, reads back, looks after what it holds off, and gives the power back when it is told to.
+//! A fencer for method External: a program that cuts nodes off as a whole, as docs/fencers.md tells whoever writes one. It switches them
+//! off, or takes them off the fabric of all storages and leaves them their power. It records Started before it begins, reads back, looks
+//! after what it holds off, and gives back what it took when it is told to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,15 +65,15 @@ pub struct PowerFencer {
 enum Job {
     /// Write that it begins.
     Begin(Arc<FenceRequest>),
-    /// Switch the machine off.
-    SwitchOff,
-    /// Look whether it is off, and say so.
+    /// Cut the machine off.
+    CutOff,
+    /// Look whether it is cut off, and say so.
     ReadBack,
     /// Say that it did not work.
     GiveUp,
     /// The machine has power though it should not: say so.
     TakeBack(Arc<FenceRequest>),
-    /// Switch it on, if that is wanted, and say so.
+    /// Give back what it took, and say so.
     GiveBack(Arc<FenceRequest>),
 }
 
@@ -142,6 +143,15 @@ impl World {
         self.machines.get(node).is_some_and(|machine| machine.power != Power::Off)
     }
 
+    /// Whether a machine is as it leaves one that it cuts off.
+    fn is_cut_off(&self, node: &str) -> bool {
+        if self.shape.leaves_power() {
+            self.machines.get(node).is_some_and(|machine| machine.is_off_fabric)
+        } else {
+            !self.has_power(node)
+        }
+    }
+
     fn next_job(&self, request: &Arc<FenceRequest>) -> Option<Job> {
         let mut asked = request.spec.volumes.iter();
         match request.spec.desired {
@@ -154,7 +164,7 @@ impl World {
             Desired::Fenced => {
                 let rows = request.status.iter().flat_map(|status| &status.volumes);
                 let holds = rows.into_iter().any(|row| row.result == FenceOutcome::Fenced);
-                (holds && self.has_power(&request.spec.node_name)).then(|| Job::TakeBack(request.clone()))
+                (holds && !self.is_cut_off(&request.spec.node_name)).then(|| Job::TakeBack(request.clone()))
             }
         }
     }
@@ -168,12 +178,12 @@ impl World {
                 None
             }
             Job::Begin(seen) => {
-                let is_written = self.begin_power_off(&seen);
-                is_written.then(|| (self.now + self.takes(5, 200, chance), Job::SwitchOff))
+                let is_written = self.begin_to_cut_off(&seen);
+                is_written.then(|| (self.now + self.takes(5, 200, chance), Job::CutOff))
             }
-            Job::SwitchOff => {
+            Job::CutOff => {
                 if !fails || chance.one_in(c, 2) {
-                    self.switch_off(node, chance);
+                    self.cut_off(node, chance);
                 }
                 let timeout = self.request(node).map_or(SECOND, |request| millis(request.spec.call_timeout.get()));
                 Some(match fails {
@@ -183,7 +193,7 @@ impl World {
             }
             Job::ReadBack | Job::GiveUp => {
                 let seen = self.request(node).filter(|it| it.spec.desired == Desired::Fenced)?;
-                self.read_back(&seen, matches!(job, Job::ReadBack) && !self.has_power(node));
+                self.read_back(&seen, matches!(job, Job::ReadBack) && self.is_cut_off(node));
                 None
             }
             Job::TakeBack(seen) => {
@@ -196,8 +206,8 @@ impl World {
             Job::GiveBack(seen) => {
                 let is_begun = |row: &FenceResult| row.started_at.is_some() && row.result != FenceOutcome::Unfenced;
                 let begun = seen.status.iter().flat_map(|status| &status.volumes).any(is_begun);
-                if begun && self.shape.power.is_some_and(|power| power.gives_back) && !self.has_power(node) {
-                    self.boot(node);
+                if begun {
+                    self.give_back(node);
                 }
                 let open = |asked: &RequestedVolume, row: Option<&FenceResult>| {
                     let given = |row| FenceResult { result: FenceOutcome::Unfenced, proof: Proof::None, ..row };
@@ -211,7 +221,7 @@ impl World {
         }
     }
 
-    fn begin_power_off(&mut self, seen: &FenceRequest) -> bool {
+    fn begin_to_cut_off(&mut self, seen: &FenceRequest) -> bool {
         let at = time::stamp(crate::time::wall(self.now));
         let is_written = self.say(seen, |asked, row| {
             let begun = row.filter(|row| row.result != FenceOutcome::Unfenced).and_then(|row| row.started_at);
@@ -226,17 +236,19 @@ impl World {
     }
 
     /// One that was added since has not begun.
-    fn read_back(&mut self, seen: &FenceRequest, is_off: bool) {
+    fn read_back(&mut self, seen: &FenceRequest, is_cut_off: bool) {
         let at = time::stamp(crate::time::wall(self.now));
+        let (proof, reason) =
+            if self.shape.leaves_power() { (Proof::Verified, "OffFabric") } else { (Proof::PowerOff, "PoweredOff") };
         self.say(seen, |asked, row| {
             let begun = row.filter(|row| row.started_at.is_some() && !is_answered(asked, Some(row)))?;
-            Some(match is_off {
+            Some(match is_cut_off {
                 true => FenceResult {
                     result: FenceOutcome::Fenced,
-                    proof: Proof::PowerOff,
+                    proof,
                     method: Some(FencerMethodType::External),
                     read_back_at: Some(at),
-                    reason: Some("PoweredOff".into()),
+                    reason: Some(reason.into()),
                     ..begun.clone()
                 },
                 false => failed(asked, Some(begun), "DeadlineExceeded"),
@@ -244,14 +256,35 @@ impl World {
         });
     }
 
-    fn switch_off(&mut self, node: &str, chance: &mut dyn Chance) {
-        self.tell(|| format!("the fencer switches {node} off"));
+    fn cut_off(&mut self, node: &str, chance: &mut dyn Chance) {
+        let leaves_power = self.shape.leaves_power();
+        self.tell(|| format!("the fencer {} {node} off", if leaves_power { "cuts" } else { "switches" }));
         self.machine(node, |machine| {
-            machine.power = Power::Off;
-            machine.running.clear();
+            if leaves_power {
+                machine.is_off_fabric = true;
+            } else {
+                machine.power = Power::Off;
+                machine.running.clear();
+            }
         });
         self.oracle.touch();
         self.wake_kubelets(&[node.to_owned()], chance);
+    }
+
+    /// The power it gives back only where that is wanted. What runs on a machine that kept it writes again at once.
+    fn give_back(&mut self, node: &str) {
+        if !self.is_cut_off(node) {
+            return;
+        }
+        if self.shape.leaves_power() {
+            self.tell(|| format!("the fencer lets {node} in"));
+            self.machine(node, |machine| machine.is_off_fabric = false);
+            self.counts.given_back += 1;
+            self.oracle.touch();
+            self.judge_given_back(node);
+        } else if self.shape.power.is_some_and(|power| power.gives_back) {
+            self.boot(node);
+        }
     }
 
     /// Its request for a node, as the API has it.
@@ -295,8 +328,7 @@ fn told(status: &FenceRequestStatus) -> Vec<String> {
 }
 
 fn known<'a>(request: &'a FenceRequest, asked: &RequestedVolume) -> Option<&'a FenceResult> {
-    let rows = &request.status.as_ref()?.volumes;
-    rows.iter().find(|row| (row.episode, &row.name) == (asked.episode, &asked.name))
+    request.result_of(asked.episode, &asked.name)
 }
 
 fn is_answered(asked: &RequestedVolume, row: Option<&FenceResult>) -> bool {

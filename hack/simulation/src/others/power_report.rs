@@ -1,4 +1,4 @@
-//! What the program that switches nodes off reports before anybody asks it, as docs/fencers.md tells whoever writes one: the
+//! What the program that cuts nodes off as a whole reports before anybody asks it, as docs/fencers.md tells whoever writes one: the
 //! nodes without power, each by the boot that it read before it looked. It may come late, stay when the program has ended, and be
 //! wrong about a node.
 

@@ -1,9 +1,10 @@
 //! A schedule: what a seed makes happen, and when. Whatever came to be drawn later is drawn after all else, or from a stream of its
 //! own, and only where its subject is there: a seed that is known to show something goes as it did. With fencers that report the
 //! power of nodes those seeds have changed whose fencer does, one in eight; with method NetworkFence those whose storages give
-//! access by their network only, one in eight; with drivers that attach nothing those that have one, one in four; and no others. That
-//! somebody lifts such a fence is not drawn: whoever lets a machine in that writes on makes a second writer. Nor is that a
-//! NetworkFenceClass is made anew for another cluster (docs/adr/0029).
+//! access by their network only, one in eight; with drivers that attach nothing those that have one, one in four; with fencers that
+//! leave nodes their power those whose fencer does, one in nine; and no others. That somebody lifts such a fence is not drawn: whoever
+//! lets a machine in that writes on makes a second writer. Nor is that a NetworkFenceClass is made anew for another cluster
+//! (docs/adr/0029).
 
 mod network;
 mod storage;

@@ -51,7 +51,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Whoever switches nodes off is slow, fails, or does not run; and may run again.
+    /// Whoever cuts nodes off as a whole is slow, fails, or does not run; and may run again.
     pub(super) fn bad_fencer(&mut self, failed: Millis) {
         let when = self.some_time(failed);
         let rate = self.between(1, 3);

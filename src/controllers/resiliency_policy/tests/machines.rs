@@ -1,4 +1,4 @@
-//! Another machine has the name of one that a network fence shuts out, and fails too.
+//! Another machine has the name of one that a network fence shuts out, or an external fencer keeps out, and fails too.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,9 @@ use crate::api::conditions::{self, State};
 use crate::api::fence_request::{FenceRequest, SHUT_OUT};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
-use crate::api::node_fence::{MACHINE_MAY_RUN, NODE_DELETED, Phase, VolumeStatus, VolumeStatusState};
+use crate::api::node_fence::{
+    MACHINE_MAY_RUN, NODE_DELETED, NodeFence, Phase, PodStatus, PodStatusState, VolumeStatus, VolumeStatusState,
+};
 use crate::api::slim::{Node, NodeAddress};
 use crate::controllers::testing::*;
 
@@ -24,6 +26,7 @@ const ANOTHER: &str = "10.0.0.9";
 fn by(methods: &[&str]) -> Value {
     let method = |type_: &&str| match *type_ {
         "NetworkFence" => json!({ "type": type_, "networkFence": { "className": "file-fence" } }),
+        "External" => external(),
         _ => json!({ "type": type_ }),
     };
     let methods: Vec<_> = methods.iter().map(method).collect();
@@ -43,7 +46,11 @@ fn machine(boot_id: &str, address: &str) -> Node {
 
 /// A node has failed, and its volume is cut off by that method.
 fn cut_off(method: FenceMethodType, phase: Phase, (state, reason): (VolumeStatusState, Option<&str>)) -> World {
-    let mut world = World::with_failed(3, 1, &by(&["NetworkFence", "Unpublish"]));
+    let methods: &[&str] = match method {
+        FenceMethodType::External => &["External"],
+        _ => &["NetworkFence", "Unpublish"],
+    };
+    let mut world = World::with_failed(3, 1, &by(methods));
     world.rest();
     world.reach("n0", phase);
     let fence = Arc::make_mut(&mut world.seen.fences[0]);
@@ -67,6 +74,23 @@ fn cut_off(method: FenceMethodType, phase: Phase, (state, reason): (VolumeStatus
 
 fn shut_out() -> World {
     cut_off(FenceMethodType::NetworkFence, Phase::Cleaning, (VolumeStatusState::Detached, None))
+}
+
+/// Its pod has gone by force, since an external fencer proves so much of its machine.
+fn kept_out(phase: Phase, row: (VolumeStatusState, Option<&str>), proof: Proof) -> World {
+    let mut world = cut_off(FenceMethodType::External, phase, row);
+    let fence = Arc::make_mut(&mut world.seen.fences[0]);
+    let status = fence.status.as_mut().unwrap();
+    status.volumes[0].proof = proof;
+    status.pods = vec![PodStatus {
+        episode: 1,
+        uid: fence.spec.plan.pods[0].uid.clone(),
+        state: PodStatusState::Released,
+        released_at: None,
+        reason: None,
+        message: None,
+    }];
+    world
 }
 
 fn episode(world: &World) -> i64 {
@@ -135,6 +159,77 @@ fn who_is_the_same_machine_or_rests_on_no_address_is_failed_over_again() {
         assert_eq!(episode(&world), 2, "{name}");
         assert_eq!(world.decide().restrained, [], "{name}");
     }
+}
+
+/// It has power, and what ran there writes on as soon as the one FenceRequest for both is over.
+#[test]
+fn nor_does_it_get_one_while_a_fencer_keeps_out_the_first_that_has_power() {
+    use VolumeStatusState::{Clean, Detached, Fenced};
+    for proof in [Proof::Acknowledged, Proof::Verified] {
+        for row in [(Fenced, None), (Detached, None), (Clean, Some(NODE_DELETED))] {
+            let mut world = kept_out(Phase::Cleaning, row, proof);
+            world.node_becomes(machine("boot-2", ANOTHER));
+            world.wait(3600.0);
+            world.rest();
+            assert_eq!(episode(&world), 1, "{proof:?} {row:?}");
+            let restrained = world.decide().restrained;
+            let [held] = restrained.as_slice() else { panic!("{proof:?} {row:?}: {restrained:?}") };
+            assert_eq!((held.node.as_str(), held.brake), ("n0", MACHINE_MAY_RUN), "{proof:?} {row:?}");
+            let about = held.about.as_deref().unwrap();
+            assert!(about.starts_with("an external fencer"), "{about}");
+            assert!(about.ends_with("bulkhead.dev/machine-is-off=1"), "{about}");
+            say_that_it_is_off(&mut world, "1");
+            world.rest();
+            assert_eq!(episode(&world), 2, "{proof:?} {row:?}");
+        }
+    }
+}
+
+/// Which of the pods of an earlier episode have gone is not on record any more.
+#[test]
+fn what_a_fencer_has_kept_out_in_an_earlier_episode_counts_too() {
+    let mut world = kept_out(Phase::Cleaning, (VolumeStatusState::Detached, None), Proof::Verified);
+    let fence = Arc::make_mut(&mut world.seen.fences[0]);
+    fence.spec.episode = 2;
+    fence.status.as_mut().unwrap().pods.clear();
+    world.node_becomes(machine("boot-2", ANOTHER));
+    world.rest();
+    assert_eq!(episode(&world), 2);
+    let held: Vec<_> = world.decide().restrained.iter().map(|it| it.brake).collect();
+    assert_eq!(held, [MACHINE_MAY_RUN]);
+}
+
+#[test]
+fn where_a_fencer_keeps_out_nobody_that_runs_another_machine_is_failed_over() {
+    use VolumeStatusState::{Clean, Detached, Failed};
+    let as_it_is = |_: &mut NodeFence| {};
+    let no_pod_has_gone =
+        |fence: &mut NodeFence| fence.status.as_mut().unwrap().pods[0].state = PodStatusState::Waiting;
+    let power_is_demanded = |fence: &mut NodeFence| fence.spec.plan.volumes[0].minimum_proof = Proof::PowerOff;
+    let another = || machine("boot-2", ANOTHER);
+    let (stands, none) = ((Detached, None), Proof::None);
+    for (name, phase, row, proof, change, node) in [
+        ("it has no power", Phase::Cleaning, stands, Proof::PowerOff, as_it_is as fn(&mut NodeFence), another()),
+        ("taken back", Phase::Cleaning, (Failed, Some("PowerRestored")), none, as_it_is, another()),
+        ("power is demanded", Phase::Cleaning, stands, Proof::Verified, power_is_demanded, another()),
+        ("no pod has gone", Phase::Cleaning, stands, Proof::Verified, no_pod_has_gone, another()),
+        ("shown clean", Phase::Cleaning, (Clean, Some("Rebooted")), Proof::Verified, as_it_is, another()),
+        ("over", Phase::Recovered, (Clean, Some(NODE_DELETED)), Proof::Verified, as_it_is, another()),
+        ("the same boot", Phase::Cleaning, stands, Proof::Verified, as_it_is, machine("boot-1", ANOTHER)),
+        ("a frozen address", Phase::Cleaning, stands, Proof::Verified, as_it_is, machine("boot-2", FROZEN)),
+    ] {
+        let mut world = kept_out(phase, row, proof);
+        change(Arc::make_mut(&mut world.seen.fences[0]));
+        world.node_becomes(node);
+        world.rest();
+        assert_eq!(episode(&world), 2, "{name}");
+        assert_eq!(world.decide().restrained, [], "{name}");
+    }
+    let mut world = kept_out(Phase::Cleaning, stands, Proof::Verified);
+    world.seen.fences.clear();
+    world.node_becomes(another());
+    world.rest();
+    assert_eq!(episode(&world), 1, "a NodeFence that is gone keeps out nobody");
 }
 
 /// Who proved last gave its rows their method; the NetworkFence of a round before, or of the episode before, is there all the same.
@@ -209,24 +304,30 @@ fn what_is_read_live_tells_another_machine_too() {
     assert_eq!(held, [MACHINE_MAY_RUN]);
 }
 
-/// Its fence would be taken for the proof of pods that run by other addresses, whether the first machine is off or not.
+/// Its fence would be taken for the proof of pods that another machine runs, whether the first one is off or not.
 #[test]
 fn an_open_incident_takes_in_nothing_of_another_machine() {
+    let row = (VolumeStatusState::Detached, None);
     for phase in [Phase::Fencing, Phase::Detached] {
-        let mut world = cut_off(FenceMethodType::NetworkFence, phase, (VolumeStatusState::Detached, None));
-        world.node_becomes(machine("boot-2", ANOTHER));
-        say_that_it_is_off(&mut world, "1");
-        world.seen.pods.get_mut("n0").unwrap().push(pod("late", "n0", &[csi("v9")]));
-        world.rest();
-        let fence = world.fence("n0").unwrap();
-        assert_eq!((fence.spec.episode, fence.spec.plan.pods.len()), (1, 1), "{phase:?}");
-        let restrained = world.decide().restrained;
-        let [held] = restrained.as_slice() else { panic!("{restrained:?}") };
-        assert_eq!(held.brake, MACHINE_MAY_RUN, "{phase:?}");
-        assert!(held.about.as_ref().unwrap().ends_with("kubectl delete node n0"), "a way out is told: {held:?}");
-        world.node_becomes(machine("boot-1", FROZEN));
-        world.rest();
-        assert_eq!(world.fence("n0").unwrap().spec.plan.pods.len(), 2, "{phase:?}: the first machine is there");
+        for (by, mut world) in [
+            ("a network fence", cut_off(FenceMethodType::NetworkFence, phase, row)),
+            ("a fencer", kept_out(phase, row, Proof::Verified)),
+        ] {
+            world.node_becomes(machine("boot-2", ANOTHER));
+            say_that_it_is_off(&mut world, "1");
+            world.seen.pods.get_mut("n0").unwrap().push(pod("late", "n0", &[csi("v9")]));
+            world.rest();
+            let fence = world.fence("n0").unwrap();
+            assert_eq!((fence.spec.episode, fence.spec.plan.pods.len()), (1, 1), "{by} {phase:?}");
+            let restrained = world.decide().restrained;
+            let [held] = restrained.as_slice() else { panic!("{by} {phase:?}: {restrained:?}") };
+            assert_eq!(held.brake, MACHINE_MAY_RUN, "{by} {phase:?}");
+            assert!(held.about.as_ref().unwrap().ends_with("kubectl delete node n0"), "a way out is told: {held:?}");
+            world.node_becomes(machine("boot-1", FROZEN));
+            world.rest();
+            let pods = world.fence("n0").unwrap().spec.plan.pods.len();
+            assert_eq!(pods, 2, "{by} {phase:?}: the first machine is there");
+        }
     }
 }
 
