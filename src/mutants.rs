@@ -18,7 +18,7 @@ pub enum Mutant {
     WrongNodeId,
     /// A proof counts for ever.
     StaleProof,
-    /// What the watches have brought is believed.
+    /// What the watch shows of a node is believed: it is not read again before what cannot be undone, and its Lease does not contradict.
     NoLiveReread,
     /// The brakes count only the nodes that this very pass acts on.
     BrakeCountedPerPass,

@@ -83,7 +83,8 @@ pub fn declares(
     now: time::Now,
 ) -> Option<Vec<Evidence>> {
     let Outside { storage, power } = outside;
-    let kubelet = node.is_unreachable() && !silence.may_renew();
+    let is_silent = !silence.may_renew() || mutants::is_on(Mutant::NoLiveReread);
+    let kubelet = node.is_unreachable() && is_silent;
     let taints: Vec<_> = if pod.is("Initialized") && !pod.is("Ready") {
         let taints = node.taints().iter().filter(|taint| policies.counts_taint(taint));
         // The lifecycle controller's own follow the Ready condition, and what it has not taken away yet says nothing.
