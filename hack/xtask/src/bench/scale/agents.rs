@@ -43,8 +43,8 @@ impl Agents {
         Ok(())
     }
 
-    /// All of them beat for so long. Returns how many datagrams were sent.
-    pub async fn beat(&mut self, length: Duration) -> Result<usize> {
+    /// All of them beat for so long, but for so many of the first. Returns how many datagrams were sent.
+    pub async fn beat(&mut self, silent: usize, length: Duration) -> Result<usize> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let mut pace = tokio::time::interval(Duration::from_secs(1) / u32::try_from(PARTS)?);
         pace.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -54,8 +54,9 @@ impl Agents {
             if pace.tick().await >= until {
                 break;
             }
-            let agents = self.agents.iter_mut().skip(part).step_by(PARTS);
-            for (to, datagram) in agents.flat_map(Agent::beat) {
+            let agents = self.agents.iter_mut().enumerate();
+            let together = agents.filter(|(number, _)| *number >= silent && number % PARTS == part);
+            for (to, datagram) in together.flat_map(|(_, agent)| agent.beat()) {
                 socket.send_to(&datagram, to)?;
                 sent += 1;
             }

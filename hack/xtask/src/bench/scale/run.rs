@@ -31,6 +31,10 @@ const ARMED: f64 = 10.0;
 const HEARTBEATS: f64 = 5.0;
 /// Nodes that fail, one after the other.
 const FAILURES: usize = 3;
+/// How long the node lifecycle controller hears nothing of a node before it gives it up, at least.
+const GIVEN_UP: Duration = Duration::from_secs(40);
+/// How long nodes may take to fail.
+const LONGEST: Duration = Duration::from_secs(3600);
 /// What a pass over the cluster is called in the metrics.
 const PASS: &str = "queue=\"resiliency_policy\"";
 
@@ -38,7 +42,6 @@ const PASS: &str = "queue=\"resiliency_policy\"";
 struct Run<'a> {
     options: &'a Options,
     layout: Layout,
-    agents: Agents,
     world: World,
     measured: Measured,
     started: Instant,
@@ -48,12 +51,12 @@ struct Run<'a> {
 pub async fn run(root: &Path, programs: &Path, options: &Options) -> Result<Measured> {
     let started = Instant::now();
     let layout = Layout { nodes: options.nodes, pods: options.pods, attachments: options.attachments };
-    let agents = Agents::new(options.nodes)?;
+    let mut agents = Agents::new(options.nodes)?;
     let world = World::start(root, layout, &agents).await?;
-    let mut run = Run { options, layout, agents, world, measured: Measured::default(), started };
+    let mut run = Run { options, layout, world, measured: Measured::default(), started };
     run.say("the cluster is there");
     let mut controller = run.start(programs).await?;
-    match run.measure(&mut controller).await {
+    match run.measure(&mut controller, &mut agents).await {
         Ok(()) => Ok(run.measured),
         Err(error) => Err(format!("{error}\nthe controller's last output:\n{}", controller.log_tail()).into()),
     }
@@ -77,11 +80,15 @@ impl Run<'_> {
         Ok(controller)
     }
 
-    async fn measure(&mut self, controller: &mut Process) -> Result<()> {
+    async fn measure(&mut self, controller: &mut Process, agents: &mut Agents) -> Result<()> {
         self.quiet().await?;
         let rest = self.rest(controller).await?;
-        self.heartbeats(controller, &rest).await?;
-        self.failures(controller).await
+        self.heartbeats(controller, agents, &rest).await?;
+        // The others go on: who beats no more is lost, and that would be all.
+        tokio::select! {
+            beaten = agents.beat(FAILURES, LONGEST) => Err(format!("the nodes still fail after {LONGEST:?}: {beaten:?}").into()),
+            failed = self.failures(controller) => failed,
+        }
     }
 
     /// Nothing happens but that Leases are renewed.
@@ -101,11 +108,11 @@ impl Run<'_> {
     }
 
     /// The same while all agents send heartbeats.
-    async fn heartbeats(&mut self, controller: &Process, rest: &Spent) -> Result<()> {
-        self.agents.learn(&self.world.admin).await?;
+    async fn heartbeats(&mut self, controller: &Process, agents: &mut Agents, rest: &Spent) -> Result<()> {
+        agents.learn(&self.world.admin).await?;
         let before = watched::metric(controller, "heartbeat_datagrams_total", "Accepted").await?;
         let spell = Spell::begin(controller)?;
-        let sent = self.agents.beat(self.options.rest()).await?;
+        let sent = agents.beat(0, self.options.rest()).await?;
         let spent = spell.end(controller)?;
         let accepted = watched::metric(controller, "heartbeat_datagrams_total", "Accepted").await? - before;
         self.measured.note("heartbeats/accepted", "%", 100.0 * accepted / sent as f64);
@@ -119,8 +126,9 @@ impl Run<'_> {
     async fn failures(&mut self, controller: &mut Process) -> Result<()> {
         let (mut decided, before) = (Times::default(), passes(controller).await?);
         let spell = Spell::begin(controller)?;
+        (0..FAILURES).for_each(|node| self.world.silence(node));
+        tokio::time::sleep(GIVEN_UP).await;
         for node in 0..FAILURES {
-            self.world.silence(node);
             let from = self.fail(node).await?;
             let plan = self.planned(controller, node).await?;
             decided.add(from.elapsed());
