@@ -16,11 +16,11 @@ use crate::api::slim::{Node, Pod, StatusCondition};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 use crate::controllers::resiliency_policy::decide::{Decision, Effect, Seen};
+use crate::controllers::resiliency_policy::evidence::KUBELET_LEASE;
 use crate::controllers::resiliency_policy::evidence::Silence;
 use crate::controllers::resiliency_policy::memory::{Found, Memory, VOLUMELESS_PACE};
 use crate::controllers::resiliency_policy::plan::LiveNode;
 use crate::controllers::resiliency_policy::read::decided;
-use crate::controllers::resiliency_policy::silence::KUBELET_LEASE;
 use crate::error::{Error, Result};
 
 /// How often a pass is foreseen again at the same moment, where it could not read all.

@@ -7,14 +7,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use crate::api::slim::{Lease, Node};
 
-use super::evidence::Silence;
+use super::evidence::{KUBELET_LEASE, Silence};
 use super::heartbeat::Heartbeat;
 
 /// Time within which half of the other Leases must have moved for the watch to be proved live; kubelets renew every
 /// 10 s.
 const PROOF_OF_LIFE: Duration = Duration::from_secs(12);
-/// How long a kubelet's Lease is good for where it does not say so itself: the default of `nodeLeaseDurationSeconds`.
-pub const KUBELET_LEASE: Duration = Duration::from_secs(40);
 
 /// Whether the API has a Lease as the store knows it.
 pub fn is_still(live: Option<&Lease>, known: Option<&Lease>) -> bool {
