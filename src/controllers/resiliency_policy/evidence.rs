@@ -36,6 +36,7 @@ pub const KUBELET_LEASE: Duration = Duration::from_secs(40);
 /// How much later than the last heartbeat a renewal of the Lease may be seen that was sent before it: a watch can be late, and a
 /// pass too.
 const LATE_RENEWAL: Duration = Duration::from_secs(5);
+
 impl Silence {
     /// Whether the kubelet renewed its Lease while its agent was silent already, as far as can be told: the machine lives, and it
     /// is the heartbeats that get lost.
