@@ -20,7 +20,7 @@ use crate::api::shared_volume_provider::SharedVolumeProvider;
 use crate::api::slim::network::{EndpointSlice, Endpoints, MANAGED_BY_LABEL, SELECTOR_SLICES, Service};
 use crate::api::slim::{
     AdmissionBinding, CsiDriver, CsiNode, Lease, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
-    VolumeAttachment, VolumeSource, protobuf,
+    VolumeAttachment, VolumeSource, is_pod_local, protobuf,
 };
 use crate::api::usage::Lookup;
 use crate::api::volume_health::VolumeHealth;
@@ -364,10 +364,7 @@ pub(super) fn uses_volumes(pod: &Pod) -> bool {
 }
 
 /// The same of a pod that is still in protobuf: most of a cluster's use none.
-const VOLUMES: Sieve = Sieve {
-    path: &["spec", "volumes", "volumeSource"],
-    wanted: |source| !matches!(source, "emptyDir" | "configMap" | "secret" | "projected" | "downwardAPI" | "image"),
-};
+const VOLUMES: Sieve = Sieve { path: &["spec", "volumes", "volumeSource"], wanted: |source| !is_pod_local(source) };
 
 /// What an informer needs of a kind.
 pub(super) trait Watched:

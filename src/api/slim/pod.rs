@@ -198,6 +198,11 @@ pub enum VolumeSource {
     Other(String),
 }
 
+/// Whether a volume lives and dies with its pod, by the name of the field that says where it comes from.
+pub fn is_pod_local(source: &str) -> bool {
+    matches!(source, "emptyDir" | "configMap" | "secret" | "projected" | "downwardAPI" | "image")
+}
+
 #[derive(Serialize, Deserialize)]
 struct RawVolume {
     name: String,
@@ -217,7 +222,7 @@ impl From<RawVolume> for Volume {
                 "ephemeral" => VolumeSource::Ephemeral,
                 "csi" => VolumeSource::InlineCsi(text(value, "driver")),
                 "hostPath" => VolumeSource::HostPath(text(value, "path")),
-                "emptyDir" | "configMap" | "secret" | "projected" | "downwardAPI" | "image" => VolumeSource::PodLocal,
+                local if is_pod_local(local) => VolumeSource::PodLocal,
                 other => VolumeSource::Other(other.to_owned()),
             },
         };

@@ -43,7 +43,7 @@ impl Silence {
     fn outlives_heartbeats(&self) -> bool {
         let Some(still) = self.still_for else { return false };
         let silent = self.heartbeat.out_of_reach_for.or(self.heartbeat.silent_for).unwrap_or_default();
-        if self.has_moved { still + LATE_RENEWAL < silent } else { still < self.next_renewal }
+        if self.has_moved { still + LATE_RENEWAL < silent } else { self.may_renew() }
     }
 
     /// Whether the kubelet may be renewing its Lease as ever: it was seen to, or was only found, by a new leader or in a new list, and

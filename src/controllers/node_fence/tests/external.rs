@@ -376,35 +376,3 @@ fn an_attachment_is_deleted_where_nobody_else_can_be_asked() {
     world.assert_order(&["ask Fenced v1 round 1", "Fenced v1", "delete pg grace 0"]);
     assert_eq!(world.volume("v1").method, Some(FenceMethodType::External), "{:#?}", world.log);
 }
-
-/// The record says what must not be given back: of what the array has taken, nothing was taken by who gives back a whole machine.
-#[test]
-fn whose_proof_counts_is_recorded() {
-    let fencing = json!({
-        "minimumProof": "Verified", "methods": [{ "type": "Unpublish" }, external()], "callTimeout": "5s", "giveUpAfter": "20s",
-    });
-    let pods = vec![pod("pg", "n1", &[csi("v1"), csi_of("file.example.com", "f1")])];
-    let mut world = World::new(pods, &json!({ "fencing": fencing }));
-    world.fencers.insert("file.example.com".into(), Fencer::Silent);
-    world.run();
-    let by = |world: &World| {
-        let rows = &world.seen.fence.status.as_ref().unwrap().volumes;
-        rows.iter().find(|row| row.name == "v1").unwrap().method
-    };
-    assert_eq!(by(&world), Some(FenceMethodType::Unpublish), "{:#?}", world.log);
-    // It does not answer again, so that what it proved is too old by the time that the other answers.
-    for silent in [DRIVER, POWER] {
-        world.fencers.insert(silent.into(), Fencer::Silent);
-    }
-    let wait = |world: &mut World| {
-        for _ in 0..15 {
-            world.wait(2.0);
-            world.run();
-        }
-    };
-    wait(&mut world);
-    world.fencers.insert(POWER.into(), Fencer::Proves(Proof::Verified));
-    wait(&mut world);
-    assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
-    assert_eq!(by(&world), Some(FenceMethodType::External), "{:#?}", world.log);
-}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::api::fence_request::FenceOutcome;
-use crate::api::fencing::Proof;
+use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{PodStatusState, VolumeStatusState};
 use crate::api::slim::VolumeAttachment;
 use crate::controllers::testing::*;
@@ -274,4 +274,32 @@ fn the_outcome_of_an_older_round_never_counts() {
     assert_eq!(request.status.as_ref().unwrap().volumes[0].result, FenceOutcome::Fenced);
     world.run_controller();
     assert!(!world.did("delete") && !world.did("v1 is Fenced"), "{:#?}", world.log);
+}
+
+/// The record says what must not be given back: of what the array has taken, nothing was taken by who gives back a whole machine.
+#[test]
+fn whose_proof_counts_is_recorded() {
+    let fencing = json!({
+        "minimumProof": "Verified", "methods": [{ "type": "Unpublish" }, external()], "callTimeout": "5s", "giveUpAfter": "20s",
+    });
+    let pods = vec![pod("pg", "n1", &[csi("v1"), csi_of("file.example.com", "f1")])];
+    let mut world = World::new(pods, &json!({ "fencing": fencing }));
+    world.fencers.insert("file.example.com".into(), Fencer::Silent);
+    world.run();
+    assert_eq!(world.volume("v1").method, Some(FenceMethodType::Unpublish), "{:#?}", world.log);
+    // It does not answer again, so that what it proved is too old by the time that the other answers.
+    for silent in [DRIVER, POWER] {
+        world.fencers.insert(silent.into(), Fencer::Silent);
+    }
+    let wait = |world: &mut World| {
+        for _ in 0..15 {
+            world.wait(2.0);
+            world.run();
+        }
+    };
+    wait(&mut world);
+    world.fencers.insert(POWER.into(), Fencer::Proves(Proof::Verified));
+    wait(&mut world);
+    assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
+    assert_eq!(world.volume("v1").method, Some(FenceMethodType::External), "{:#?}", world.log);
 }
