@@ -111,12 +111,15 @@ type Read = RefCell<BTreeMap<String, Option<LiveNode>>>;
 impl<'a> Passes<'a> {
     fn new(found: Found, name: &'a str, begun: Now) -> Self {
         let mut memory = Memory::default();
-        // The node is seen first, alone: of all others nothing is known to have stood still. Before Kubernetes gives it up its
-        // Lease has stood still for longer than the next renewal would have taken.
+        // The node is seen first, alone: of all others nothing is known to have stood still.
         let leases: Vec<_> = found.leases.iter().filter(|lease| lease.name_any() == name).cloned().collect();
-        let nodes = found.nodes.iter().filter(|node| node.name_any() == name).cloned().collect();
-        let silent = begun.mono.checked_sub(KUBELET_LEASE).unwrap_or(begun.mono);
-        memory.look(Found { leases: leases.clone(), ..Found::default() }, EPOCH, Now { mono: silent, ..begun });
+        let nodes: Vec<_> = found.nodes.iter().filter(|node| node.name_any() == name).cloned().collect();
+        // Before Kubernetes gives it up its Lease has stood still for longer than the next renewal would have taken. That of a
+        // node that is well has been seen for no time at all.
+        if nodes.iter().any(|node| node.is_unreachable()) {
+            let silent = Now { mono: begun.mono.checked_sub(KUBELET_LEASE).unwrap_or(begun.mono), ..begun };
+            memory.look(Found { leases: leases.clone(), ..Found::default() }, EPOCH, silent);
+        }
         memory.look(Found { nodes, leases, ..Found::default() }, EPOCH, begun);
         Self { name, found, memory, begun, read: Read::default() }
     }

@@ -301,6 +301,7 @@ fn to_foresee_changes_nothing_and_needs_no_controller() {
         nodes,
         pods: vec![pod("p0", VICTIM, &[csi("v0")])],
         policies: vec![Arc::new(policy("db", &json!({})))],
+        leases: vec![lease(VICTIM, 0)],
         ..Found::default()
     };
     let first = foreseen(&found, now());
