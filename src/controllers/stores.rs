@@ -187,36 +187,42 @@ impl Stores {
         names::ENFORCING_POLICIES.iter().all(|name| binding(name).is_some_and(|binding| binding.denies()))
     }
 
-    /// Returns once every informer holds what the API server has.
-    pub async fn wait_synced(self) {
-        tokio::join!(
-            self.nodes.wait_synced(),
-            self.leases.wait_synced(),
-            self.fencer_leases.wait_synced(),
-            self.pods.wait_synced(),
-            self.claims.wait_synced(),
-            self.volumes.wait_synced(),
-            self.attachments.wait_synced(),
-            self.csi_nodes.wait_synced(),
-            self.csi_drivers.wait_synced(),
-            self.namespaces.wait_synced(),
-            self.policies.wait_synced(),
-            self.fences.wait_synced(),
-            self.requests.wait_synced(),
-            self.reports.wait_synced(),
-        );
+    /// Over once every informer holds what the API server has. It may outlive what it is asked of.
+    pub fn wait_synced(&self) -> impl Future<Output = ()> + use<> {
+        let stores = self.clone();
+        async move {
+            tokio::join!(
+                stores.nodes.wait_synced(),
+                stores.leases.wait_synced(),
+                stores.fencer_leases.wait_synced(),
+                stores.pods.wait_synced(),
+                stores.claims.wait_synced(),
+                stores.volumes.wait_synced(),
+                stores.attachments.wait_synced(),
+                stores.csi_nodes.wait_synced(),
+                stores.csi_drivers.wait_synced(),
+                stores.namespaces.wait_synced(),
+                stores.policies.wait_synced(),
+                stores.fences.wait_synced(),
+                stores.requests.wait_synced(),
+                stores.reports.wait_synced(),
+            );
+        }
     }
 
-    /// Returns once those that only the health of volumes rests on are there too. Failover waits for none of them.
-    pub async fn wait_health_synced(self) {
-        self.clone().wait_synced().await;
-        tokio::join!(
-            self.node_reports.wait_synced(),
-            self.health_policies.wait_synced(),
-            self.healths.wait_synced(),
-            self.agents.wait_synced(),
-            self.admission_bindings.wait_synced(),
-        );
+    /// Over once those that only the health of volumes rests on are there too. Failover waits for none of them.
+    pub fn wait_health_synced(&self) -> impl Future<Output = ()> + use<> {
+        let stores = self.clone();
+        async move {
+            stores.wait_synced().await;
+            tokio::join!(
+                stores.node_reports.wait_synced(),
+                stores.health_policies.wait_synced(),
+                stores.healths.wait_synced(),
+                stores.agents.wait_synced(),
+                stores.admission_bindings.wait_synced(),
+            );
+        }
     }
 }
 
@@ -261,16 +267,19 @@ impl S3Stores {
         }
     }
 
-    /// Returns once they, and the stores that they rest on, hold what the API server has.
-    pub async fn wait_synced(self, stores: Stores) {
-        tokio::join!(
-            self.attachments.wait_synced(),
-            self.mountpoint_pods.wait_synced(),
-            stores.nodes.wait_synced(),
-            stores.pods.wait_synced(),
-            stores.claims.wait_synced(),
-            stores.volumes.wait_synced(),
-        );
+    /// Over once they, and the stores that they rest on, hold what the API server has.
+    pub fn wait_synced(&self, stores: &Stores) -> impl Future<Output = ()> + use<> {
+        let (ours, stores) = (self.clone(), stores.clone());
+        async move {
+            tokio::join!(
+                ours.attachments.wait_synced(),
+                ours.mountpoint_pods.wait_synced(),
+                stores.nodes.wait_synced(),
+                stores.pods.wait_synced(),
+                stores.claims.wait_synced(),
+                stores.volumes.wait_synced(),
+            );
+        }
     }
 
     /// The Mountpoint Pod of that name.
@@ -319,16 +328,19 @@ impl SharedVolumeStores {
         }
     }
 
-    /// Returns once they, and the stores that they rest on, hold what the API server has.
-    pub async fn wait_synced(self, stores: Stores) {
-        tokio::join!(
-            self.shared_volumes.wait_synced(),
-            self.services.wait_synced(),
-            self.slices.wait_synced(),
-            self.endpoints.wait_synced(),
-            stores.claims.wait_synced(),
-            stores.fences.wait_synced(),
-        );
+    /// Over once they, and the stores that they rest on, hold what the API server has.
+    pub fn wait_synced(&self, stores: &Stores) -> impl Future<Output = ()> + use<> {
+        let (ours, stores) = (self.clone(), stores.clone());
+        async move {
+            tokio::join!(
+                ours.shared_volumes.wait_synced(),
+                ours.services.wait_synced(),
+                ours.slices.wait_synced(),
+                ours.endpoints.wait_synced(),
+                stores.claims.wait_synced(),
+                stores.fences.wait_synced(),
+            );
+        }
     }
 }
 
@@ -347,14 +359,17 @@ impl ProviderStores {
         Self { providers: informers.all("sharedvolumeproviders", |i| i), shared_volumes }
     }
 
-    /// Returns once they, and the stores that they rest on, hold what the API server has.
-    pub async fn wait_synced(self, stores: Stores) {
-        tokio::join!(
-            self.providers.wait_synced(),
-            self.shared_volumes.wait_synced(),
-            stores.claims.wait_synced(),
-            stores.namespaces.wait_synced(),
-        );
+    /// Over once they, and the stores that they rest on, hold what the API server has.
+    pub fn wait_synced(&self, stores: &Stores) -> impl Future<Output = ()> + use<> {
+        let (ours, stores) = (self.clone(), stores.clone());
+        async move {
+            tokio::join!(
+                ours.providers.wait_synced(),
+                ours.shared_volumes.wait_synced(),
+                stores.claims.wait_synced(),
+                stores.namespaces.wait_synced(),
+            );
+        }
     }
 }
 

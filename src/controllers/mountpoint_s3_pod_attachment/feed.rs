@@ -29,13 +29,16 @@ impl Feed {
     /// Starts to listen, once everything is known: then what is there is looked at once.
     pub fn start(self) {
         tokio::spawn(async move {
-            self.s3.clone().wait_synced(self.cx.stores.clone()).await;
             let stores = &self.cx.stores;
-            self.on(stores.pods.subscribe(), Self::of_workload);
-            self.on(stores.claims.subscribe(), Self::of_claim);
-            self.on(stores.volumes.subscribe(), Self::of_volume);
+            self.s3.wait_synced(stores).await;
+            // Pods there are by the ten thousand, and hardly one of them is a workload of ours: those that are there are gone
+            // through one after the other, with their claims and volumes.
+            self.on(stores.pods.changes_from_now(), Self::of_workload);
+            self.on(stores.claims.changes_from_now(), Self::of_claim);
+            self.on(stores.volumes.changes_from_now(), Self::of_volume);
             self.on(self.s3.attachments.subscribe(), Self::of_attachment);
             self.on(self.s3.mountpoint_pods.subscribe(), Self::of_mountpoint_pod);
+            stores.pods.each(|pod| self.of_pod(&pod).into_iter().for_each(|mount| self.queue.add(mount))).await;
         });
     }
 

@@ -88,8 +88,8 @@ pub async fn run(cx: Context, s3: S3Stores, config: Config, cancel: Cancellation
     });
     let (stray_queue, stray_receiver) = queue::queue();
     Strays::feed(&s3, stray_queue.clone());
-    let first_lists = || s3.clone().wait_synced(cx.stores.clone());
-    let (receiver, stray_receiver) = (receiver.after(first_lists()), stray_receiver.after(first_lists()));
+    let receiver = receiver.after(s3.wait_synced(&cx.stores));
+    let stray_receiver = stray_receiver.after(s3.wait_synced(&cx.stores));
     let strays =
         Arc::new(Strays { cx: cx.clone(), s3: s3.clone(), patience: config.patience, metrics: metrics.clone() });
     let sweeping = sweep(s3.clone(), queue, stray_queue, config.sweep, cancel.clone());

@@ -75,7 +75,7 @@ pub async fn run(cx: Context, settings: Settings, cancel: CancellationToken) {
     feed(&cx, &queue);
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
-    let receiver = receiver.after(cx.stores.clone().wait_synced());
+    let receiver = receiver.after(cx.stores.wait_synced());
     let metrics = Metrics::register(&telemetry);
     let controller = Arc::new(Controller { cx, metrics, settings, incidents: std::sync::Mutex::default() });
     let config = QueueConfig::new("node_fence", "NodeFence", CONCURRENCY);

@@ -81,39 +81,42 @@ pub struct Hearing {
 }
 
 impl Hearing {
-    /// Gives each node what is heard of it; nothing, while as many nodes are lost as would be an outage for any policy, and
-    /// for a time after that: then it is our own network. The outage brake itself does not count heartbeats: it holds back
-    /// what the kubelets' silence declares as well, and for long.
-    pub fn take(
+    /// Listens: nothing is believed while as many nodes are lost as would be an outage for any policy, and for a time after
+    /// that: then it is our own network. The outage brake itself does not count heartbeats: it holds back what the kubelets'
+    /// silence declares as well, and for long.
+    pub fn listen<'a>(
         &mut self,
-        nodes: &mut [(Arc<Node>, Silence)],
+        nodes: impl Iterator<Item = (&'a Node, Silence)> + Clone,
         heard: &BTreeMap<String, Heartbeat>,
         policies: &[Arc<ResiliencyPolicy>],
         now: Instant,
     ) {
         let Some(after) = suspect_after(policies.iter().map(Arc::as_ref)) else { return };
-        let of =
-            |node: &Node| node.metadata.name.as_ref().and_then(|name| heard.get(name)).copied().unwrap_or_default();
-        let kubelet = policies.iter().map(|policy| policy.spec.detection.kubelet.suspect_after.get()).min();
-        let kubelet = kubelet.unwrap_or(Duration::MAX);
-        let lost = nodes.iter().filter(|(node, _)| of(node).is_lost(after)).count();
-        let is_counted = |(node, silence): &&(Arc<Node>, Silence)| {
-            of(node).is_lost(after) || evidence::is_suspected(node, *silence, kubelet)
-        };
-        let cluster = Cluster { nodes: nodes.len(), suspected: nodes.iter().filter(is_counted).count() };
-        if lost > 0 && policies.iter().any(|policy| brakes::is_outage(&policy.spec.limits, cluster)) {
-            self.deaf_at = Some(now);
-        }
-        if self.is_deaf(now) {
+        let is_lost = |node: &Node| of(heard, node).is_lost(after);
+        if !nodes.clone().any(|(node, _)| is_lost(node)) {
             return;
         }
-        for (node, silence) in nodes {
-            silence.heartbeat = of(node);
+        let kubelet = policies.iter().map(|policy| policy.spec.detection.kubelet.suspect_after.get()).min();
+        let kubelet = kubelet.unwrap_or(Duration::MAX);
+        let is_counted =
+            |(node, silence): &(&Node, Silence)| is_lost(node) || evidence::is_suspected(node, *silence, kubelet);
+        let cluster = Cluster { nodes: nodes.clone().count(), suspected: nodes.filter(is_counted).count() };
+        if policies.iter().any(|policy| brakes::is_outage(&policy.spec.limits, cluster)) {
+            self.deaf_at = Some(now);
         }
+    }
+
+    /// What is believed of what is heard of a node.
+    pub fn believed(&self, heard: &BTreeMap<String, Heartbeat>, node: &Node, now: Instant) -> Heartbeat {
+        if self.is_deaf(now) { Heartbeat::default() } else { of(heard, node) }
     }
 
     /// Whether nothing is believed now.
     pub fn is_deaf(&self, now: Instant) -> bool {
         self.deaf_at.is_some_and(|at| now.saturating_duration_since(at) < DEAF_FOR)
     }
+}
+
+fn of(heard: &BTreeMap<String, Heartbeat>, node: &Node) -> Heartbeat {
+    node.metadata.name.as_ref().and_then(|name| heard.get(name)).copied().unwrap_or_default()
 }

@@ -18,6 +18,7 @@ use crate::api::usage::PodView;
 use crate::api::volume_health::VolumeHealth;
 
 use super::decide::{Decision, Restrained, Seen};
+use super::evidence::Silence;
 use super::heartbeat::{Hearing, Heartbeat};
 use super::lately::Lately;
 use super::power::PowerTracker;
@@ -107,8 +108,7 @@ pub struct Found {
 impl Memory {
     /// Whose pods the next look needs, by what the stores show but for the pods.
     pub fn scope(&mut self, found: &Found, epoch: (u64, u64), now: Now) -> Scope {
-        self.silence.update(named(&found.leases), found.nodes.iter().map(Arc::as_ref), epoch, now.mono);
-        self.fencers.update(named(&found.fencer_leases), epoch.1, now.mono);
+        self.listen(found, epoch, now);
         if self.is_counting_due(found, now) || scope::is_whole(found, &self.counts) {
             return Scope::All;
         }
@@ -117,8 +117,24 @@ impl Memory {
 
     /// The nodes of which there may be something to say, as [`Memory::scope`] has just taken them in.
     pub fn nodes(&self, found: &Found, now: Now) -> Scope {
-        let nodes = found.nodes.iter().map(|node| (node.as_ref(), self.silence.of(node, now.mono)));
-        Scope::Nodes(scope::nodes(found, nodes))
+        let believed = |node| (node, self.believed(node, &found.heartbeats, now));
+        Scope::Nodes(scope::nodes(found, found.nodes.iter().map(Arc::as_ref).map(believed)))
+    }
+
+    /// Takes in who has been heard.
+    fn listen(&mut self, found: &Found, epoch: (u64, u64), now: Now) {
+        let nodes = found.nodes.iter().map(Arc::as_ref);
+        self.silence.update(named(&found.leases), nodes.clone(), epoch, now.mono);
+        self.fencers.update(named(&found.fencer_leases), epoch.1, now.mono);
+        let silence = &self.silence;
+        let nodes = nodes.map(|node| (node, silence.of(node, now.mono)));
+        self.hearing.listen(nodes, &found.heartbeats, &found.policies, now.mono);
+    }
+
+    /// What is known of a node's silence, and believed.
+    fn believed(&self, node: &Node, heard: &BTreeMap<String, Heartbeat>, now: Now) -> Silence {
+        let heartbeat = self.hearing.believed(heard, node, now.mono);
+        Silence { heartbeat, ..self.silence.of(node, now.mono) }
     }
 
     fn is_counting_due(&self, found: &Found, now: Now) -> bool {
@@ -129,8 +145,7 @@ impl Memory {
 
     /// Takes in what the stores show. `epoch` is relists and leadership term.
     pub fn look(&mut self, found: Found, epoch: (u64, u64), now: Now) -> Seen {
-        self.silence.update(named(&found.leases), found.nodes.iter().map(Arc::as_ref), epoch, now.mono);
-        self.fencers.update(named(&found.fencer_leases), epoch.1, now.mono);
+        self.listen(&found, epoch, now);
         let counts_due = self.is_counting_due(&found, now);
         if counts_due {
             self.counted_at = Some(now.mono);
@@ -156,9 +171,8 @@ impl Memory {
         let labels = |ns: Arc<Namespace>| (ns.name_any(), ns.metadata.labels.clone().unwrap_or_default());
         let shutting_out = found.requests.iter().filter(|request| request.shuts_out());
         let passed = |at: &Instant| now.mono.saturating_duration_since(*at);
-        let mut nodes: Vec<_> =
-            found.nodes.into_iter().map(|node| (node.clone(), self.silence.of(&node, now.mono))).collect();
-        self.hearing.take(&mut nodes, &found.heartbeats, &found.policies, now.mono);
+        let believed = |node: &Node| self.believed(node, &found.heartbeats, now);
+        let nodes: Vec<_> = found.nodes.iter().map(|node| (node.clone(), believed(node))).collect();
         // Whoever is heard is heard, whether or not silence is believed now.
         let off = self.power.update(&reports, &nodes, &found.heartbeats, epoch.1, now.mono);
         Seen {

@@ -99,7 +99,7 @@ pub async fn run(cx: Context, heartbeats: Heartbeats, cancel: CancellationToken)
     let metrics = Metrics::register(&cx.telemetry);
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
-    let receiver = receiver.after(cx.stores.clone().wait_synced());
+    let receiver = receiver.after(cx.stores.wait_synced());
     let controller = Arc::new(Controller { cx, heartbeats, memory: Mutex::default(), metrics });
     let config = QueueConfig::new(QUEUE, "", 1);
     let reconcile = move |_: &'static str| {

@@ -11,7 +11,7 @@ use crate::api::usage::PodView;
 use super::conflict::{self, Together};
 use super::decide::{self, Seen};
 use super::evidence::{self, Silence};
-use super::heartbeat::{self, Heartbeat};
+use super::heartbeat;
 use super::memory::Found;
 use super::unmovable::Unmovable;
 use super::{select, storage};
@@ -79,23 +79,22 @@ pub(super) fn is_of_all(found: &Found) -> bool {
     found.policies.iter().any(|policy| asks(policy)) || !asked.is_empty() && is_tainted()
 }
 
-/// The nodes of which there may be something to say.
+/// The nodes of which there may be something to say. `nodes`: all of them, with what is believed of their silence.
 pub(super) fn nodes<'a>(found: &Found, nodes: impl Iterator<Item = (&'a Node, Silence)>) -> BTreeSet<String> {
     let policies = || found.policies.iter().map(|policy| &policy.spec.detection);
     let kubelet = policies().map(|it| it.kubelet.suspect_after.get()).min().unwrap_or(Duration::MAX);
     let kubelet = kubelet.min(heartbeat::TWO_RENEWALS);
     let agent = policies().map(|it| it.agent.suspect_after.get()).min().unwrap_or(Duration::MAX);
-    let heard = |name: &str| found.heartbeats.get(name).copied().unwrap_or_default();
-    let named = nodes.filter_map(|(node, silence)| Some((node.metadata.name.as_deref()?, node, silence)));
-    let talked_of = named.filter(|(name, node, silence)| {
-        let is_lost = |it: Heartbeat| it.is_lost(agent) || it.against.is_some();
+    let talked_of = nodes.filter(|(node, silence)| {
+        let is_lost = silence.heartbeat.is_lost(agent) || silence.heartbeat.against.is_some();
         let is_marked = !node.taints().is_empty() || node.metadata.deletion_timestamp.is_some();
-        is_marked || is_lost(heard(name)) || evidence::is_suspected(node, *silence, kubelet)
+        is_marked || is_lost || evidence::is_suspected(node, *silence, kubelet)
     });
+    let talked_of = talked_of.filter_map(|(node, _)| node.metadata.name.as_deref());
     let fenced = found.fences.iter().filter_map(|fence| fence.metadata.name.as_deref());
     let pathless = found.reports.iter().flat_map(|report| storage::disconnected(report));
     let off = found.reports.iter().flat_map(|report| report.powered_off()).map(|row| row.node.as_str());
-    talked_of.map(|(name, ..)| name).chain(fenced).chain(pathless).chain(off).map(str::to_owned).collect()
+    talked_of.chain(fenced).chain(pathless).chain(off).map(str::to_owned).collect()
 }
 
 /// What is counted of each policy: now, where all pods are looked at.

@@ -33,7 +33,7 @@ impl Feed {
     pub fn start(self, providers: &Providers) {
         let reports = providers.subscribe();
         tokio::spawn(async move {
-            self.stores.clone().wait_synced(self.cx.stores.clone()).await;
+            self.stores.wait_synced(&self.cx.stores).await;
             // Claims there are by the ten thousand, and those that are there are looked at with their SharedVolumes: a claim
             // that changes after this is told, and one that changed before is seen by whoever is queued after it.
             self.on(self.cx.stores.claims.changes_from_now(), Self::of_claim);

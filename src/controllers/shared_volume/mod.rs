@@ -92,7 +92,7 @@ pub async fn run(
     let (queue, receiver) = queue::queue();
     let telemetry = cx.telemetry.clone();
     let leadership = cx.writer.leadership().clone();
-    let receiver = receiver.after(stores.clone().wait_synced(cx.stores.clone()));
+    let receiver = receiver.after(stores.wait_synced(&cx.stores));
     let metrics = Metrics::register(&telemetry);
     telemetry.before_scrape({
         let (stores, metrics) = (stores.clone(), metrics.clone());

@@ -91,7 +91,7 @@ pub async fn run(
     let (queue, receiver) = queue::queue();
     let metrics = Metrics::register(&cx.telemetry);
     let (telemetry, leadership) = (cx.telemetry.clone(), cx.writer.leadership().clone());
-    let receiver = receiver.after(stores.clone().wait_synced(cx.stores.clone()));
+    let receiver = receiver.after(stores.wait_synced(&cx.stores));
     let controller = Arc::new(Controller {
         cx,
         stores,

@@ -108,7 +108,7 @@ impl Feed {
     fn on_first_lists(self) {
         tokio::spawn(async move {
             let stores = &self.cx.stores;
-            stores.clone().wait_health_synced().await;
+            stores.wait_health_synced().await;
             if is_asked(stores) {
                 all(stores).into_iter().for_each(|volume| self.queue.add(volume));
             }

@@ -58,7 +58,7 @@ async fn watch(cx: Context, cancel: CancellationToken) {
     Feed { cx: cx.clone(), queue, beats: beats.clone() }.start(&cancel);
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
-    let receiver = receiver.after(cx.stores.clone().wait_health_synced());
+    let receiver = receiver.after(cx.stores.wait_health_synced());
     let metrics = Metrics::register(&telemetry);
     telemetry.before_scrape({
         let (cx, metrics) = (cx.clone(), metrics.clone());

@@ -31,7 +31,7 @@ pub async fn run(cx: Context, cancel: CancellationToken) {
     let (queue, receiver) = queue::queue();
     feed(&cx, &queue);
     let (leadership, telemetry) = (cx.writer.leadership().clone(), cx.telemetry.clone());
-    let receiver = receiver.after(cx.stores.clone().wait_health_synced());
+    let receiver = receiver.after(cx.stores.wait_health_synced());
     let config = QueueConfig::new("volume_gates", "Pod", CONCURRENCY);
     let reconcile = move |pod: ObjectKey| {
         let cx = cx.clone();

@@ -44,7 +44,7 @@ pub async fn run(cx: Context, cancel: CancellationToken) {
     feed(&cx, &queue);
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
-    let receiver = receiver.after(cx.stores.clone().wait_health_synced());
+    let receiver = receiver.after(cx.stores.wait_health_synced());
     let controller = Arc::new(Controller { cx, counted_at: Mutex::default() });
     let config = QueueConfig::new("volume_health_policy", "", 1);
     let reconcile = move |_: &'static str| {

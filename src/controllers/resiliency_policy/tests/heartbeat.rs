@@ -176,16 +176,15 @@ fn the_plan_says_what_was_seen() {
 fn heard(hearing: &mut Hearing, lost: usize, unready: usize, at: Instant) -> usize {
     let names: Vec<_> = (0..10).map(|number| format!("n{number}")).collect();
     let kind = |(number, name): (usize, &String)| {
-        let node =
-            if (lost..lost + unready).contains(&number) { with_ready(node(name), "Unknown") } else { node(name) };
-        (Arc::new(node), Silence::default())
+        if (lost..lost + unready).contains(&number) { with_ready(node(name), "Unknown") } else { node(name) }
     };
-    let mut nodes: Vec<_> = names.iter().enumerate().map(kind).collect();
+    let nodes: Vec<_> = names.iter().enumerate().map(kind).collect();
     let state = |number| if number < lost { heartbeat(9, PEERS) } else { heartbeat(0, None) };
     let heard: BTreeMap<_, _> = names.iter().enumerate().map(|(number, name)| (name.clone(), state(number))).collect();
     let policies = [policy("db", &json!({ "limits": { "maxUnhealthy": "50%" } })), policy("any", &json!({}))];
-    hearing.take(&mut nodes, &heard, &policies.map(Arc::new), at);
-    nodes.iter().filter(|(_, silence)| silence.heartbeat.is_confirmed(Duration::from_secs(3))).count()
+    hearing.listen(nodes.iter().map(|node| (node, Silence::default())), &heard, &policies.map(Arc::new), at);
+    let believed = nodes.iter().map(|node| hearing.believed(&heard, node, at));
+    believed.filter(|heartbeat| heartbeat.is_confirmed(Duration::from_secs(3))).count()
 }
 
 #[test]

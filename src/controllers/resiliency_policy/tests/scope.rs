@@ -168,6 +168,21 @@ fn pods_that_are_counted_one_by_one_come_to_what_a_look_at_all_comes_to() {
 }
 
 #[test]
+fn what_is_not_believed_brings_no_pods() {
+    let mut found = found(&json!({}));
+    let mut memory = counted(&found);
+    let lost = Heartbeat { silent_for: Some(Duration::from_secs(30)), ..Heartbeat::default() };
+    found.heartbeats = (0..6).map(|i| (format!("n{i}"), lost)).collect();
+    let (scope, narrow) = step(&mut memory, &found, later(now(), 1.0));
+    assert_eq!((scope, &narrow.lost), (names(&[]), &BTreeSet::new()), "no agent is heard: it is we who are deaf");
+    let whole = decide(&memory.clone().look(found.clone(), EPOCH, later(now(), 1.0)), later(now(), 1.0));
+    assert_eq!((narrow.effects, narrow.suspected), (whole.effects, whole.suspected));
+    found.heartbeats = [("n1".to_owned(), lost)].into();
+    assert_eq!(step(&mut memory, &found, later(now(), 60.0)).0, names(&[]), "and for a time after that");
+    assert_eq!(step(&mut memory, &found, later(now(), 61.0)).0, names(&["n1"]));
+}
+
+#[test]
 fn a_crash_loop_brings_the_pods_of_its_node() {
     let mut found = found(&json!({}));
     found.pods[2] = but(found.pods[2].clone(), |pod| {
