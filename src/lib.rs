@@ -14,4 +14,5 @@ pub mod node_agent;
 pub mod rights;
 pub mod runtime;
 pub mod s3;
+pub mod scratch_volume;
 pub mod storageos;

@@ -18,8 +18,10 @@ pub enum Mutant {
     WrongNodeId,
     /// A proof counts for ever.
     StaleProof,
-    /// What the watch shows of a node is believed: it is not read again before what cannot be undone, and its Lease does not contradict.
+    /// What the watches have brought is believed: nothing is read again before what cannot be undone.
     NoLiveReread,
+    /// Kubernetes' word that a kubelet is silent counts though its Lease may be renewed as ever.
+    LeaseIgnored,
     /// The brakes count only the nodes that this very pass acts on.
     BrakeCountedPerPass,
     /// Nobody minds a person's hold, a pause, or a mode.
@@ -68,7 +70,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -76,6 +78,7 @@ impl Mutant {
         Self::WrongNodeId,
         Self::StaleProof,
         Self::NoLiveReread,
+        Self::LeaseIgnored,
         Self::BrakeCountedPerPass,
         Self::HoldIgnored,
         Self::LeaseCheckedOnce,

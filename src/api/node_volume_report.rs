@@ -249,6 +249,23 @@ pub enum RemnantKind {
     Unknown,
 }
 
+impl RemnantKind {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Mount, Self::Device, Self::Loop, Self::Process, Self::Container, Self::Unknown];
+
+    /// As the API spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Mount => "Mount",
+            Self::Device => "Device",
+            Self::Loop => "Loop",
+            Self::Process => "Process",
+            Self::Container => "Container",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
 /// The first InternalIP in the status of a Node that its agent did not report, or that is no address. Where there is one, others may
 /// be missing too.
 pub fn unreported<'a>(of_node: &'a [NodeAddress], reported: &[String]) -> Option<&'a str> {
@@ -278,5 +295,17 @@ impl Cleanup {
     /// Whether nothing is left, seen twice.
     pub fn is_clean(&self) -> bool {
         self.state == CleanupState::Clean && self.clean_passes >= 2 && self.remaining.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_of_remnant_is_spelled_as_the_api_does() {
+        for it in RemnantKind::ALL {
+            assert_eq!(serde_json::json!(it), it.as_str());
+        }
     }
 }

@@ -166,7 +166,7 @@ impl TaintKey {
         }
     }
 
-    /// What it does unless a policy says otherwise (the seed's values).
+    /// What it does unless a policy says otherwise (the values of the PV Health Monitor proposal).
     pub fn default_effect(self) -> TaintEffect {
         match self {
             Self::VolumeNotUsable => TaintEffect::NoAttachOrMount,

@@ -222,7 +222,7 @@ pub struct VolumeTaint {
 /// The value of every taint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum TaintValue {
-    /// `true`, as the seed has it.
+    /// `true`, as the PV Health Monitor proposal has it.
     #[default]
     #[serde(rename = "true")]
     True,

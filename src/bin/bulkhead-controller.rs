@@ -13,12 +13,12 @@ use bulkhead::controllers::{
 use bulkhead::error::{Error, Result};
 use bulkhead::heartbeat::announce::Announcer;
 use bulkhead::heartbeat::listener::Heartbeats;
-use bulkhead::kubectl::ScratchVolume;
-use bulkhead::runtime::apply::Writer;
 use bulkhead::runtime::client::Clients;
 use bulkhead::runtime::clock::Clock;
 use bulkhead::runtime::installation;
 use bulkhead::runtime::program::{self, Flags, Program};
+use bulkhead::runtime::writer::Writer;
+use bulkhead::scratch_volume::ScratchVolume;
 use clap::Parser;
 
 const _: () = assert!(

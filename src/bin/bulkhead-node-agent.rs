@@ -18,7 +18,7 @@ use bulkhead::node_agent::driver::Plugins;
 use bulkhead::node_agent::metrics::Metrics;
 use bulkhead::node_agent::self_fence::record::Record;
 use bulkhead::node_agent::self_fence::{self, record};
-use bulkhead::node_agent::{self, Context, Settings, VOLUMES_AT_ONCE, child, lock};
+use bulkhead::node_agent::{self, Context, Settings, VOLUMES_AT_ONCE, child, node_lock};
 use bulkhead::runtime::clock::Clock;
 use bulkhead::runtime::program::{self, Flags};
 use bulkhead::runtime::random_unit;
@@ -133,7 +133,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     let namespace = cli.common.namespace.clone();
     let work = async move {
         // A follower is ready: it would take over at once.
-        let waiting = lock::hold(cx.settings.host.clone(), cx.settings.kubelet_root.clone(), health.gate("lock"));
+        let waiting = node_lock::hold(cx.settings.host.clone(), cx.settings.kubelet_root.clone(), health.gate("lock"));
         let Some(_held) = cancel.run_until_cancelled(waiting).await else { return };
         metrics.holds();
         tracing::info!(node = cx.settings.node_name, "this agent acts for the node");

@@ -13,7 +13,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Context, Informers, Stores};
-use crate::runtime::apply::Writer;
 use crate::runtime::clock::Clock;
 use crate::runtime::events::{EventType, Events};
 use crate::runtime::fake_api;
@@ -21,6 +20,7 @@ use crate::runtime::health::Health;
 use crate::runtime::leader::Leadership;
 use crate::runtime::queue::{self, Next, Queue, QueueConfig};
 use crate::runtime::telemetry::{EventLabel, EventResult, Telemetry};
+use crate::runtime::writer::Writer;
 
 /// Longer than any change is held back, on paused time: it passes only when nobody has anything to do before.
 const SETTLED: Duration = Duration::from_secs(1);

@@ -5,11 +5,11 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 
-use crate::runtime::apply::Writer;
 use crate::runtime::client::Clients;
 use crate::runtime::clock::Clock;
 use crate::runtime::events::Events;
 use crate::runtime::telemetry::Telemetry;
+use crate::runtime::writer::Writer;
 
 #[cfg(test)]
 pub(crate) mod feed_tests;

@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    /// Reference 5.1. Our array and our client share what was generated, so a wrong number would pass between those two.
+    /// Our array and our client share what was generated, so a wrong number would pass between those two.
     #[test]
     fn podmon_is_on_the_wire_what_dells_drivers_speak() {
         let request = ValidateVolumeHostConnectivityRequest {

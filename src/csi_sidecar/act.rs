@@ -15,10 +15,11 @@ use crate::api::slim::PersistentVolume;
 use crate::csi::v1::ControllerUnpublishVolumeRequest;
 use crate::error::{Error, Result};
 use crate::runtime::events::EventType;
+use crate::runtime::lock::lock;
 
 use super::decide::{Effect, Failure, FailureClass};
 use super::metrics::Method;
-use super::{Context, Shared, lock, network_fence, status};
+use super::{Context, Shared, network_fence, status};
 
 /// Carries out the effects. Returns the request as it was written, if it was. `wake` is called when a call ends.
 pub async fn act(
@@ -44,9 +45,8 @@ pub async fn act(
 }
 
 async fn answer(cx: &Context, request: &FenceRequest, memory: &Shared, rows: Vec<FenceResult>) -> Result<FenceRequest> {
-    let mut next = request.clone();
-    next.status = Some(status::compute(request, rows.clone(), cx.clock.now()));
-    let written = cx.writer.replace_status(&next).await?;
+    let status = status::compute(request, rows.clone(), cx.clock.now());
+    let written = cx.writer.record(request, status).await?;
     lock(memory).answered(&rows);
     rows.iter().for_each(|row| tell(cx, &written, row));
     Ok(written)

@@ -13,12 +13,12 @@ use super::super::metrics::Metrics;
 use super::super::tests::{Case, sends};
 use super::*;
 use crate::csi::client;
-use crate::runtime::apply::Writer;
 use crate::runtime::clock::Clock;
 use crate::runtime::events::Events;
 use crate::runtime::fake_api::{self, Call as ApiCall, Reply, ok, refuse};
 use crate::runtime::leader::Leadership;
 use crate::runtime::telemetry::Telemetry;
+use crate::runtime::writer::Writer;
 
 /// A context whose API answers so, and whose driver is at that socket.
 pub(in crate::csi_sidecar) fn context(

@@ -25,7 +25,7 @@ mod tests;
 pub mod unfence;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kube::{Api, ResourceExt};
@@ -34,15 +34,16 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::fence_request::FenceRequest;
 use crate::error::Result;
-use crate::runtime::apply::Writer;
 use crate::runtime::client::Clients;
 use crate::runtime::clock::Clock;
 use crate::runtime::events::Events;
 use crate::runtime::health::Health;
 use crate::runtime::informer::Informer;
-use crate::runtime::queue::{self, Next, Queue, QueueConfig};
+use crate::runtime::lock::lock;
+use crate::runtime::queue::{self, Next, Queue, QueueConfig, UNSEEN_PACE_OF_FENCES};
 use crate::runtime::store::{ObjectKey, Store};
 use crate::runtime::telemetry::Telemetry;
+use crate::runtime::writer::Writer;
 
 use driver::Driver;
 use memory::Memory;
@@ -100,12 +101,7 @@ pub async fn run(cx: Context, health: &Health, cancel: CancellationToken) {
     let gate = health.gate("informer fencerequests");
     gate.close("the first list has not arrived");
     let (queue, receiver) = queue::queue();
-    let (mut changes, adder) = (store.subscribe(), queue.clone());
-    tokio::spawn(async move {
-        while let Some(change) = changes.recv().await {
-            adder.add(change.key.name);
-        }
-    });
+    queue.follow(store.subscribe(), None, |change| [change.key.name.clone()]);
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
     if cancel.run_until_cancelled(store.wait_synced()).await.is_none() {
@@ -177,7 +173,7 @@ impl Sidecar {
                 decision = decide::decide(&seen, self.cx.clock.now());
             }
             if decision.effects.is_empty() {
-                return Ok(decision.look_again.map_or(Next::Await, Next::After));
+                return Ok(decision.look_again.into());
             }
             let wake = {
                 let (queue, name) = (self.queue.clone(), name.to_owned());
@@ -186,8 +182,8 @@ impl Sidecar {
             match act::act(&self.cx, &request, &memory, decision.effects, wake).await {
                 // What was written is newer than the store: go on with it.
                 Ok(Some(written)) => request = Arc::new(written),
-                Ok(None) => return Ok(decision.look_again.map_or(Next::Await, Next::After)),
-                Err(error) if error.is_conflict() => return Ok(Next::After(Duration::from_millis(20))),
+                Ok(None) => return Ok(decision.look_again.into()),
+                Err(error) if error.is_conflict() => return Ok(Next::After(UNSEEN_PACE_OF_FENCES)),
                 Err(error) => return Err(error),
             }
         }
@@ -202,9 +198,4 @@ impl Sidecar {
         }
         memory.clone()
     }
-}
-
-/// A lock that outlives a panic of its holder: what it guards is replaced as a whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use crate::api::driver_report::Capability;
 use crate::api::fence_request::FenceRequest;
+use crate::runtime::lock::lock;
 
 use super::connectivity::driver::Extension;
 use super::decide::{Failure, FailureClass, Reading, Seen};
 use super::io::{Busy, Question, Questions};
 use super::metrics::Method;
-use super::{Context, Shared, lock};
+use super::{Context, Shared};
 
 /// What is known without asking anybody.
 pub fn observe(request: Arc<FenceRequest>, memory: &Shared) -> Seen {

@@ -168,11 +168,8 @@ async fn write(cx: &Context, asked: &Asked, known: &Known) -> Result<()> {
         let ready = |report: &DriverReport| {
             report.status.as_ref().and_then(|status| conditions::find(&status.conditions, "Ready").cloned())
         };
-        let before = ready(&report);
-        let mut next = report;
-        next.status = Some(wanted);
-        let written = cx.writer.replace_status(&next).await?;
-        if let Some(condition) = ready(&written).filter(|condition| before.as_ref() != Some(condition)) {
+        let written = cx.writer.record(&report, wanted).await?;
+        if let Some(condition) = ready(&written).filter(|condition| ready(&report).as_ref() != Some(condition)) {
             tell(cx, &written, &condition);
         }
         for it in news {

@@ -1,7 +1,7 @@
 //! The replica's socket: takes the beats in, and asks the peers of those that are silent.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::net::UdpSocket;
@@ -12,6 +12,7 @@ use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::slim::Node;
 use crate::error::{Error, Result};
 use crate::runtime::clock::monotonic;
+use crate::runtime::lock::lock;
 use crate::runtime::store::{ObjectKey, Store};
 use crate::runtime::telemetry::Telemetry;
 
@@ -108,7 +109,7 @@ impl Heartbeats {
 impl Inner {
     /// What it guards is replaced step by step, and a panic of its holder leaves a silence at worst.
     fn monitor(&self) -> MutexGuard<'_, Monitor> {
-        self.monitor.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.monitor)
     }
 
     async fn receive(&self) {

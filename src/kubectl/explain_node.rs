@@ -2,15 +2,15 @@
 
 #[path = "explain_node_unheard.rs"]
 mod unheard;
+#[path = "explain_node_why.rs"]
+mod why;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::api::names;
-use crate::api::node_fence::{Evidence, MACHINE_MAY_RUN, NodeFence, PlannedPod, PodAction};
-use crate::api::resiliency_policy::DecisiveChannel;
+use crate::api::node_fence::{Evidence, NodeFence, PlannedPod, PodAction};
 use crate::api::slim::{Lease, Node};
 use crate::api::time::{self, Now};
 use crate::controllers::resiliency_policy::brakes::in_progress;
@@ -20,9 +20,9 @@ use crate::controllers::resiliency_policy::storage::Paths;
 
 use super::foresee::Foreseen;
 use super::incident::IncidentReport;
-use super::print::{Page, Report, ago, names as joined, span};
+use super::print::{Page, Report, names as joined};
 use super::simulate;
-use super::simulate::report::{BRAKE_COLUMNS, Brake, PodRow, Simulation, brake_columns};
+use super::simulate::report::{BRAKE_COLUMNS, Brake, Outcome, PodRow, Simulation, brake_columns};
 use super::words;
 
 use self::unheard::Unheard;
@@ -120,7 +120,7 @@ pub fn explain_by_leases(facts: &Facts, renewed: impl Fn(&str) -> Option<TimeDel
     let brakes = brakes(facts);
     let known = Known { evidence: &evidence, suspected, brakes: &brakes, unheard: &unheard };
     let (verdict, next) = verdict(facts, incident.as_ref(), &known);
-    let mut why = why(facts, &evidence, now);
+    let mut why = why::sentences(facts, &evidence, now);
     let of_interest = unheard.iter().filter(|it| it.is_of_interest());
     why.extend(of_interest.map(|it| format!("{}; nothing is done for what it says", it.told())));
     why.extend(held_back(facts, &known, now));
@@ -179,7 +179,7 @@ fn seen(node: &Node, lease: Option<&Lease>) -> NodeSeen {
 }
 
 fn renewed_at(lease: Option<&Lease>) -> Option<DateTime<Utc>> {
-    lease.and_then(|lease| lease.spec.renew_time.as_ref()).map(|renewed| time::from_k8s(&Time(renewed.0)))
+    lease.and_then(|lease| lease.spec.renew_time.as_ref()).map(time::from_micro)
 }
 
 /// What declares the node failed now for the first of its pods that could be released.
@@ -226,6 +226,15 @@ fn verdict(facts: &Facts, incident: Option<&IncidentReport>, known: &Known) -> (
     let silent = known.unheard.iter().find(|it| it.speaks);
     match (facts.node, silent) {
         (None, _) => (format!("the Node object of {name} is gone"), "nothing".into()),
+        (Some(_), _) if why::is_renewing(facts) && facts.simulation.outcome != Outcome::Nothing => (
+            format!(
+                "Kubernetes has given node {name} up, and its kubelet renews its Lease, by the kubelet's clock: nothing is done until \
+                 the next renewal is overdue"
+            ),
+            "nothing: the node lifecycle controller catches up, or the node is declared failed. If it lasts: does \
+             kube-controller-manager keep up, and is the node's clock right?"
+                .into(),
+        ),
         (Some(_), _) if known.suspected => (
             format!("node {name} is suspected, and not declared failed: nothing is done"),
             "nothing, unless you expected more: see why".into(),
@@ -273,66 +282,6 @@ fn held_back(facts: &Facts, known: &Known, now: Now) -> Option<String> {
     let named = |pod: &PlannedPod| format!("{}/{} ({})", pod.namespace, pod.name, pod.reason);
     let pods: Vec<_> = planned.spec.plan.pods.iter().filter(moves).map(named).collect();
     Some(format!("when {} of policy {} lets go, these pods move: {}", brake.type_, brake.policy, joined(&pods)))
-}
-
-/// Sentences about each channel, and what keeps them from being enough.
-fn why(facts: &Facts, evidence: &[Evidence], now: Now) -> Vec<String> {
-    let Some(node) = facts.node else { return Vec::new() };
-    let mut why = Vec::new();
-    let since = node.ready_since().map(|at| format!(" for {}", ago(at, now.wall))).unwrap_or_default();
-    let ready = format!("channel Kubelet: Ready={}{since}", node.ready());
-    why.push(match node.ready() {
-        "True" => format!("{ready}: the kubelet reports"),
-        _ if node.is_unreachable() => format!("{ready}, taint unreachable: the kubelet is silent"),
-        "Unknown" => format!("{ready}, and no taint {}:NoSchedule yet: both are needed", names::UNREACHABLE_TAINT),
-        _ => format!("{ready}: the kubelet still reports, so it can stop pods itself; that never counts as failed"),
-    });
-    if let Some(renewed) = renewed_at(facts.lease) {
-        let age = now.wall.signed_duration_since(renewed);
-        why.push(format!(
-            "its Lease was renewed {} ago, by the kubelet's clock; the controller watches it by its own",
-            span(age)
-        ));
-    }
-    for told in facts.present.seen.off.get(facts.name).into_iter().flatten() {
-        why.push(format!(
-            "channel Power: fencer {} says that it has had no power for {}; that counts while the node itself is silent too, for \
-             pods whose policies name that fencer",
-            told.fencer,
-            ago(told.row.since, now.wall)
-        ));
-    }
-    let is_protected = |pod| effective(&facts.present.seen, pod).is_some_and(|it| it.releases_on_node_failure());
-    let pods = facts.present.live.iter().flat_map(|live| &live.pods);
-    let protected: Vec<_> = pods.filter(|pod| is_protected(pod)).collect();
-    if protected.is_empty() {
-        why.push("no pod on it is selected by a policy that releases on node failures".into());
-    }
-    if node.is_unreachable() && evidence.is_empty() {
-        for policies in protected.iter().filter_map(|pod| effective(&facts.present.seen, pod)).take(1) {
-            let decider = policies.deciding();
-            if policies.is_decisive(DecisiveChannel::Kubelet) {
-                why.push(format!(
-                    "policy {decider} waits until it has been so for {:?} (detection.kubelet.decisiveAfter)",
-                    policies.decisive_after()
-                ));
-            } else {
-                why.push(format!("policy {decider} does not act on the kubelet alone (detection.decisiveChannels)"));
-            }
-        }
-    }
-    // It is about another machine than the incident that is open, which says nothing of it.
-    let restrained = facts.present.decision.restrained.iter();
-    for held in restrained.filter(|held| held.node == facts.name && held.brake == MACHINE_MAY_RUN) {
-        let about = held.about.as_deref().unwrap_or_default();
-        why.push(format!("{MACHINE_MAY_RUN} holds policy {} back: {about}", held.policy));
-    }
-    why.extend(
-        evidence
-            .iter()
-            .map(|it| format!("{:?} says failed: {}", it.channel, it.message.as_deref().unwrap_or(&it.reason))),
-    );
-    why
 }
 
 impl Report for NodeExplanation {

@@ -13,7 +13,7 @@ use crate::controllers::resiliency_policy::plan::LiveNode;
 use crate::controllers::testing::*;
 use crate::error::Error;
 use crate::kubectl::foresee;
-use crate::kubectl::foresee::tests::{live_of, unreached};
+use crate::kubectl::foresee::tests::{lease, live_of, unreached};
 use crate::kubectl::simulate::report::Outcome;
 
 use super::*;
@@ -69,7 +69,7 @@ fn explained_by(found: &Found, renewed: impl Fn(&str) -> Option<TimeDelta>) -> N
     let facts = Facts {
         name: NODE,
         node,
-        lease: None,
+        lease: found.leases.first().map(Arc::as_ref),
         fence: None,
         present: &present,
         failure: &failure,
@@ -197,6 +197,33 @@ fn a_silent_sidecar_that_says_nothing_of_a_node_is_told_and_no_verdict() {
     assert_eq!(explained.verdict, "node n0 is well: nothing is done");
     let told: Vec<_> = explained.why.iter().filter(|why| why.contains("not believed")).collect();
     assert_eq!(told.len(), 1, "that of the driver of its pod alone: {:#?}", explained.why);
+}
+
+/// The node was given up by Kubernetes, and its kubelet renewed its Lease at that time.
+fn given_up(spec: Value, renewed: i64) -> Found {
+    let mut found = found(spec, &[]);
+    found.nodes[0] = Arc::new(unreachable(NODE));
+    found.leases = vec![lease(NODE, renewed)];
+    found
+}
+
+#[test]
+fn a_node_whose_kubelet_renews_its_lease_has_not_failed_before_the_next_renewal_is_overdue() {
+    let renews =
+        |why: &String| why.contains("the kubelet renews its Lease, by its own clock") && why.contains("lags behind");
+    let renewing = explained(&given_up(json!({}), 99_996));
+    assert!(renewing.verdict.ends_with("nothing is done until the next renewal is overdue"), "{}", renewing.verdict);
+    assert!(renewing.next.contains("kube-controller-manager"), "{}", renewing.next);
+    assert_eq!(renewing.why.iter().filter(|why| renews(why)).count(), 1, "{:#?}", renewing.why);
+    assert!(!renewing.why.iter().any(|why| why.contains("decisiveAfter")), "{:#?}", renewing.why);
+    assert!(renewing.suspected && renewing.evidence.is_empty(), "{:?}", renewing.evidence);
+
+    let overdue = explained(&given_up(json!({}), 99_900));
+    assert_eq!(overdue.verdict, "node n0 has failed, and its incident is about to begin");
+    assert!(!overdue.why.iter().any(renews), "{:#?}", overdue.why);
+
+    let ignored = explained(&given_up(json!({ "triggers": { "nodeFailure": "Ignore" } }), 99_996));
+    assert!(ignored.verdict.ends_with("not declared failed: nothing is done"), "{}", ignored.verdict);
 }
 
 #[test]

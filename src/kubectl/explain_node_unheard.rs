@@ -105,7 +105,8 @@ pub fn believed(facts: &Facts, unheard: &[Unheard], now: Now) -> Option<Foreseen
     });
     let written: Vec<_> = written.collect();
     let fence = written.last().map(|(_, fence)| fence).or(facts.fence).cloned().map(Arc::new);
-    Some(Foreseen { live: facts.present.live.clone(), seen, decision, fence, written })
+    let (live, unread) = (facts.present.live.clone(), facts.present.unread.clone());
+    Some(Foreseen { live, seen, decision, fence, written, unread })
 }
 
 /// What was seen, with these silent.

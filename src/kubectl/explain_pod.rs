@@ -1,6 +1,6 @@
 //! `kubectl bulkhead explain pod`: who protects a pod, what would become of it if its node died, and what holds it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -39,6 +39,9 @@ pub struct PodExplanation {
     /// What would become of it if its node failed now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub if_failed: Option<Fate>,
+    /// Other nodes that could not be read for that: they take no place in the budgets.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub unread: BTreeSet<String>,
     /// Its volumes, without those that live and die with it.
     pub volumes: Vec<VolumeOfPod>,
     /// The last incident that planned something for it, or for one of its name.
@@ -156,6 +159,7 @@ pub fn explain(facts: &Facts, now: Now) -> PodExplanation {
         verdict: verdict(pod, effective.as_ref(), if_failed.as_ref()),
         policies,
         if_failed,
+        unread: facts.simulation.map(|simulation| simulation.unread.clone()).unwrap_or_default(),
         volumes: volumes.collect(),
         last_incident: last_incident(pod, facts.fences),
         at: time::stamp(now.wall),
@@ -285,6 +289,7 @@ fn verdict(pod: &PodView, policies: Option<&Effective>, fate: Option<&Fate>) -> 
 impl Report for PodExplanation {
     fn text(&self) -> String {
         let page = Page::default().line(&self.verdict);
+        let page = words::unread(&self.unread).iter().fold(page, Page::line);
         let page = match &self.last_incident {
             None => page,
             Some(last) => {

@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
 
 use crate::api::names;
 use crate::api::node_fence::NodeFence;
 use crate::api::resiliency_policy::{PodsWithoutVolumes, ResiliencyPolicy};
-use crate::api::slim::{Node, Pod, StatusCondition};
+use crate::api::slim::{Lease, Node, Pod, StatusCondition};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 use crate::controllers::resiliency_policy::decide::{Decision, Effect, Seen};
@@ -38,8 +39,10 @@ pub struct Foreseen {
     pub live: Option<LiveNode>,
     /// Its NodeFence, as the passes would leave it.
     pub fence: Option<Arc<NodeFence>>,
-    /// The NodeFences that the passes would write for it, in order, with the time from the failure.
+    /// The NodeFences that the passes would write for it, in order, with the time from the first pass.
     pub written: Vec<(Duration, NodeFence)>,
+    /// Other nodes that were to be read for a pass and could not be.
+    pub unread: BTreeSet<String>,
 }
 
 /// Decides as the controller would if the node failed now: passes at each moment at which that may matter, each on what the
@@ -51,7 +54,7 @@ pub async fn failure(found: Found, name: &str, now: Now, look: impl Look) -> Res
         let live = look.look(node, silence).await?;
         Ok::<_, Error>(if node == name { live.map(|live| failed_live(live, now)) } else { live })
     };
-    Passes::new(found, name, now).run(moments, look).await
+    Passes { fails: true, ..Passes::new(found, name, now) }.run(moments, look).await
 }
 
 /// When after the failure a pass may decide what the one before did not: when a policy's `decisiveAfter` has passed, and, for
@@ -72,15 +75,9 @@ fn moments(policies: &[Arc<ResiliencyPolicy>]) -> BTreeSet<Duration> {
     waits.into_iter().chain(looks).collect()
 }
 
-/// Decides as the controller does now. A node that is unreachable is taken to be so since its condition says it.
+/// Decides as the controller does now.
 pub async fn present(found: Found, name: &str, now: Now, look: impl Look) -> Result<Foreseen> {
-    let node = found.nodes.iter().find(|node| node.name_any() == name);
-    let ready = node.filter(|node| node.is_unreachable()).and_then(|node| node.ready_since());
-    let since = ready.and_then(|at| now.wall.signed_duration_since(at).to_std().ok()).unwrap_or_default();
-    let begun = Now { mono: now.mono, wall: now.wall - since };
-    Passes::new(found, name, begun)
-        .run([since], async |node: &str, silence: Silence| look.look(node, silence).await)
-        .await
+    Passes::new(found, name, now).run([Duration::ZERO], look).await
 }
 
 /// Reads a node from the API.
@@ -101,6 +98,8 @@ struct Passes<'a> {
     found: Found,
     memory: Memory,
     begun: Now,
+    /// The node fails when they begin.
+    fails: bool,
     /// What was read of nodes.
     read: Read,
 }
@@ -110,22 +109,12 @@ type Read = RefCell<BTreeMap<String, Option<LiveNode>>>;
 
 impl<'a> Passes<'a> {
     fn new(found: Found, name: &'a str, begun: Now) -> Self {
-        let mut memory = Memory::default();
-        // The node is seen first, alone: of all others nothing is known to have stood still.
-        let leases: Vec<_> = found.leases.iter().filter(|lease| lease.name_any() == name).cloned().collect();
-        let nodes: Vec<_> = found.nodes.iter().filter(|node| node.name_any() == name).cloned().collect();
-        // Before Kubernetes gives it up its Lease has stood still for longer than the next renewal would have taken. That of a
-        // node that is well has been seen for no time at all.
-        if nodes.iter().any(|node| node.is_unreachable()) {
-            let silent = Now { mono: begun.mono.checked_sub(KUBELET_LEASE).unwrap_or(begun.mono), ..begun };
-            memory.look(Found { leases: leases.clone(), ..Found::default() }, EPOCH, silent);
-        }
-        memory.look(Found { nodes, leases, ..Found::default() }, EPOCH, begun);
-        Self { name, found, memory, begun, read: Read::default() }
+        Self { name, found, memory: Memory::default(), begun, fails: false, read: Read::default() }
     }
 
     async fn run(mut self, moments: impl IntoIterator<Item = Duration>, look: impl Look) -> Result<Foreseen> {
         let mut written = Vec::new();
+        let mut unread: BTreeSet<String> = BTreeSet::new();
         let mut last = None;
         let mut moments: VecDeque<_> = moments.into_iter().map(|after| (after, AGAIN)).collect();
         while let Some((after, again)) = moments.pop_front() {
@@ -143,8 +132,10 @@ impl<'a> Passes<'a> {
                 }
                 apply(&mut self.found, effect);
             }
+            unread.extend(decision.unread.iter().cloned());
             last = Some((seen, decision));
         }
+        unread.retain(|node| !self.read.borrow().contains_key(node));
         let (mut seen, decision) = last.unwrap_or_default();
         seen.policies.clone_from(&self.found.policies);
         let silence = seen.silence(self.name);
@@ -152,11 +143,12 @@ impl<'a> Passes<'a> {
         let is_there = self.found.nodes.iter().any(|node| node.name_any() == self.name);
         let live = if is_there { read_once(&self.read, self.name, silence, &look).await? } else { None };
         let fence = self.found.fences.iter().find(|fence| fence.name_any() == self.name).cloned();
-        Ok(Foreseen { seen, decision, live, fence, written })
+        Ok(Foreseen { seen, decision, live, fence, written, unread })
     }
 
     async fn pass(&mut self, now: Now, look: &impl Look) -> Result<(Seen, Decision)> {
         let mut seen = self.memory.look(self.found.clone(), EPOCH, now);
+        self.judge_silence(&mut seen);
         let read = &self.read;
         let one = move |name: String, silence: Silence| async move { read_once(read, &name, silence, look).await };
         let (decision, failed) = decided(&mut seen, now, one).await;
@@ -166,6 +158,44 @@ impl<'a> Passes<'a> {
         }
         self.memory.note(&decision, now);
         Ok((seen, decision))
+    }
+
+    /// The memory knows of no time before the first pass, and for it all Leases stand still from one to the next, since they are
+    /// listed once.
+    fn judge_silence(&self, seen: &mut Seen) {
+        let leases =
+            self.found.leases.iter().filter_map(|lease| Some((lease.metadata.name.as_deref()?, lease.as_ref())));
+        let leases: BTreeMap<&str, &Lease> = leases.collect();
+        for (node, silence) in &mut seen.nodes {
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            let fails = self.fails && name == self.name;
+            *silence = silence_told(*silence, node, leases.get(name).copied(), fails, self.begun);
+        }
+        seen.silent_fencers.clear();
+    }
+}
+
+/// How silent a kubelet is by what the API says, where nobody has watched it: unreachable since its condition says so, and silent
+/// since it renewed its Lease, by its own clock. Of a node that is well nothing is known to have stood still.
+fn silence_told(silence: Silence, node: &Node, lease: Option<&Lease>, fails: bool, begun: Now) -> Silence {
+    if !node.is_unreachable() {
+        return Silence { still_for: silence.still_for.map(|_| Duration::ZERO), ..silence };
+    }
+    let before = |at: DateTime<Utc>| begun.wall.signed_duration_since(at).to_std().unwrap_or_default();
+    let renewed = lease.and_then(|lease| lease.spec.renew_time.as_ref()).map(time::from_micro);
+    // By the time that Kubernetes gives a failed node up the next renewal of its Lease is overdue.
+    let overdue = KUBELET_LEASE.max(silence.next_renewal);
+    let (unreachable, still) = match fails {
+        true => (Duration::ZERO, overdue),
+        false => (node.ready_since().map(before).unwrap_or_default(), renewed.map_or(overdue, before)),
+    };
+    // Whoever renews it as ever is taken to go on.
+    let renews = Silence { still_for: Some(still), ..silence }.may_renew();
+    let stood = |passed: Duration| if renews { still } else { still.saturating_add(passed) };
+    Silence {
+        still_for: silence.still_for.map(stood),
+        unreachable_for: silence.unreachable_for.map(|passed| passed.saturating_add(unreachable)),
+        ..silence
     }
 }
 
@@ -179,7 +209,12 @@ async fn read_once(read: &Read, name: &str, silence: Silence, look: &impl Look) 
             found
         }
     };
-    Ok(found.map(|live| LiveNode { silence: silence.read_live(&live.node), ..live }))
+    Ok(found.map(|live| {
+        let silence = silence.read_live(&live.node);
+        // A Lease that moved since it was listed was renewed this moment.
+        let still_for = silence.still_for.map(|still| if live.lease_is_still { still } else { Duration::ZERO });
+        LiveNode { silence: Silence { still_for, ..silence }, ..live }
+    }))
 }
 
 /// What the controller would have written.
@@ -197,7 +232,7 @@ fn apply(found: &mut Found, effect: Effect) {
             }
         }
         // Who selects and what is released does not depend on finalizers.
-        Effect::Guard(_) | Effect::Unguard(_) => {}
+        Effect::AddFinalizer(_) | Effect::RemoveFinalizer(_) => {}
         // Nor on what is done to programs that fail and to plugins that are down: the failed node has neither any more.
         Effect::Reschedule { .. } | Effect::AddTaint { .. } | Effect::RemoveTaint { .. } => {}
     }
@@ -258,6 +293,9 @@ fn not_ready(mut view: PodView) -> PodView {
     view
 }
 
+#[cfg(test)]
+#[path = "foresee_silence_tests.rs"]
+mod silence_tests;
 #[cfg(test)]
 #[path = "foresee_tests.rs"]
 pub(super) mod tests;

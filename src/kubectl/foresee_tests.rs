@@ -20,12 +20,13 @@ use crate::controllers::node_fence::status;
 use crate::controllers::resiliency_policy::decide::{Restrained, decide};
 use crate::controllers::testing::*;
 
+use super::super::print::Report;
 use super::super::simulate;
 use super::super::simulate::report::{Outcome, Said, Simulation};
 use super::*;
 
-use self::clusters::{PLAIN, Shape, VICTIM, cluster, lease, shape};
-pub(in crate::kubectl) use self::clusters::{live_of, unreached};
+use self::clusters::{PLAIN, Shape, cluster, shape};
+pub(in crate::kubectl) use self::clusters::{VICTIM, lease, live_of, unreached};
 
 /// What the stores have of a cluster: pods without volumes are in none.
 fn stored(found: &Found) -> Found {
@@ -332,6 +333,9 @@ fn another_node_that_cannot_be_read_is_no_end_of_it() {
         block_on(failure(found.clone(), VICTIM, now(), look))
     };
     let other = foreseen_but("n1").unwrap();
+    assert_eq!(other.unread, BTreeSet::from(["n1".to_owned()]));
+    let told = simulate::node(VICTIM, &other, None, &[], now()).text();
+    assert!(told.contains("could not be read") && told.contains(": n1\n"), "{told}");
     assert!(other.fence.is_some_and(|fence| fence.spec.plan.pods.len() == 1));
     assert!(foreseen_but(VICTIM).is_err(), "of a node that cannot be read nothing is known");
 }

@@ -28,7 +28,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::api::names;
 
-pub use doctor::{ScratchVolume, WriterLog};
+pub use doctor::WriterLog;
 pub use error::{Error, Result};
 pub use print::Output;
 

@@ -1,6 +1,8 @@
 //! What the reasons mean, and what to do: the words of docs/operations.md, so that nobody needs the page at night. A reason
 //! that is not here is told as it is.
 
+use std::collections::BTreeSet;
+
 /// What a reason of a NodeFence means, and what to do about it.
 pub struct Words {
     /// What it means.
@@ -34,8 +36,8 @@ pub fn of_incident(reason: &str) -> Option<Words> {
             "run bulkhead-csi-sidecar beside the driver's controller; kubectl bulkhead doctor says what is missing",
         ),
         "FencerSilent" => (
-            "the driver's sidecar does not answer",
-            "look at the sidecar's pod and log: does it run and lead, is the driver's socket there?",
+            "the fencer (the driver's sidecar, or the external fencer that the message names) does not answer",
+            "look at the sidecar's pod and log: does it run and lead, is the driver's socket there? External: docs/fencers.md",
         ),
         "Unimplemented" => (
             "the driver cannot take a volume away from a node",
@@ -142,6 +144,18 @@ pub fn of_pod(reason: &str) -> Option<&'static str> {
     })
 }
 
+/// What is not known because these nodes could not be read; `None` without any.
+pub fn unread(nodes: &BTreeSet<String>) -> Option<String> {
+    let names: Vec<_> = nodes.iter().map(String::as_str).collect();
+    let told = || {
+        format!(
+            "nodes that could not be read take no place in a budget, here and with the controller: {}",
+            names.join(", ")
+        )
+    };
+    (!nodes.is_empty()).then(told)
+}
+
 /// `reason`, and what it means if that is known.
 pub fn pod(reason: &str) -> String {
     of_pod(reason).map_or_else(|| reason.to_owned(), |words| format!("{reason}: {words}"))
@@ -168,6 +182,20 @@ mod tests {
         assert_eq!(pod("SomethingNew"), "SomethingNew");
         assert_eq!(pod("BarePod"), "BarePod: no controller would create it again");
         assert!(pod("LocalVolume").starts_with("LocalVolume: the pod's data"));
+    }
+
+    #[test]
+    fn who_is_silent_may_be_an_external_fencer() {
+        let words = of_incident("FencerSilent").unwrap();
+        assert!(words.means.contains("sidecar") && words.means.contains("external fencer"), "{}", words.means);
+        assert!(words.next.contains("docs/fencers.md"), "{}", words.next);
+    }
+
+    #[test]
+    fn nodes_that_could_not_be_read_are_told_by_name() {
+        assert_eq!(unread(&BTreeSet::new()), None);
+        let told = unread(&["n1".to_owned(), "n2".to_owned()].into()).unwrap();
+        assert!(told.starts_with("nodes that could not be read") && told.ends_with("n1, n2"), "{told}");
     }
 
     #[test]

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::error::ErrorClass;
-use crate::runtime::apply::Writer;
 use crate::runtime::leader::Leadership;
 use crate::runtime::store::ObjectKey;
+use crate::runtime::writer::Writer;
 
 use super::error::{Error, Result};
 use super::gather::Cluster;

@@ -9,6 +9,7 @@ use crate::api::conditions;
 use crate::api::node_volume_report::{CleanupState, NodeVolumeReport, RemnantKind};
 use crate::error::Result;
 use crate::runtime::events::EventType;
+use crate::runtime::lock::lock;
 use crate::runtime::store::ObjectKey;
 
 use super::child::{Answer, Removal, Stuck, Task};
@@ -16,7 +17,7 @@ use super::children::NoAnswer;
 use super::decide::{Decision, Failure, Seen, Stand, Work};
 use super::driver::{self, Plugin};
 use super::mounts::inventory::{Elsewhere, Place};
-use super::{Context, Shared, Stores, live, lock, status};
+use super::{Context, Shared, Stores, live, status};
 
 /// How long a child that hung may take to end, once what it waited for was cut off.
 const ENDS: Duration = Duration::from_secs(1);
@@ -69,9 +70,7 @@ pub async fn report(cx: &Context, stores: &Stores, seen: Seen, stand: Option<&St
     if !status::is_news(seen.report.status.as_ref(), &wanted, now) {
         return Ok(());
     }
-    let mut next = NodeVolumeReport::clone(&seen.report);
-    next.status = Some(wanted);
-    let written = cx.writer.replace_status(&next).await?;
+    let written = cx.writer.record(seen.report.as_ref(), wanted).await?;
     tell(cx, &seen, &written);
     Ok(())
 }

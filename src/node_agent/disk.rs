@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::lock::FOLDER;
+use super::node_lock::FOLDER;
 
 /// Longest file that is read, in bytes.
 const LENGTH_MAX: u64 = 16 * 1024 * 1024;

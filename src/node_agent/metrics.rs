@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -12,6 +12,7 @@ use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge}
 use crate::api::hysteresis::Sample;
 use crate::api::node_volume_report::{CleanupState, Remnant, RemnantKind};
 use crate::api::volume::Check;
+use crate::runtime::lock::lock;
 use crate::runtime::telemetry::Telemetry;
 
 use super::children::Children;
@@ -33,17 +34,7 @@ enum Outcome {
 /// Label: what is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabel {
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelValue)]
-enum Kind {
-    Mount,
-    Device,
-    Loop,
-    Process,
-    Container,
-    Unknown,
+    kind: &'static str,
 }
 
 /// Label: what a look at a volume gave.
@@ -176,7 +167,7 @@ impl Metrics {
 
     /// A clean-up stands elsewhere than before.
     pub fn changed(&self, state: CleanupState, at: Instant) {
-        let mut began = self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut began = lock(&self.began);
         let outcome = match state {
             CleanupState::Inventory | CleanupState::Cleaning => {
                 began.get_or_insert(at);
@@ -199,21 +190,11 @@ impl Metrics {
     pub fn remaining(&self, remaining: &[Remnant]) {
         let mut counts = BTreeMap::new();
         for remnant in remaining {
-            *counts.entry(kind(remnant.kind)).or_insert(0) += 1;
+            *counts.entry(remnant.kind).or_insert(0) += 1;
         }
-        for kind in [Kind::Mount, Kind::Device, Kind::Loop, Kind::Process, Kind::Container, Kind::Unknown] {
-            self.remaining.get_or_create(&KindLabel { kind }).set(counts.get(&kind).copied().unwrap_or(0));
+        for kind in RemnantKind::ALL {
+            let count = counts.get(&kind).copied().unwrap_or(0);
+            self.remaining.get_or_create(&KindLabel { kind: kind.as_str() }).set(count);
         }
-    }
-}
-
-fn kind(kind: RemnantKind) -> Kind {
-    match kind {
-        RemnantKind::Mount => Kind::Mount,
-        RemnantKind::Device => Kind::Device,
-        RemnantKind::Loop => Kind::Loop,
-        RemnantKind::Process => Kind::Process,
-        RemnantKind::Container => Kind::Container,
-        RemnantKind::Unknown => Kind::Unknown,
     }
 }

@@ -13,10 +13,10 @@ pub mod driver;
 #[cfg(test)]
 mod incident_tests;
 pub mod live;
-pub mod lock;
 pub mod memory;
 pub mod metrics;
 pub mod mounts;
+pub mod node_lock;
 pub mod observe;
 pub mod probes;
 mod reads;
@@ -32,10 +32,10 @@ pub mod volumes;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kube::{Api, Resource};
+use kube::Api;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -45,15 +45,16 @@ use crate::api::slim::{Node, PersistentVolume, Pod, protobuf};
 use crate::api::volume_health_policy::VolumeHealthPolicy;
 use crate::error::Result;
 use crate::heartbeat::sender::Surroundings;
-use crate::runtime::apply::Writer;
 use crate::runtime::client::Clients;
 use crate::runtime::clock::Clock;
 use crate::runtime::events::Events;
 use crate::runtime::health::Health;
 use crate::runtime::informer::Informer;
-use crate::runtime::queue::{self, Next, Queue, QueueConfig};
+use crate::runtime::lock::lock;
+use crate::runtime::queue::{self, Next, Queue, QueueConfig, UNSEEN_PACE_OF_FENCES};
 use crate::runtime::store::{ObjectKey, Store};
 use crate::runtime::telemetry::Telemetry;
+use crate::runtime::writer::Writer;
 
 use children::Children;
 use driver::{Plugin, Plugins};
@@ -248,10 +249,10 @@ fn fence_itself(
 /// Works with what the stores hold, until `cancel`.
 pub async fn serve(cx: Context, stores: Stores, telemetry: &Telemetry, cancel: CancellationToken) {
     let (queue, receiver) = queue::queue();
-    for_each_change(&stores.nodes, &queue, Duration::ZERO);
-    for_each_change(&stores.fences, &queue, Duration::ZERO);
-    for_each_change(&stores.reports, &queue, Duration::ZERO);
-    for_each_change(&stores.pods, &queue, GATHER);
+    queue.follow_all(stores.nodes.subscribe(), None, Turn::CleanUp);
+    queue.follow_all(stores.fences.subscribe(), None, Turn::CleanUp);
+    queue.follow_all(stores.reports.subscribe(), None, Turn::CleanUp);
+    queue.follow_all(stores.pods.subscribe(), Some(GATHER), Turn::CleanUp);
     queue.add(Turn::CleanUp);
     let changed = {
         let queue = queue.clone();
@@ -293,19 +294,6 @@ impl fmt::Display for Turn {
     }
 }
 
-fn for_each_change<K: Resource + Send + Sync + 'static>(store: &Store<K>, queue: &Queue<Turn>, after: Duration) {
-    let (mut changes, queue) = (store.subscribe(), queue.clone());
-    tokio::spawn(async move {
-        while changes.recv().await.is_some() {
-            if after.is_zero() {
-                queue.add(Turn::CleanUp);
-            } else {
-                queue.add_after(Turn::CleanUp, after);
-            }
-        }
-    });
-}
-
 struct Agent {
     cx: Context,
     stores: Stores,
@@ -322,7 +310,7 @@ impl Agent {
             Turn::Report => self.report().await,
         };
         match done {
-            Err(error) if error.is_conflict() => Ok(Next::After(Duration::from_millis(20))),
+            Err(error) if error.is_conflict() => Ok(Next::After(UNSEEN_PACE_OF_FENCES)),
             done => done,
         }
     }
@@ -378,9 +366,4 @@ impl Agent {
             Err(error) => tracing::debug!(%error, "the NodeFence cannot be read"),
         }
     }
-}
-
-/// A lock that outlives a panic of its holder: what it guards is replaced as a whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 
 /// How long reads wait for the first and each further piece of an answer, repetitions included.
 const READ: Duration = Duration::from_secs(30);
-/// How long writes wait. See also [`Writer`](super::apply::Writer), which bounds the whole call.
+/// How long writes wait. See also [`Writer`](super::writer::Writer), which bounds the whole call.
 const WRITE: Duration = Duration::from_secs(5);
 /// A watch is silent for up to its server-side timeout (190 s) plus the 5 s in which kube's watcher gives it up.
 const WATCH_SILENCE: Duration = Duration::from_secs(210);

@@ -1,12 +1,13 @@
 //! Time as a value: a pass reads the clock once and hands [`Now`] to `decide`, which has no clock.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use chrono::Utc;
 
+use super::lock::lock;
 pub use crate::api::time::Now;
 
 /// Where [`Now`] comes from: the machine, or a test.
@@ -27,7 +28,7 @@ impl Clock {
     /// Reads both clocks.
     pub fn now(&self) -> Now {
         match &self.0 {
-            Some(manual) => *manual.lock().unwrap_or_else(PoisonError::into_inner),
+            Some(manual) => *lock(manual),
             None => Now { wall: Utc::now(), mono: monotonic() },
         }
     }
@@ -35,7 +36,7 @@ impl Clock {
     /// Moves a manual clock forward; the machine's clocks are left alone.
     pub fn advance(&self, by: Duration) {
         if let Some(manual) = &self.0 {
-            let mut now = manual.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut now = lock(manual);
             now.wall += by;
             now.mono += by;
         }

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -18,7 +18,7 @@ use axum::{
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{progress::Stuck, telemetry::Telemetry};
+use super::{lock::lock, progress::Stuck, telemetry::Telemetry};
 use crate::error::{Error, Result};
 
 /// Media type of the metrics text.
@@ -62,7 +62,7 @@ impl Health {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Option<String>>> {
-        self.gates.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.gates)
     }
 }
 

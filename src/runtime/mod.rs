@@ -2,16 +2,17 @@
 //! Events, health and telemetry. Nothing here knows a custom resource or makes a decision about one;
 //! of ours it may use only `api` and `error`.
 
-pub mod apply;
 pub mod client;
 pub mod clock;
 pub mod election;
 pub mod events;
+mod feed;
 mod guarded;
 pub mod health;
 pub mod informer;
 pub mod installation;
 pub mod leader;
+pub(crate) mod lock;
 pub mod logs;
 mod packing;
 pub mod patch;
@@ -23,6 +24,7 @@ pub mod queue;
 mod slots;
 pub mod store;
 pub mod telemetry;
+pub mod writer;
 
 #[cfg(test)]
 pub(crate) mod fake_api;

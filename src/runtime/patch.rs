@@ -13,9 +13,9 @@ use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::Objec
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The node a patch is meant for. A name alone may by now belong to another machine.
+/// The node that a patch is meant for. A name alone may by now belong to another machine.
 #[derive(Clone, Copy, Debug)]
-pub struct NodeIdentity<'a> {
+pub struct NodePrecondition<'a> {
     /// `metadata.uid`.
     pub uid: &'a str,
     /// `status.nodeInfo.bootID`, where the patch is meant for this boot of the machine only.
@@ -24,7 +24,7 @@ pub struct NodeIdentity<'a> {
     pub version: Option<&'a str>,
 }
 
-impl NodeIdentity<'_> {
+impl NodePrecondition<'_> {
     fn tests(&self) -> Vec<PatchOperation> {
         let mut tests = vec![test(["metadata", "uid"], self.uid)];
         tests.extend(self.boot_id.map(|boot_id| test(["status", "nodeInfo", "bootID"], boot_id)));
@@ -35,7 +35,7 @@ impl NodeIdentity<'_> {
 
 /// Adds `taint` to a node whose taints are exactly `present`; `None` if it is there (same key, value, effect).
 /// One with the same key and effect but another value is replaced, since the API allows only one.
-pub fn add_taint(node: NodeIdentity<'_>, present: &[Taint], taint: &Taint) -> Option<Patch> {
+pub fn add_taint(node: NodePrecondition<'_>, present: &[Taint], taint: &Taint) -> Option<Patch> {
     let same = present.iter().position(|it| it.key == taint.key && it.effect == taint.effect);
     if same.and_then(|index| present.get(index)).is_some_and(|it| it.value == taint.value) {
         return None;
@@ -54,7 +54,7 @@ pub fn add_taint(node: NodeIdentity<'_>, present: &[Taint], taint: &Taint) -> Op
 
 /// Removes the taint with this key and effect from a node whose taints are exactly `present`; `None` if it is
 /// not there.
-pub fn remove_taint(node: NodeIdentity<'_>, present: &[Taint], key: &str, effect: &str) -> Option<Patch> {
+pub fn remove_taint(node: NodePrecondition<'_>, present: &[Taint], key: &str, effect: &str) -> Option<Patch> {
     let index = present.iter().position(|it| it.key == key && it.effect == effect)?;
     let mut operations = node.tests();
     operations.push(test_list(TAINTS, present));
@@ -81,30 +81,6 @@ pub fn remove_finalizer(meta: &ObjectMeta, finalizer: &str) -> Option<Patch> {
     let mut operations = uid_test(meta);
     operations.push(test_list(FINALIZERS, present));
     operations.push(remove_item(FINALIZERS, index));
-    Some(Patch(operations))
-}
-
-/// Sets a label on exactly this version of the object; `None` if it has that value.
-pub fn set_label(meta: &ObjectMeta, key: &str, value: &str) -> Option<Patch> {
-    let labels = meta.labels.as_ref();
-    if labels.and_then(|labels| labels.get(key)).is_some_and(|present| present == value) {
-        return None;
-    }
-    let mut operations = version_tests(meta);
-    operations.push(match labels {
-        // With no label at all the map itself is missing, and a path through it would fail.
-        None => add(["metadata", "labels"], json!({ key: value })),
-        Some(labels) if labels.is_empty() => add(["metadata", "labels"], json!({ key: value })),
-        Some(_) => add(["metadata", "labels", key], value),
-    });
-    Some(Patch(operations))
-}
-
-/// Removes a label from exactly this version of the object; `None` if it is not there.
-pub fn remove_label(meta: &ObjectMeta, key: &str) -> Option<Patch> {
-    meta.labels.as_ref()?.get(key)?;
-    let mut operations = version_tests(meta);
-    operations.push(remove(["metadata", "labels", key]));
     Some(Patch(operations))
 }
 

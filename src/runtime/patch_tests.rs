@@ -1,6 +1,6 @@
 use super::*;
 
-const NODE: NodeIdentity<'_> = NodeIdentity { uid: "uid-1", boot_id: Some("boot-1"), version: None };
+const NODE: NodePrecondition<'_> = NodePrecondition { uid: "uid-1", boot_id: Some("boot-1"), version: None };
 
 fn taint(key: &str, value: &str, effect: &str) -> Taint {
     Taint { key: key.into(), value: (!value.is_empty()).then(|| value.into()), effect: effect.into(), time_added: None }
@@ -58,7 +58,7 @@ fn a_taint_patch_fails_on_another_list_node_or_boot() {
 #[test]
 fn a_taint_patch_for_a_node_as_it_was_seen_fails_once_anything_was_written() {
     let (present, ours) = ([taint("a", "", "NoSchedule")], taint("ours", "", "NoSchedule"));
-    let exact = add_taint(NodeIdentity { version: Some("7"), ..NODE }, &present, &ours).unwrap();
+    let exact = add_taint(NodePrecondition { version: Some("7"), ..NODE }, &present, &ours).unwrap();
     let any = add_taint(NODE, &present, &ours).unwrap();
     let mut written = node(&present);
     written["metadata"]["resourceVersion"] = json!("8");
@@ -69,7 +69,7 @@ fn a_taint_patch_for_a_node_as_it_was_seen_fails_once_anything_was_written() {
 
 #[test]
 fn the_first_taint_tests_that_there_is_no_list() {
-    let node = NodeIdentity { uid: "uid-1", boot_id: None, version: None };
+    let node = NodePrecondition { uid: "uid-1", boot_id: None, version: None };
     assert_eq!(
         text(add_taint(node, &[], &taint("ours", "", "NoSchedule"))),
         json!([
@@ -113,8 +113,9 @@ fn a_finalizer_is_added_and_removed_beside_others() {
 #[test]
 fn label_keys_are_escaped() {
     let object = meta(json!({ "uid": "u", "resourceVersion": "7", "labels": { "a~b/c": "old" } }));
+    let labelled = |key, value| Edit::of(&object).label(key, value).patch();
     assert_eq!(
-        text(set_label(&object, "a~b/c", "new")),
+        text(labelled("a~b/c", Some("new"))),
         json!([
             { "op": "test", "path": "/metadata/uid", "value": "u" },
             { "op": "test", "path": "/metadata/resourceVersion", "value": "7" },
@@ -122,23 +123,12 @@ fn label_keys_are_escaped() {
         ])
     );
     let document = |labels: Value| json!({ "metadata": { "uid": "u", "resourceVersion": "7", "labels": labels } });
-    let set = patched(document(json!({ "a~b/c": "old" })), &set_label(&object, "a~b/c", "new").unwrap());
+    let set = patched(document(json!({ "a~b/c": "old" })), &labelled("a~b/c", Some("new")).unwrap());
     assert_eq!(set.unwrap(), document(json!({ "a~b/c": "new" })));
-    let removed = patched(document(json!({ "a~b/c": "old" })), &remove_label(&object, "a~b/c").unwrap());
+    let removed = patched(document(json!({ "a~b/c": "old" })), &labelled("a~b/c", None).unwrap());
     assert_eq!(removed.unwrap(), document(json!({})));
-    assert_eq!(set_label(&object, "a~b/c", "old"), None);
-    assert_eq!(remove_label(&object, "absent"), None);
-}
-
-#[test]
-fn the_first_label_brings_the_map() {
-    let bare = meta(json!({ "uid": "u", "resourceVersion": "7" }));
-    let document = json!({ "metadata": { "uid": "u", "resourceVersion": "7" } });
-    let labelled = patched(document.clone(), &set_label(&bare, "k/x", "v").unwrap()).unwrap();
-    assert_eq!(labelled["metadata"]["labels"], json!({ "k/x": "v" }));
-    let mut newer = document;
-    newer["metadata"]["resourceVersion"] = json!("8");
-    assert!(patched(newer, &set_label(&bare, "k/x", "v").unwrap()).is_err(), "another version");
+    assert_eq!(labelled("a~b/c", Some("old")), None);
+    assert_eq!(labelled("absent", None), None);
 }
 
 /// Labels, annotations and finalizers are there or not; the changes are made together, on the version that was seen.

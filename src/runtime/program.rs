@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};
 
-use super::apply::Writer;
 use super::client::Clients;
 use super::events::Events;
 use super::health::{self, Health};
@@ -19,6 +18,7 @@ use super::leader::{self, Ended, Leadership, LeaseSpec, LeaseTimes};
 use super::logs::{self, LogFormat, Tracing};
 use super::queue;
 use super::telemetry::Telemetry;
+use super::writer::Writer;
 
 /// How long the work may take to end: a little longer than the queues give themselves, so that they can say what they
 /// stopped. With the release of the Lease this fits in 5 s.

@@ -24,7 +24,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
+pub use super::feed::Queue;
 use super::{
+    feed::Request,
     leader::Leadership,
     logs,
     progress::Progress,
@@ -43,6 +45,13 @@ const DELAY_MAX: Duration = Duration::from_secs(30 * 86400);
 /// How long running reconciles may go on after `cancel`; with the rest of the shutdown this fits in 5 s.
 pub const DRAIN: Duration = Duration::from_secs(3);
 
+/// How soon a key is looked at again when somebody wrote in between, or when the store does not show our own write yet.
+pub const UNSEEN_PACE: Duration = Duration::from_millis(100);
+/// The same where somebody waits for a mount.
+pub const UNSEEN_PACE_OF_MOUNTS: Duration = Duration::from_millis(50);
+/// The same where pods wait for a fence, or for a clean node.
+pub const UNSEEN_PACE_OF_FENCES: Duration = Duration::from_millis(20);
+
 /// What a queue can carry.
 pub trait Key: Clone + Eq + Hash + Display + Send + Sync + 'static {}
 impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Key for T {}
@@ -54,6 +63,12 @@ pub enum Next {
     Await,
     /// After this time, or when it is added again.
     After(Duration),
+}
+
+impl From<Option<Duration>> for Next {
+    fn from(look_again: Option<Duration>) -> Self {
+        look_again.map_or(Self::Await, Self::After)
+    }
 }
 
 /// How a queue works.
@@ -84,15 +99,6 @@ impl QueueConfig {
     }
 }
 
-/// The sending side; clones share the queue.
-pub struct Queue<K>(mpsc::UnboundedSender<Request<K>>);
-
-impl<K> Clone for Queue<K> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
 /// The side that [`run`] works off.
 pub struct QueueReceiver<K> {
     requests: mpsc::UnboundedReceiver<Request<K>>,
@@ -108,29 +114,10 @@ impl<K> QueueReceiver<K> {
     }
 }
 
-struct Request<K> {
-    key: K,
-    /// `None`: something relevant changed, look now.
-    after: Option<Duration>,
-}
-
 /// A new, empty queue.
 pub fn queue<K>() -> (Queue<K>, QueueReceiver<K>) {
     let (sender, requests) = mpsc::unbounded_channel();
     (Queue(sender), QueueReceiver { requests, first: Box::pin(std::future::ready(())) })
-}
-
-impl<K> Queue<K> {
-    /// Something relevant to this key changed: it runs as soon as a worker is free. Cuts a backoff short,
-    /// down to a small floor. Nothing happens once the queue has ended.
-    pub fn add(&self, key: K) {
-        let _ = self.0.send(Request { key, after: None });
-    }
-
-    /// Looks at this key after `delay` at the latest. Does not cut a backoff short.
-    pub fn add_after(&self, key: K, delay: Duration) {
-        let _ = self.0.send(Request { key, after: Some(delay) });
-    }
 }
 
 /// Works the queue until `cancel`, then lets running reconciles finish for a moment.

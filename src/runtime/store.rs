@@ -72,6 +72,18 @@ impl<K> Clone for Change<K> {
     }
 }
 
+impl<K> Change<K> {
+    /// The object as it was and as it is; one of them where it came or went.
+    pub fn both(&self) -> impl Iterator<Item = &Arc<K>> {
+        self.old.iter().chain(&self.new)
+    }
+
+    /// Whether `view` shows another object than before: also that it came or went.
+    pub fn differs<'a, V: PartialEq>(&'a self, view: impl Fn(&'a K) -> V) -> bool {
+        self.old.as_deref().map(&view) != self.new.as_deref().map(&view)
+    }
+}
+
 /// Computes the values under which an object is found in one index.
 pub type IndexFn<K> = fn(&K) -> Vec<String>;
 

@@ -51,6 +51,25 @@ fn an_index_follows_an_object_that_moves_and_goes() {
 }
 
 #[test]
+fn a_change_says_whether_what_counts_is_another() {
+    let of = |old: Option<ConfigMap>, new: Option<ConfigMap>| Change {
+        key: key("a"),
+        old: old.map(Arc::new),
+        new: new.map(Arc::new),
+    };
+    let at = |node: &str, version: &str| Some(object("a", version, node));
+    for (change, sides, differs) in [
+        (of(None, at("n1", "1")), 1, true),
+        (of(at("n1", "1"), None), 1, true),
+        (of(at("n1", "1"), at("n2", "2")), 2, true),
+        (of(at("n1", "1"), at("n1", "2")), 2, false),
+    ] {
+        assert_eq!(change.both().count(), sides, "{change:?}");
+        assert_eq!(change.differs(|it| &it.metadata.labels), differs, "{change:?}");
+    }
+}
+
+#[test]
 fn a_packed_object_is_found_changed_and_forgotten_like_any_other() {
     let store = Store::with(
         vec![("node", |object: &ConfigMap| {

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -18,6 +18,7 @@ use prometheus_client::{
 
 use super::{
     clock::monotonic,
+    lock::lock,
     progress::{Progress, Stuck},
 };
 use crate::error::{Error, ErrorClass, Result};
@@ -66,7 +67,7 @@ impl Telemetry {
         Adder(&mut lock(&self.registry)).with(name, help, metric)
     }
 
-    /// Adds a metric under exactly this name, as a seed fixes it, and returns it. Counters end in `_total` all the same.
+    /// Adds a metric under exactly this name, which another project has fixed. Counters end in `_total` all the same.
     pub fn register_exact<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
         Adder(&mut lock(&self.exact)).with(name, help, metric)
     }
@@ -111,10 +112,6 @@ impl Telemetry {
             .map_err(|error| Error::Invalid(format!("metrics cannot be encoded: {error}")))?;
         Ok(text)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Label: which informer (a name fixed in our code).

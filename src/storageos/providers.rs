@@ -2,7 +2,7 @@
 //! told of every change, and publishes through it, so that a switch waits for no write of a status.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
@@ -13,6 +13,7 @@ use crate::api::provider_volume::{Observation, ProviderVolume};
 use crate::api::shared_volume_provider::SharedVolumeProviderSpec;
 use crate::api::time;
 use crate::runtime::clock::monotonic;
+use crate::runtime::lock::lock;
 
 use super::reported::{Provider, Reach, Round};
 
@@ -269,7 +270,7 @@ impl Providers {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A login that lasts: refreshed before it ends, renewed once when a call is refused, at the next endpoint when one does not
 //! answer, or has nobody behind it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::api::shared_volume_provider::{SharedVolumeProviderSpec, Transport};
 use crate::runtime::clock::monotonic;
+use crate::runtime::lock::lock;
 
 use super::error::CallError;
 use super::metrics::Metrics;
@@ -124,7 +125,7 @@ impl Session {
 
     /// The endpoint in use: the one of the last login.
     pub fn endpoint(&self) -> Option<String> {
-        self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.in_use).clone()
     }
 
     /// Makes one call. A refused token is renewed, and an endpoint that is silent, or answers 502, 503 or 504, changed, once
@@ -156,12 +157,12 @@ impl Session {
 
     /// How long the token is good for as it is; without one the next call logs in. Waits for nobody.
     pub fn refresh_in(&self) -> Duration {
-        let due = *self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = *lock(&self.due);
         due.map_or(REFRESH, |due| due.saturating_duration_since(monotonic()))
     }
 
     fn keep(&self, state: &mut State, token: Option<Token>) {
-        *self.due.lock().unwrap_or_else(PoisonError::into_inner) = token.as_ref().map(Token::due);
+        *lock(&self.due) = token.as_ref().map(Token::due);
         state.token = token;
     }
 
@@ -219,7 +220,7 @@ impl Session {
                     state.current = index;
                     state.logins += 1;
                     self.keep(state, Some(token.clone()));
-                    *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = Some(base.clone());
+                    *lock(&self.in_use) = Some(base.clone());
                     return Ok(token);
                 }
                 // They are refused everywhere, and each try may count against them.
@@ -273,7 +274,7 @@ impl Session {
             && state.token.as_ref().is_some_and(|current| current.login == token.login)
         {
             state.current = index;
-            *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = Some(before.base.clone());
+            *lock(&self.in_use) = Some(before.base.clone());
             self.keep(&mut state, Some(before));
         }
     }

@@ -38,7 +38,7 @@ pub fn only_look() -> Vec<Trial> {
 }
 
 /// From the act to the report, on a machine that is busy with other things. Alone it is three seconds.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(10);
 
 impl World {
     fn with_volumes() -> Self {

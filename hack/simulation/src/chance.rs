@@ -33,10 +33,12 @@ pub enum Choice {
     Scheduler,
     /// Whether who cuts nodes off as a whole does so by the fabric of their storages, and what else keeps them out there.
     Fabric,
+    /// Whether the node lifecycle controller lags behind, and when kubelets that it calls silent say that they are not.
+    Lifecycle,
 }
 
 /// The number of streams.
-const STREAMS: usize = 15;
+const STREAMS: usize = 16;
 
 /// A source of choices. The first option (0) is always the ordinary one: nothing late, nothing lost.
 pub trait Chance {

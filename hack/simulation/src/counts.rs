@@ -40,6 +40,8 @@ counts! {
     opened_for_volumes,
     /// Incidents of a lost path that were opened.
     opened_for_paths,
+    /// Nodes that Kubernetes gave up though their kubelets renewed their Leases.
+    given_up_alive,
     /// Nodes declared failed before Kubernetes gave them up.
     declared_early,
     /// Nodes declared failed beside a fencer's word that they have no power.

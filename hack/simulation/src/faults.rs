@@ -70,6 +70,10 @@ pub enum Fault {
     Resync(String),
     /// The controller-manager starts again.
     RestartManager,
+    /// The watch of the node lifecycle controller lags behind: it hears nothing of the Lease of a node.
+    LagBehind(String),
+    /// It has caught up.
+    CatchUp(String),
     /// A policy is replaced by one with this spec.
     EditPolicy(Box<ResiliencyPolicy>),
     /// A policy is deleted.
@@ -195,6 +199,8 @@ impl World {
             Fault::Relist(pid, kind) => self.relist(*pid, *kind),
             Fault::Resync(driver) => self.attacher_resync(driver, chance),
             Fault::RestartManager => self.others.lifecycle.restart(),
+            Fault::LagBehind(node) => _ = self.others.lifecycle.unheard.insert(node.clone()),
+            Fault::CatchUp(node) => _ = self.others.lifecycle.unheard.remove(node),
             Fault::EditPolicy(policy) => {
                 self.oracle.policies_edited();
                 self.api.update::<ResiliencyPolicy>(&policy.name_any(), |it| {
@@ -292,6 +298,7 @@ impl World {
             machine.network.mend();
             machine.running.clear();
             machine.hangs.clear();
+            machine.tells_ready_at = 0;
             machine.boot += 1;
         });
         self.register(node);

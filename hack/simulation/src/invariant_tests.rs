@@ -369,3 +369,18 @@ fn i15_a_node_is_declared_failed_that_somebody_hears() {
         assert_eq!(broken.contains(&"I15"), is_wrong, "{name}: {broken:?}");
     }
 }
+
+#[test]
+fn i17_a_node_that_kubernetes_gave_up_is_declared_failed_though_it_renews_its_lease() {
+    let is_given_up = |world: &World| world.api.get::<Node>("n1").is_some_and(|node| node.ready() == "Unknown");
+    for (fault, is_wrong) in [(Fault::LagBehind("n1".into()), true), (Fault::Freeze("n1".into()), false)] {
+        let mut world = failed_over();
+        let fence = fence_of(&world, "n1");
+        befalls(&mut world, 4 * MINUTE, fault.clone());
+        while !is_given_up(&world) && world.now < 6 * MINUTE && world.step(&mut Prompt) {}
+        assert!(world.oracle.is_clean() && is_given_up(&world), "{fault:?}: {:?}", world.oracle.violations);
+        world.notice_cluster(0, &Decision { effects: vec![Effect::Open(fence)], ..Decision::default() });
+        let broken: Vec<_> = world.oracle.violations.iter().map(|violation| violation.invariant).collect();
+        assert_eq!(broken.contains(&"I17"), is_wrong, "{fault:?}: {broken:?}");
+    }
+}

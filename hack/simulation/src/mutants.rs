@@ -39,6 +39,7 @@ impl Story {
             Mutant::WrongNodeId => ("I3", 1, stories::another_machine_registers_under_the_name),
             Mutant::StaleProof => ("I2", 1, stories::one_of_two_volumes_hangs),
             Mutant::NoLiveReread => ("I3", 1, stories::the_watches_are_late),
+            Mutant::LeaseIgnored => ("I17", 1, stories::kubernetes_gives_up_a_node_that_is_well),
             Mutant::BrakeCountedPerPass => ("I4", 1, stories::two_nodes_fail_and_the_budget_is_one),
             Mutant::HoldIgnored => ("I12", 1, stories::a_person_holds_it),
             Mutant::LeaseCheckedOnce => ("I4", 20, stories::a_leader_sleeps_between_two_writes),

@@ -154,6 +154,7 @@ fn calm(world: &mut World, chance: &mut dyn Chance) {
     all.extend(who_is_off(world));
     all.extend(world.shape.workloads.iter().map(|it| Fault::MendProgram(it.name.clone())));
     all.push(Fault::Fencer(FencerMood::default()));
+    all.extend(world.others.lifecycle.unheard.iter().cloned().map(Fault::CatchUp));
     let told = world.arrays.keys().cloned().collect::<Vec<_>>();
     all.extend(told.into_iter().map(|driver| Fault::TellPaths(driver, Vec::new(), PathState::Unknown)));
     all.iter().for_each(|fault| world.perform(Task::Fault(Box::new(fault.clone())), chance));

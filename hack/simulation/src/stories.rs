@@ -85,8 +85,8 @@ pub(crate) fn one_of_two_volumes_hangs(_: u64) -> World {
     to_its_end(world, &mut Prompt)
 }
 
-/// The node is well for a minute and a half when the operator hears that it is away. Leases are told in time: if they
-/// stood still as well, that would be an outage.
+/// The node is well for a minute and a half when the operator hears that it is away. Of its Lease it hears as late; that those of
+/// the others seem to stand still too is no outage where so much silence is no suspicion.
 pub(crate) fn the_watches_are_late(_: u64) -> World {
     struct Late;
     impl Chance for Late {
@@ -94,14 +94,25 @@ pub(crate) fn the_watches_are_late(_: u64) -> World {
             if choice == Choice::Watch && options > SECOND { 90 * SECOND } else { 0 }
         }
     }
-    let mut world = world(Shape::plain());
+    let mut shape = Shape::plain();
+    let spec = json!({ "detection": { "kubelet": { "suspectAfter": "10m" } } });
+    shape.policies = vec![policy("all", &["db", "queue"], &spec)];
+    let mut world = world(shape);
     at(&mut world, FAILS, Fault::Disconnect("n0".into()));
-    at(&mut world, FAILS + 25 * SECOND, Fault::Weather(nodes_late()));
+    at(&mut world, FAILS + 25 * SECOND, Fault::Weather(nodes_and_leases_late()));
     let unreachable = |world: &World| world.api.nodes.get("n0").is_some_and(|node| node.ready() == "Unknown");
     while world.now < END && !unreachable(&world) && world.step(&mut Late) {}
     let now = world.now;
     at(&mut world, now + SECOND, Fault::Reconnect("n0".into()));
     to_its_end(world, &mut Late)
+}
+
+/// Its kubelet renews its Lease as ever. The node lifecycle controller does not hear of it.
+pub(crate) fn kubernetes_gives_up_a_node_that_is_well(_: u64) -> World {
+    let mut world = world(Shape::plain());
+    at(&mut world, FAILS, Fault::LagBehind("n0".into()));
+    at(&mut world, FAILS + 60 * SECOND, Fault::CatchUp("n0".into()));
+    to_its_end(world, &mut Prompt)
 }
 
 /// Held while a call hangs; then the call ends well.
@@ -277,8 +288,8 @@ fn to_its_end(mut world: World, chance: &mut dyn Chance) -> World {
     world
 }
 
-fn nodes_late() -> Weather {
-    Weather { slow_watches: 1, slow_kind: Some(Kind::Nodes), ..Weather::default() }
+fn nodes_and_leases_late() -> Weather {
+    Weather { slow_watches: 1, slow_kinds: vec![Kind::Nodes, Kind::Leases], ..Weather::default() }
 }
 
 fn stuck(volume: &str) -> Mood {

@@ -86,8 +86,8 @@ pub struct Weather {
     pub throttles: u64,
     /// Watches that deliver seconds late.
     pub slow_watches: u64,
-    /// Only watches of this kind do.
-    pub slow_kind: Option<Kind>,
+    /// Only watches of these kinds do; all, if there are none.
+    pub slow_kinds: Vec<Kind>,
 }
 
 /// A write on its way.
@@ -360,7 +360,8 @@ impl World {
                 if !self.processes[pid].is_up || !self.watches(pid, kind, &name) {
                     continue;
                 }
-                let slow = self.weather.slow_kind.is_none_or(|slow| slow == kind)
+                let slow_kinds = &self.weather.slow_kinds;
+                let slow = (slow_kinds.is_empty() || slow_kinds.contains(&kind))
                     && chance.one_in(Choice::Watch, self.weather.slow_watches);
                 let late = if slow {
                     chance.between(Choice::Watch, 500, 15_000)

@@ -60,6 +60,14 @@ fn mutant_no_live_reread_is_caught() {
 }
 
 #[test]
+fn mutant_lease_ignored_is_caught() {
+    is_caught(Mutant::LeaseIgnored);
+    // And at random: in one schedule of eight the node lifecycle controller lags behind.
+    let caught = hunt_at_random(Mutant::LeaseIgnored, 2000).expect("no schedule notices it");
+    println!("at random after {} schedules: {}", caught.schedules, caught.violation);
+}
+
+#[test]
 fn mutant_brake_counted_per_pass_is_caught() {
     is_caught(Mutant::BrakeCountedPerPass);
 }

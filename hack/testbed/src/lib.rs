@@ -1,5 +1,5 @@
-//! A real Kubernetes control plane on one machine, with simulated nodes and a test array, for tests, the demo and
-//! benchmarks.
+//! A real Kubernetes control plane on one machine, with simulated or real nodes and a test array, for tests, the
+//! demo and benchmarks.
 //!
 //! The upstream programs are unmodified; [`Testbed`] starts them and nothing outlives it.
 

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::cidr;
 use super::conditions;
-use super::fencing::{FenceMethodType, NodeIdentity, PolicyMode};
+use super::fencing::{NodeIdentity, PolicyMode};
 use super::names;
 use super::slim::Node;
 
@@ -121,11 +121,11 @@ impl NodeFence {
         self.spec.plan.volumes.iter().filter(cut_off)
     }
 
-    /// The recorded rows that an external fencer has proved, each with its plan, and whose pods may have gone by force on that.
+    /// The recorded rows that an external fencer has proved, each with its plan, and whose pods may have gone by force on that. One that
+    /// another method has proved since is among them: which of its pods went before is not on record.
     pub fn proved_externally(&self) -> impl Iterator<Item = (&PlannedVolume, &VolumeStatus)> {
         let recorded = self.status.as_ref().map(|status| status.volumes.as_slice()).unwrap_or_default();
-        let by_fencer = |row: &&VolumeStatus| row.method == Some(FenceMethodType::External) && row.proved_at.is_some();
-        let open = recorded.iter().filter(by_fencer).filter(|row| !row.has_ended());
+        let open = recorded.iter().filter(|row| row.is_proved_externally() && !row.has_ended());
         let planned = open.filter_map(move |row| {
             let mut plans = self.spec.plan.volumes.iter();
             let plan = plans.find(|plan| plan.episode == row.episode && plan.name == row.name)?;
@@ -136,7 +136,7 @@ impl NodeFence {
 
     /// Whether a pod of a row has gone, or was to: what deletes it by force may be on its way. Of an earlier episode's pods there is no
     /// record any more.
-    fn may_have_gone(&self, plan: &PlannedVolume) -> bool {
+    pub fn may_have_gone(&self, plan: &PlannedVolume) -> bool {
         let recorded = self.status.as_ref().map(|status| status.pods.as_slice()).unwrap_or_default();
         let goes = |pod: &PlannedPod| {
             let row = recorded.iter().find(|row| row.episode == pod.episode && row.uid == pod.uid);

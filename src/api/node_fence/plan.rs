@@ -25,16 +25,20 @@ pub struct Plan {
     pub evidence: Vec<Evidence>,
     /// Every pod of the node that was looked at, with the decision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 512))]
+    #[schemars(length(max = PODS_MAX))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub pods: Vec<PlannedPod>,
     /// Every volume of those pods and every attachment of the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 1024))]
+    #[schemars(length(max = VOLUMES_MAX))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub volumes: Vec<PlannedVolume>,
 }
 
+/// The most entries of `spec.plan.pods`.
+pub const PODS_MAX: usize = 512;
+/// The most entries of `spec.plan.volumes`.
+pub const VOLUMES_MAX: usize = 1024;
 /// The most entries of `spec.plan.evidence`.
 pub const EVIDENCE_MAX: usize = 8;
 /// The most that volumes and paths may fill: the rest is kept for the node, which may fail meanwhile.
@@ -53,6 +57,11 @@ pub const STORAGE_PATH_LOSS: &str = "StoragePathLoss";
 pub const LEASE_NOT_RENEWED: &str = "LeaseNotRenewed";
 
 impl Plan {
+    /// Whether it takes in no further pod.
+    pub fn is_full(&self) -> bool {
+        self.pods.len() >= PODS_MAX
+    }
+
     /// Whether it was decided on before Kubernetes gave the node up: then a Node that is Ready is none that is back.
     pub fn is_ahead_of_kubernetes(&self) -> bool {
         let is_sooner = self.evidence.iter().any(|it| matches!(it.channel, Channel::Agent | Channel::Power));
@@ -180,6 +189,11 @@ pub struct PlannedPod {
     /// Pod priority; higher is released first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
+    /// Counts the pods that were put back on the node like this one since the plan was decided, itself included; each waits twice as
+    /// long as the one before. Absent: it was there then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 512))]
+    pub returns: Option<i32>,
     /// Names of entries in plan.volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 400)))]

@@ -128,10 +128,15 @@ pub struct VolumeStatus {
     pub state: VolumeStatusState,
     /// Proof reached.
     pub proof: Proof,
-    /// Method that gave it.
+    /// Method that gave it; that of a NetworkFence stays while pods may have gone on its proof, whoever proves it after that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "FenceMethodType")]
     pub method: Option<FenceMethodType>,
+    /// Proof that an external fencer gave last, on which pods may have gone. It stays when that is taken back, or another method
+    /// proves the volume. Below PowerOff its machine may run on: what was taken from it is given back only when it is clean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Proof")]
+    pub external_proof: Option<Proof>,
     /// First fence call may have been sent: the point of no return for its pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub committed_at: Option<DateTime<Utc>>,
@@ -165,18 +170,31 @@ impl VolumeStatus {
         is_clean || self.state == VolumeStatusState::Undone
     }
 
-    /// Whether it was proved by less than the end of the machine's power, after which none of its processes lives. A proof that was
-    /// taken back since does not tell any more; what its plan demands does.
-    pub fn is_short_of_power(&self, plan: &PlannedVolume) -> bool {
-        let is_demanded = plan.minimum_proof == Proof::PowerOff || plan.is_unattached();
-        self.proof < Proof::PowerOff && !is_demanded
+    /// Whether an external fencer has proved it: now, or before its proof was taken back, or before another method proved it.
+    pub fn is_proved_externally(&self) -> bool {
+        let by_fencer = self.method == Some(FenceMethodType::External) || self.external_proof.is_some();
+        by_fencer && self.proved_at.is_some()
     }
 
-    /// Whether its proof stands, and leaves the machine its power. One that was taken back keeps nobody out: most often the machine was
-    /// off, and has power again in another boot.
-    pub fn leaves_power(&self, plan: &PlannedVolume) -> bool {
-        self.proof > Proof::None && self.is_short_of_power(plan)
+    /// Whether it is not proved by the end of the machine's power, after which none of its processes lives. A proof that was taken back
+    /// since proves nothing of what runs there by now; what its plan demands does.
+    pub fn is_short_of_power(&self, plan: &PlannedVolume) -> bool {
+        let by_fencer = if self.proof > Proof::None { self.external_proof } else { None };
+        by_fencer.unwrap_or(self.proof) < Proof::PowerOff && !demands_power(plan)
     }
+
+    /// Whether an external fencer has proved it and left the machine its power, which it keeps out then, whatever has become of that proof.
+    /// A record of before `externalProof` tells that only while its proof stands. Taken back it keeps nobody out: most often the machine
+    /// was off, and has power again in another boot.
+    pub fn leaves_power(&self, plan: &PlannedVolume) -> bool {
+        let stands = Some(self.proof).filter(|proof| *proof > Proof::None);
+        self.external_proof.or(stands).is_some_and(|proof| proof < Proof::PowerOff) && !demands_power(plan)
+    }
+}
+
+/// Whether only the end of the machine's power proves a volume.
+fn demands_power(plan: &PlannedVolume) -> bool {
+    plan.minimum_proof == Proof::PowerOff || plan.is_unattached()
 }
 
 /// Where a volume stands.

@@ -105,7 +105,7 @@ pub struct SharedVolumeSpec {
 }
 
 impl SharedVolumeSpec {
-    /// Port name of NFS, as the seed has it.
+    /// Port name of NFS, as StorageOS has it.
     pub fn default_mount_port() -> String {
         "nfs".to_owned()
     }

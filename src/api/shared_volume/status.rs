@@ -88,6 +88,19 @@ impl SharedVolumePhase {
         Self::Suspended,
         Self::Terminating,
     ];
+
+    /// As the API spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Publishing => "Publishing",
+            Self::Ready => "Ready",
+            Self::FailingOver => "FailingOver",
+            Self::Degraded => "Degraded",
+            Self::Suspended => "Suspended",
+            Self::Terminating => "Terminating",
+        }
+    }
 }
 
 /// The claim.
@@ -183,4 +196,16 @@ pub struct LastFailover {
     /// First answer through the new server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving_at: Option<DateTime<Utc>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_is_spelled_as_the_api_does() {
+        for it in SharedVolumePhase::ALL {
+            assert_eq!(serde_json::json!(it), it.as_str());
+        }
+    }
 }

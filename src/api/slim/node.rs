@@ -1,5 +1,7 @@
 //! Nodes, their Leases, and the drivers that are registered on them.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use k8s_openapi::api::coordination::v1 as coordination;
 use k8s_openapi::api::core::v1 as core;
@@ -125,6 +127,19 @@ part! {
         renew_time: Option<MicroTime>,
         /// How long after that it is good for.
         lease_duration_seconds: Option<i32>,
+    }
+}
+
+impl Lease {
+    /// How long after one renewal by a kubelet the next would have been seen: it renews each quarter of the duration; half as much again
+    /// for who is late. However long that is, nobody waits for it longer than a minute.
+    pub fn next_renewal(&self) -> Duration {
+        // The default of `nodeLeaseDurationSeconds`.
+        const KUBELETS: Duration = Duration::from_secs(40);
+        const LONGEST: Duration = Duration::from_secs(60);
+        let told = self.spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let told = told.filter(|seconds| *seconds > 0);
+        (told.map_or(KUBELETS, Duration::from_secs) * 3 / 8).min(LONGEST)
     }
 }
 

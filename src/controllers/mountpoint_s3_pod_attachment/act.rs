@@ -7,9 +7,9 @@ use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::api::s3::{FINALIZER, NEEDS_UNMOUNT};
 use crate::controllers::Context;
 use crate::error::Result;
-use crate::runtime::apply::Writer;
 use crate::runtime::patch::Edit;
 use crate::runtime::store::ObjectKey;
+use crate::runtime::writer::Writer;
 
 use super::decide::Effect;
 
@@ -23,17 +23,13 @@ pub async fn act(cx: &Context, effect: &Effect) -> Result<()> {
         Effect::Remove(attachment) => remove(writer, attachment).await,
         Effect::CreatePod { pod, .. } => writer.create(pod.as_ref()).await.map(drop),
         Effect::DeletePod { pod, .. } => delete(writer, pod).await,
-        Effect::Record { before, status } => {
-            let mut after = before.as_ref().clone();
-            after.status = Some(status.as_ref().clone());
-            writer.replace_status(&after).await.map(drop)
-        }
+        Effect::Record { before, status } => writer.record(before.as_ref(), status.as_ref().clone()).await.map(drop),
     }
 }
 
 async fn retire(writer: &Writer, pod: &MountpointPod) -> Result<()> {
-    let Some(patch) = Edit::of(&pod.metadata).annotation(NEEDS_UNMOUNT, Some("true")).patch() else { return Ok(()) };
-    writer.json_patch::<MountpointPod>(&ObjectKey::from(pod), patch).await.map(drop)
+    let edit = Edit::of(&pod.metadata).annotation(NEEDS_UNMOUNT, Some("true"));
+    writer.patch(pod, edit.patch()).await.map(drop)
 }
 
 /// The pod leaves with its own grace: what holds it for longer is not ours to cut short.

@@ -1,6 +1,6 @@
 //! Which mounts a change is worth a look at. Most changes of pods are worth none.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use kube::ResourceExt;
 use tokio::sync::mpsc;
@@ -10,6 +10,7 @@ use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::api::s3::{DRIVER, Mount};
 use crate::api::slim::{PersistentVolume, PersistentVolumeClaim, Pod};
 use crate::controllers::{BY_CLAIM, BY_MOUNTPOINT_POD, BY_WORKLOAD, Context, S3Stores, indexes};
+use crate::runtime::lock::lock;
 use crate::runtime::queue::Queue;
 use crate::runtime::store::Change;
 
@@ -44,30 +45,25 @@ impl Feed {
 
     fn on<K: Send + Sync + 'static>(
         &self,
-        mut changes: mpsc::UnboundedReceiver<Change<K>>,
+        changes: mpsc::UnboundedReceiver<Change<K>>,
         mounts: fn(&Self, &Change<K>) -> Vec<Mount>,
     ) {
         let feed = self.clone();
-        tokio::spawn(async move {
-            while let Some(change) = changes.recv().await {
-                mounts(&feed, &change).into_iter().for_each(|mount| feed.queue.add(mount));
-            }
-        });
+        self.queue.follow(changes, None, move |change| mounts(&feed, change));
     }
 
     fn of_workload(&self, change: &Change<Pod>) -> Vec<Mount> {
         let uid = |pod: &Option<Arc<Pod>>| pod.as_ref().and_then(|pod| pod.uid());
         let (old, new) = (uid(&change.old), uid(&change.new));
         if let Some(gone) = old.filter(|old| Some(old) != new.as_ref()) {
-            let mut departed = self.departed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut departed = lock(&self.departed);
             departed.note(&gone, self.cx.clock.now().mono);
         }
-        let view =
-            |pod: &Arc<Pod>| (pod.uid(), pod.spec.node_name.clone(), pod.status.phase.clone(), pod.is_terminating());
-        if change.old.as_ref().map(view) == change.new.as_ref().map(view) {
+        let view = |pod: &Pod| (pod.uid(), pod.spec.node_name.clone(), pod.status.phase.clone(), pod.is_terminating());
+        if !change.differs(view) {
             return Vec::new();
         }
-        change.old.iter().chain(&change.new).flat_map(|pod| self.of_pod(pod)).collect()
+        change.both().flat_map(|pod| self.of_pod(pod)).collect()
     }
 
     /// What it needs, and where it is attached.
@@ -83,8 +79,8 @@ impl Feed {
     }
 
     fn of_claim(&self, change: &Change<PersistentVolumeClaim>) -> Vec<Mount> {
-        let view = |claim: &Arc<PersistentVolumeClaim>| (claim.uid(), claim.spec.volume_name.clone());
-        if change.old.as_ref().map(view) == change.new.as_ref().map(view) {
+        let view = |claim: &PersistentVolumeClaim| (claim.uid(), claim.spec.volume_name.clone());
+        if !change.differs(view) {
             return Vec::new();
         }
         self.of_users(&change.key.to_string())
@@ -110,14 +106,14 @@ impl Feed {
 
     /// A status that we wrote is worth no look.
     fn of_attachment(&self, change: &Change<MountpointS3PodAttachment>) -> Vec<Mount> {
-        let view = |it: &Arc<MountpointS3PodAttachment>| {
+        let view = |it: &MountpointS3PodAttachment| {
             let metadata = &it.metadata;
             (it.uid(), metadata.generation, metadata.deletion_timestamp.clone(), metadata.finalizers.clone())
         };
-        if change.old.as_ref().map(view) == change.new.as_ref().map(view) {
+        if !change.differs(view) {
             return Vec::new();
         }
-        change.old.iter().chain(&change.new).map(|attachment| attachment.spec.mount()).collect()
+        change.both().map(|attachment| attachment.spec.mount()).collect()
     }
 
     fn of_mountpoint_pod(&self, change: &Change<MountpointPod>) -> Vec<Mount> {

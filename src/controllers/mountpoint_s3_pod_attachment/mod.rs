@@ -22,7 +22,7 @@ pub mod uninstall;
 pub mod volumes;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
@@ -30,7 +30,8 @@ use tokio_util::sync::CancellationToken;
 use crate::api::s3::Mount;
 use crate::controllers::{Context, S3Stores};
 use crate::error::Result;
-use crate::runtime::queue::{self, Next, Queue, QueueConfig};
+use crate::runtime::lock::lock;
+use crate::runtime::queue::{self, Next, Queue, QueueConfig, UNSEEN_PACE_OF_MOUNTS};
 use crate::runtime::store;
 
 use decide::{Decision, Effect, Patience, Seen};
@@ -42,8 +43,6 @@ use strays::Strays;
 
 /// Mounts worked on at once.
 const CONCURRENCY: usize = 32;
-/// Somebody wrote in between: the store knows in a moment.
-const CONFLICT_PACE: Duration = Duration::from_millis(50);
 /// How long a mount must be left alone before its status is written: many things happen while it is set up.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -87,7 +86,7 @@ pub async fn run(cx: Context, s3: S3Stores, config: Config, cancel: Cancellation
         move || metrics.look(&s3.mountpoint_pods.list(), &s3.attachments.list())
     });
     let (stray_queue, stray_receiver) = queue::queue();
-    Strays::feed(&s3, stray_queue.clone());
+    Strays::feed(&s3, &stray_queue);
     let receiver = receiver.after(s3.wait_synced(&cx.stores));
     let stray_receiver = stray_receiver.after(s3.wait_synced(&cx.stores));
     let strays =
@@ -137,7 +136,9 @@ impl Controller {
                     tell::done(&self.cx, &seen, effect, &decision);
                 }
                 // What was decided on is gone, so decide anew.
-                Err(error) if error.is_conflict() && !is_creation(effect) => return Ok(Next::After(CONFLICT_PACE)),
+                Err(error) if error.is_conflict() && !is_creation(effect) => {
+                    return Ok(Next::After(UNSEEN_PACE_OF_MOUNTS));
+                }
                 Err(error) => {
                     tell::refused(&self.cx, effect, &error);
                     return Err(error);
@@ -149,7 +150,7 @@ impl Controller {
     }
 
     fn observe(&self, mount: &Mount, now: Instant) -> Seen {
-        let departed = self.departed.lock().unwrap_or_else(PoisonError::into_inner);
+        let departed = lock(&self.departed);
         let mut seen = observe::stored(&self.cx.stores, &self.s3, &departed, mount);
         seen.is_quiet = self.status_due().get(mount).is_some_and(|due| *due <= now);
         seen
@@ -161,7 +162,7 @@ impl Controller {
         let writes_more = decision.effects.iter().any(|effect| !matches!(effect, Effect::Record { .. }));
         if !writes_more && !decision.status_waits {
             status_due.remove(mount);
-            return decision.look_again.map_or(Next::Await, Next::After);
+            return decision.look_again.into();
         }
         let due = match status_due.get(mount) {
             Some(due) if !writes_more => *due,
@@ -173,7 +174,7 @@ impl Controller {
     }
 
     fn status_due(&self) -> std::sync::MutexGuard<'_, HashMap<Mount, Instant>> {
-        self.status_due.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.status_due)
     }
 }
 

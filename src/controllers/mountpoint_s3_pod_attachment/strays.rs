@@ -27,14 +27,10 @@ pub struct Strays {
 
 impl Strays {
     /// Looks at each that changes, until the store ends.
-    pub fn feed(s3: &S3Stores, queue: Queue<String>) {
-        let mut changes = s3.mountpoint_pods.subscribe();
-        tokio::spawn(async move {
-            while let Some(change) = changes.recv().await {
-                if change.new.as_ref().is_some_and(|pod| pod.mount().is_none()) {
-                    queue.add(change.key.name);
-                }
-            }
+    pub fn feed(s3: &S3Stores, queue: &Queue<String>) {
+        queue.follow(s3.mountpoint_pods.subscribe(), None, |change| {
+            let is_stray = change.new.as_ref().is_some_and(|pod| pod.mount().is_none());
+            is_stray.then(|| change.key.name.clone())
         });
     }
 

@@ -7,10 +7,9 @@ use kube::{Api, ResourceExt};
 use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::api::s3::FINALIZER;
 use crate::error::{Error, Result};
-use crate::runtime::apply::Writer;
 use crate::runtime::client::Clients;
 use crate::runtime::patch;
-use crate::runtime::store::ObjectKey;
+use crate::runtime::writer::Writer;
 
 /// Objects per list.
 const PAGE: u32 = 500;
@@ -44,11 +43,10 @@ async fn one(
     mut attachment: MountpointS3PodAttachment,
 ) -> Result<bool> {
     for _ in 0..TRIES {
-        let Some(patch) = patch::remove_finalizer(&attachment.metadata, FINALIZER) else { return Ok(false) };
-        match writer.json_patch::<MountpointS3PodAttachment>(&ObjectKey::from(&attachment), patch).await {
+        match writer.patch(&attachment, patch::remove_finalizer(&attachment.metadata, FINALIZER)).await {
             Err(error) if error.is_not_found() => return Ok(false),
             Err(error) if error.is_conflict() => {}
-            done => return done.map(|_| true),
+            done => return done.map(|written| written.is_some()),
         }
         match api.get_opt(&attachment.name_any()).await? {
             Some(now) => attachment = now,

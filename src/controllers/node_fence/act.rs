@@ -2,7 +2,7 @@
 //! once, in the order given: the highest priority starts first.
 
 use futures::{StreamExt, TryStreamExt, stream};
-use json_patch::{AddOperation, Patch, PatchOperation, TestOperation, jsonptr::PointerBuf};
+use json_patch::Patch;
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
 use serde_json::json;
@@ -12,10 +12,9 @@ use crate::api::names;
 use crate::api::node_fence::NodeFence;
 use crate::api::slim::{Node, Pod, VolumeAttachment};
 use crate::api::usage::PodView;
-use crate::controllers::{Context, reference};
+use crate::controllers::Context;
 use crate::error::{Error, ErrorClass, Result};
-use crate::runtime::events::EventType;
-use crate::runtime::patch::{self, NodeIdentity};
+use crate::runtime::patch::{self, Edit, NodePrecondition};
 use crate::runtime::store::ObjectKey;
 
 use super::decide::{Effect, Seen};
@@ -66,9 +65,7 @@ impl Actor<'_> {
         let now = cx.clock.now();
         match effect {
             Effect::Record(status) => {
-                let mut next = fence.clone();
-                next.status = Some((*status).clone());
-                let written = cx.writer.replace_status(&next).await?;
+                let written = cx.writer.record(fence, (*status).clone()).await?;
                 incident.recorded(&status, now);
                 incident.wrote(&written.metadata, cx.clock.now());
                 tell::transitions(cx, fence, &written);
@@ -78,39 +75,29 @@ impl Actor<'_> {
                 }
             }
             Effect::SetActive(active) => {
-                let meta = &fence.metadata;
-                let patch = if active {
-                    patch::set_label(meta, names::ACTIVE_LABEL, "true")
-                } else {
-                    patch::remove_label(meta, names::ACTIVE_LABEL)
-                };
-                patch_fence(cx, fence, incident, patch).await?;
+                let edit = Edit::of(&fence.metadata).label(names::ACTIVE_LABEL, active.then_some("true"));
+                patch_fence(cx, fence, incident, edit.patch()).await?;
             }
             Effect::AddTaint { taint, node } => {
-                let patch = patch::add_taint(identity_for(&taint, &node), node.taints(), &taint);
-                if let Some(patch) = patch {
-                    match cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await {
-                        // An admission policy of the cluster may not want the key: then attachments go one by one. Nor
-                        // do the pods wait for it that are proved.
-                        Err(error) if taint.key == names::OUT_OF_SERVICE_TAINT && is_no_obstacle(&error) => {
-                            tracing::warn!(node = fence.name_any(), %error, "the out-of-service taint is not set");
-                            if is_refused(&error) {
-                                incident.untaints(&taint.key);
-                            }
-                        }
-                        written => {
-                            written?;
-                            tell::tainted(cx, fence, &node, &taint);
+                let patch = patch::add_taint(precondition_for(&taint, &node), node.taints(), &taint);
+                match cx.writer.patch(node.as_ref(), patch).await {
+                    Ok(None) => {}
+                    Ok(Some(_)) => tell::tainted(cx, fence, &node, &taint),
+                    // An admission policy of the cluster may not want the key: then attachments go one by one. Nor do the
+                    // pods wait for it that are proved.
+                    Err(error) if taint.key == names::OUT_OF_SERVICE_TAINT && is_no_obstacle(&error) => {
+                        tracing::warn!(node = fence.name_any(), %error, "the out-of-service taint is not set");
+                        if is_refused(&error) {
+                            incident.untaints(&taint.key);
                         }
                     }
+                    Err(error) => return Err(error),
                 }
             }
             Effect::RemoveTaint { taint, node } => {
                 incident.untaints(&taint.key);
-                let patch = patch::remove_taint(identity(&node), node.taints(), &taint.key, &taint.effect);
-                if let Some(patch) = patch {
-                    cx.writer.json_patch::<Node>(&ObjectKey::from(node.as_ref()), patch).await?;
-                }
+                let patch = patch::remove_taint(precondition(&node), node.taints(), &taint.key, &taint.effect);
+                cx.writer.patch(node.as_ref(), patch).await?;
             }
             Effect::Ask(request) => {
                 let asked = incident.note_asked(&request, None, now);
@@ -124,7 +111,7 @@ impl Actor<'_> {
                 self.asked(incident, asked, result)?;
             }
             Effect::Withdraw(request) => withdraw(cx, &request).await?,
-            Effect::Unguard => {
+            Effect::RemoveFinalizer => {
                 let patch = patch::remove_finalizer(&fence.metadata, names::NODE_CLEAN_FINALIZER);
                 patch_fence(cx, fence, incident, patch).await?;
             }
@@ -177,19 +164,7 @@ impl Actor<'_> {
             Effect::DeleteAttachment(attachment) => {
                 let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
                 cx.writer.delete::<VolumeAttachment>(&ObjectKey::from(attachment.as_ref()), uid, None, None).await?;
-                let later = why_one_by_one.map(|why| {
-                    format!(
-                        "; Kubernetes may need a minute to notice, since it is told by no out-of-service taint: {why}"
-                    )
-                });
-                let note = format!("attachment of {} removed{}", attachment.volume(), later.unwrap_or_default());
-                cx.events.publish(
-                    reference(seen.fence.as_ref()),
-                    EventType::Normal,
-                    "AttachmentRemoved",
-                    "Detach",
-                    note,
-                );
+                tell::detached(cx, &seen.fence, &attachment, why_one_by_one);
                 Ok(())
             }
             _ => Ok(()),
@@ -199,47 +174,29 @@ impl Actor<'_> {
 
 /// Whoever holds the pod with a finalizer (batch job tracking) lets go once it is Failed (KEP-3329's reason).
 async fn fail(cx: &Context, pod: &PodView) -> Result<()> {
-    let meta = &pod.pod.metadata;
     let condition = json!({
         "type": "DisruptionTarget", "status": "True", "reason": "DeletionByBulkhead",
         "message": "its node failed and its volumes are fenced",
         "lastTransitionTime": cx.clock.now().wall.to_rfc3339_opts(chrono::SecondsFormat::Secs, true),
     });
-    let test = |path: &[&str], value: serde_json::Value| {
-        PatchOperation::Test(TestOperation { path: PointerBuf::from_tokens(path.iter().copied()), value })
+    let edit = Edit::of(&pod.pod.metadata).put(&["status", "phase"], "Failed");
+    let edit = match (pod.pod.status.conditions.is_empty(), pod.pod.condition("DisruptionTarget")) {
+        (_, Some(_)) => edit,
+        (true, None) => edit.put(&["status", "conditions"], json!([condition])),
+        (false, None) => edit.put(&["status", "conditions", "-"], condition),
     };
-    let add = |path: &[&str], value: serde_json::Value| {
-        PatchOperation::Add(AddOperation { path: PointerBuf::from_tokens(path.iter().copied()), value })
-    };
-    let mut operations = vec![
-        test(&["metadata", "uid"], json!(meta.uid)),
-        test(&["metadata", "resourceVersion"], json!(meta.resource_version)),
-        add(&["status", "phase"], json!("Failed")),
-    ];
-    match (pod.pod.status.conditions.is_empty(), pod.pod.condition("DisruptionTarget")) {
-        (_, Some(_)) => {}
-        (true, None) => operations.push(add(&["status", "conditions"], json!([condition]))),
-        (false, None) => operations.push(add(&["status", "conditions", "-"], condition)),
-    }
-    cx.writer.json_patch_status::<Pod>(&ObjectKey::from(pod.pod.as_ref()), Patch(operations)).await?;
-    Ok(())
+    let Some(patch) = edit.patch() else { return Ok(()) };
+    cx.writer.json_patch_status::<Pod>(&ObjectKey::from(pod.pod.as_ref()), patch).await.map(drop)
 }
 
 async fn withdraw(cx: &Context, request: &FenceRequest) -> Result<()> {
-    let key = ObjectKey::from(request);
-    if let Some(patch) = patch::remove_finalizer(&request.metadata, names::FENCE_OPEN_FINALIZER) {
-        cx.writer.json_patch::<FenceRequest>(&key, patch).await?;
-    }
+    cx.writer.patch(request, patch::remove_finalizer(&request.metadata, names::FENCE_OPEN_FINALIZER)).await?;
     let uid = request.metadata.uid.as_deref().unwrap_or_default();
-    match cx.writer.delete::<FenceRequest>(&key, uid, None, None).await {
-        Err(error) if error.is_not_found() => Ok(()),
-        other => other,
-    }
+    cx.writer.delete::<FenceRequest>(&ObjectKey::from(request), uid, None, None).await
 }
 
 async fn patch_fence(cx: &Context, fence: &NodeFence, incident: &mut Incident, patch: Option<Patch>) -> Result<()> {
-    if let Some(patch) = patch {
-        let written = cx.writer.json_patch::<NodeFence>(&ObjectKey::from(fence), patch).await?;
+    if let Some(written) = cx.writer.patch(fence, patch).await? {
         incident.wrote(&written.metadata, cx.clock.now());
     }
     Ok(())
@@ -254,9 +211,9 @@ fn is_refused(error: &Error) -> bool {
     matches!(error.class(), ErrorClass::Forbidden | ErrorClass::Rejected)
 }
 
-fn identity(node: &Node) -> NodeIdentity<'_> {
+fn precondition(node: &Node) -> NodePrecondition<'_> {
     let boot_id = node.status.node_info.boot_id.as_str();
-    NodeIdentity {
+    NodePrecondition {
         uid: node.metadata.uid.as_deref().unwrap_or_default(),
         boot_id: (!boot_id.is_empty()).then_some(boot_id),
         version: None,
@@ -266,8 +223,8 @@ fn identity(node: &Node) -> NodeIdentity<'_> {
 /// The taint that starts the detach is for the node as it was read, just now: a late write of a leader that was stopped does
 /// not reach one whose kubelet has told since that it is well. A silent node is hardly ever written: what is refused for
 /// another reason is decided anew.
-pub(super) fn identity_for<'a>(taint: &Taint, node: &'a Node) -> NodeIdentity<'a> {
+pub(super) fn precondition_for<'a>(taint: &Taint, node: &'a Node) -> NodePrecondition<'a> {
     let is_of_this_version = taint.key == names::OUT_OF_SERVICE_TAINT;
     let version = node.metadata.resource_version.as_deref().filter(|_| is_of_this_version);
-    NodeIdentity { version, ..identity(node) }
+    NodePrecondition { version, ..precondition(node) }
 }

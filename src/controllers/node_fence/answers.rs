@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::api::conditions;
-use crate::api::fence_request::{Desired, FenceOutcome, FenceResult};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceResult, FencerMethodType};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::VolumeStatusState;
 use crate::api::time::{self, Now};
@@ -53,6 +53,20 @@ pub fn take(seen: &Seen, row: &mut VolumeRow, now: Now) {
 /// Whether a row names the method of an answer.
 fn is_recorded(row: &VolumeRow, result: &FenceResult) -> bool {
     row.status.method == result.method.map(FenceMethodType::from)
+}
+
+/// The method that a row names when this answer proves it: that of the answer, for on whose proof it is depends what must not be given
+/// back. Where pods may have gone on a network fence it stays that one: by it somebody's lift is answered. That an external fencer has
+/// proved the row is on record beside it; but not in a record of before `externalProof`, where the method stays for that.
+fn method_of(seen: &Seen, row: &VolumeRow, result: &FenceResult) -> Option<FenceMethodType> {
+    let recorded = row.status.method;
+    let tells_more = match recorded {
+        Some(FenceMethodType::NetworkFence) => true,
+        Some(FenceMethodType::External) => row.status.external_proof.is_none(),
+        _ => false,
+    };
+    let stays = tells_more && row.status.proved_at.is_some() && seen.fence.may_have_gone(&row.plan);
+    if stays { recorded } else { result.method.map(FenceMethodType::from) }
 }
 
 /// The fencer's record is the point of no return. Also where the request was turned round since: the call may have been sent.
@@ -146,9 +160,18 @@ fn tell(seen: &Seen, row: &mut VolumeRow, worth: Worth, result: &FenceResult, no
     // That somebody else was there is kept until a proof that counts, or the first one is there: of a Node that is deleted nothing
     // else tells it.
     let is_of_another_machine = shut_out::is_told(row) && shut_out::is_of_another_machine(seen, row);
-    // What goes from here on rests on this proof, and on who gives it depends what must not be given back.
-    let is_by_another = row.status.state == VolumeStatusState::Fenced && !is_recorded(row, result);
+    let method = method_of(seen, row, result);
+    // What goes from here on rests on this proof, also where all had moved that was planned before.
+    let is_in_use = match row.status.state {
+        VolumeStatusState::Fenced => true,
+        VolumeStatusState::Detached => row.needed,
+        _ => false,
+    };
+    let is_by_another = is_in_use && row.status.method != method;
     let status = &mut row.status;
+    if worth == Worth::Proof && result.method == Some(FencerMethodType::External) {
+        status.external_proof = Some(result.proof);
+    }
     let begun = result.result == FenceOutcome::Started && status.state == VolumeStatusState::Failed;
     if begun || status.state == VolumeStatusState::Pending && status.committed_at.is_some() {
         status.state = VolumeStatusState::Fencing;
@@ -164,9 +187,11 @@ fn tell(seen: &Seen, row: &mut VolumeRow, worth: Worth, result: &FenceResult, no
     };
     match worth {
         Worth::Proof if open || is_by_another => {
-            status.state = VolumeStatusState::Fenced;
+            if open {
+                status.state = VolumeStatusState::Fenced;
+            }
             status.proof = result.proof;
-            status.method = result.method.map(FenceMethodType::from);
+            status.method = method;
             // Power is off now as it was then: what was attached in between was attached to nothing.
             let read_back_at = result.read_back_at.filter(|_| result.proof != Proof::PowerOff);
             status.proved_at = Some(read_back_at.unwrap_or(time::stamp(now.wall)));

@@ -15,10 +15,11 @@ use super::volumes;
 /// The node fails again in a boot when, after its kubelet was there in it, it is held for failed in it too, while a pod of the plan has
 /// not gone: the kubelet may have started it there. That is so
 ///
-/// - when Kubernetes says that it fell silent, by Ready `Unknown`. A kubelet tells its boot and whether it is ready in one write, so
-///   that it was there needs no witness: this process may have begun since. (It writes what differs from what it has read: where
-///   `Unknown` comes in between, a new boot stands beside that until its next write, and may be put on record for nothing.) And
-///   before that write has arrived it mounts nothing that has to be attached: a boot that was never told holds no volume of the plan;
+/// - when Kubernetes says that it fell silent, by Ready `Unknown`, and its Lease does not contradict. A kubelet tells its boot and whether
+///   it is ready in one write, so that it was there needs no witness: this process may have begun since. (It writes what differs from
+///   what it has read: where `Unknown` comes in between, a new boot stands beside that until its next write, and may be put on record
+///   for nothing.) And before that write has arrived it mounts nothing that has to be attached: a boot that was never told holds no
+///   volume of the plan;
 /// - when the kubelet talks, for its Lease was seen to move, and the incident lasts for something else (a taint, a lost path), with the
 ///   first pod that may go: by force all the same, or, where it is asked to end for the sake of its volumes, without them;
 /// - when its Node is deleted: its pods go by force, and nobody sees any more whether a kubelet ends them. It is the boot that the
@@ -36,7 +37,7 @@ pub fn failed_again<'a>(seen: &'a Seen, rows: &Rows, now: Now) -> Option<&'a str
         return None;
     }
     let has_failed = match told(node) {
-        Some("Unknown") => left(seen).next().is_some(),
+        Some("Unknown") if !volumes::may_renew(seen) => left(seen).next().is_some(),
         _ if has_just_begun(seen, rows.node) => false,
         _ => rows.pods.iter().any(|row| goes(seen, row, now)),
     };

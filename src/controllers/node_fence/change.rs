@@ -30,12 +30,16 @@ impl Change {
         use VolumeStatusState::{Clean, Detached, Failed, Fenced, Fencing, Pending, Undone};
         let untouched = known.is_none() && row.state == Pending;
         let was_cut_off = known.is_some_and(|known| matches!(known.state, Fenced | Detached | Clean));
+        // What goes from here on rests on another's proof.
+        let is_by_another =
+            known.is_some_and(|known| (known.method, known.external_proof) != (row.method, row.external_proof));
         let is_intent = match row.state {
             Fenced | Clean | Undone => true,
             // The record is method Detach's point of no return.
             Fencing => was_cut_off || row.method == Some(FenceMethodType::Detach),
             Failed => was_cut_off,
-            Pending | Detached => false,
+            Detached => is_by_another,
+            Pending => false,
         };
         Self::new(known == Some(row) || untouched, is_intent)
     }

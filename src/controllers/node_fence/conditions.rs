@@ -6,7 +6,8 @@ use crate::api::conditions::{self, State};
 use crate::api::fence_request::IO_IN_PROGRESS;
 use crate::api::names;
 use crate::api::node_fence::{
-    ANOTHER_MACHINE, AWAITING_STORAGE, MACHINE_MAY_RUN, NodeFenceStatus, Phase, PodStatusState, VolumeStatusState,
+    ANOTHER_MACHINE, AWAITING_STORAGE, MACHINE_MAY_RUN, NodeFenceStatus, PODS_MAX, Phase, PodStatusState,
+    VolumeStatusState,
 };
 use crate::api::node_volume_report::{CleanupState, Remnant};
 use crate::api::resiliency_policy::{Recovery, RestraintType};
@@ -68,7 +69,7 @@ pub(super) fn set(
             conditions::remove(&mut status.conditions, absent);
         }
     }
-    let steps = [fenced(counts, waiting.as_ref()), released(counts, waiting.is_some()), detached(rows, counts)];
+    let steps = [fenced(counts, waiting.as_ref()), released(seen, counts, waiting.is_some()), detached(rows, counts)];
     let all = [Some(ready), reconciling, stalled, Some(held)].into_iter().flatten().chain(steps);
     let generation = seen.fence.metadata.generation.unwrap_or_default();
     for it in all.chain([node_clean(seen, rows, done)]) {
@@ -82,7 +83,7 @@ fn fenced(counts: &Counts, waiting: Option<&(String, String)>) -> Said {
     said("Fenced", proved, reason, format!("{} of {} volumes proved", counts.proved, counts.needed))
 }
 
-fn released(counts: &Counts, waits: bool) -> Said {
+fn released(seen: &Seen, counts: &Counts, waits: bool) -> Said {
     let all = counts.gone == counts.to_release;
     let reason = match (all, counts.to_release) {
         (true, 0) => "NothingToRelease",
@@ -90,7 +91,12 @@ fn released(counts: &Counts, waits: bool) -> Said {
         (false, _) if waits => "PodsHeld",
         (false, _) => "Releasing",
     };
-    said("Released", all, reason, format!("{} of {} pods gone", counts.gone, counts.to_release))
+    let mut message = format!("{} of {} pods gone", counts.gone, counts.to_release);
+    if seen.fence.spec.plan.is_full() {
+        message +=
+            &format!("; the plan has all the {PODS_MAX} pods that it may have: those that come to the node later stay");
+    }
+    said("Released", all, reason, message)
 }
 
 fn detached(rows: &Rows, counts: &Counts) -> Said {

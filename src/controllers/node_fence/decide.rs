@@ -1,5 +1,6 @@
 //! The next step of one node's incident. A chain of named checks, the first that has something to do decides; every
-//! step is recorded in the status before it is destructive. The order is design.md's, and none of it is negotiable.
+//! step is recorded in the status before it is destructive. Why in this order:
+//! docs/safety.md#the-order-of-a-failover-and-why.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::mutants::{self, Mutant};
 
 use super::change::Change;
 use super::rows::Rows;
-use super::{detach, guard, held, pace, recovery, requests, shut_out, status};
+use super::{detach, guard, held, pace, recovery, requests, shut_out, status, volumes};
 
 /// A row of the plan: episode and volume name.
 pub type RowKey = (i64, String);
@@ -57,6 +58,8 @@ pub struct Seen {
     pub last_boot: Option<String>,
     /// Its Lease did not move since the incident was decided, as far as could be seen.
     pub lease_is_still: bool,
+    /// It was seen to be renewed, or was first seen by this process, so lately that the next renewal is not overdue.
+    pub renewed_lately: bool,
     /// When that was renewed last, by the clock of the node.
     pub renewed_at: Option<DateTime<Utc>>,
     /// Pods bound to the node: those that use volumes, or, in a live pass, all.
@@ -164,7 +167,7 @@ pub enum Effect {
     /// Delete a VolumeAttachment of this uid.
     DeleteAttachment(Arc<VolumeAttachment>),
     /// Take the finalizer off the NodeFence.
-    Unguard,
+    RemoveFinalizer,
     /// Delete the NodeFence, whose record is old enough.
     Forget,
 }
@@ -293,7 +296,9 @@ fn finish(seen: &Seen, step: Step) -> Decision {
 
 fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
     let watches_only = matches!(seen.phase(), Some(Phase::Detached | Phase::Cleaning)) && !rows.is_over();
-    Some(if watches_only { Duration::from_secs(30) } else { Duration::from_secs(1) })
+    // In a moment its kubelet has renewed its Lease, or is believed to be silent.
+    let is_doubted = seen.node.as_ref().is_some_and(|node| node.ready() == "Unknown") && volumes::may_renew(seen);
+    Some(if watches_only && !is_doubted { Duration::from_secs(30) } else { Duration::from_secs(1) })
 }
 
 fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {

@@ -14,6 +14,7 @@ use super::decide::{PROOF_LIFETIME, Seen};
 use super::fencers;
 use super::held::Held;
 use super::rows::{Rows, VolumeRow};
+use super::volumes;
 
 /// How long after a veto it is asked again at the latest.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -48,7 +49,8 @@ fn has_node_failed(seen: &Seen, policy: &ResiliencyPolicy, now: Now) -> bool {
     let lifecycle = || node.taints().iter().filter(|taint| taint.key == names::UNREACHABLE_TAINT);
     let counts = is_decisive(DecisiveChannel::Kubelet)
         || is_decisive(DecisiveChannel::Taint) && lifecycle().any(|taint| detection.counts_taint(taint));
-    let by_kubelet = counts && node.is_unreachable() && is_long_enough(node, policy, now);
+    let is_silent = node.is_unreachable() && !volumes::may_renew(seen);
+    let by_kubelet = counts && is_silent && is_long_enough(node, policy, now);
     let by_taint = seen.fence.spec.plan.evidence.iter().any(|it| it.channel == Channel::Taint);
     by_kubelet || by_taint && is_decisive(DecisiveChannel::Taint)
 }

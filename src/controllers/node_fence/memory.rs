@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
 use crate::api::driver_report::DriverReport;
 use crate::api::fence_request::FenceRequest;
+use crate::api::fencing::Proof;
 use crate::api::names;
-use crate::api::node_fence::{NodeFence, NodeFenceStatus};
+use crate::api::node_fence::{NodeFence, NodeFenceStatus, VolumeStatus};
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::{Lease, Node, VolumeAttachment};
@@ -18,7 +20,7 @@ use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 use crate::api::volume_health::VolumeHealth;
 
-use super::decide::{AskKey, Asked, Effect, Seen, Settings};
+use super::decide::{AskKey, Asked, Effect, RowKey, Seen, Settings};
 
 /// What this process remembers of an incident.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +29,10 @@ pub struct Incident {
     asked: BTreeMap<AskKey, Asked>,
     attached_since: BTreeMap<String, Instant>,
     renewed: Option<Option<MicroTime>>,
+    /// The newest renewal of the Lease that was seen.
+    newest: Option<DateTime<Utc>>,
+    /// When it was seen first; nothing of what came before the node was declared failed.
+    newest_at: Option<Instant>,
     /// How much evidence the plan had then.
     evidence: usize,
     /// The node as it was seen last.
@@ -42,6 +48,8 @@ pub struct Incident {
     recorded_at: Option<Instant>,
     /// Boots in which the node failed again, as this process wrote them last.
     failed_boot_ids: Vec<String>,
+    /// What external fencers have proved, as this process wrote it last.
+    external_proofs: BTreeMap<RowKey, Proof>,
     /// The store was seen to hold what the API has, once.
     confirmed: bool,
     /// The NodeFence that this process wrote last, and when: an older one is not decided on.
@@ -101,12 +109,14 @@ impl Incident {
     pub fn look(&mut self, found: Found, settings: Settings, now: Now) -> Seen {
         self.begin(&found.fence, now);
         self.see(found.node.as_deref(), &found.fence, now);
-        let renewed = found.lease.and_then(|lease| lease.spec.renew_time.clone());
+        let lease = found.lease;
+        let renewed = lease.as_ref().and_then(|lease| lease.spec.renew_time.clone());
         Seen {
             node: found.node,
             renewed_at: renewed.as_ref().map(time::from_micro),
             last_boot: self.last_boot.clone(),
             lease_is_still: self.lease_is_still(renewed),
+            renewed_lately: self.renewed_lately(lease.as_deref(), now),
             pods: found.pods,
             attached_since: self.attached_since(&found.attachments, now),
             attachments: found.attachments,
@@ -122,25 +132,26 @@ impl Incident {
             recorded_for: self.recorded_at.map_or(Duration::ZERO, |at| now.mono.saturating_duration_since(at)),
             watched_for: self.begun_at.map_or(Duration::ZERO, |at| now.mono.saturating_duration_since(at)),
             settings,
-            fence: self.with_failed_boots(found.fence),
+            fence: self.with_what_was_written(found.fence),
         }
     }
 
     /// The same with what the API has now.
     pub fn look_live(&mut self, seen: Seen, live: Live, now: Now) -> Seen {
-        let renewed = live.lease.and_then(|lease| lease.spec.renew_time);
+        let renewed = live.lease.as_ref().and_then(|lease| lease.spec.renew_time.clone());
         let identity = |fence: &NodeFence| (fence.metadata.uid.clone(), fence.spec.episode);
         let fence = live.fence.filter(|fence| identity(fence) == identity(&seen.fence));
         let fence = fence.unwrap_or_else(|| seen.fence.clone());
         self.see(live.node.as_deref(), &fence, now);
         self.begin_anew_with_evidence(&fence);
         Seen {
-            fence: self.with_failed_boots(fence),
+            fence: self.with_what_was_written(fence),
             node: live.node,
             last_boot: self.last_boot.clone(),
             node_changed_at: self.node_changed_at,
             renewed_at: renewed.as_ref().map(time::from_micro),
             lease_is_still: self.lease_is_still(renewed),
+            renewed_lately: self.renewed_lately(live.lease.as_ref(), now),
             pods: live.pods,
             attached_since: self.attached_since(&live.attachments, now),
             attachments: live.attachments,
@@ -191,6 +202,9 @@ impl Incident {
     pub fn recorded(&mut self, status: &NodeFenceStatus, sent: Now) {
         self.recorded_at = Some(sent.mono);
         self.failed_boot_ids.clone_from(&status.failed_boot_ids);
+        let proofs =
+            status.volumes.iter().filter_map(|row| Some(((row.episode, row.name.clone()), row.external_proof?)));
+        self.external_proofs = proofs.collect();
     }
 
     /// A taint is about to be removed, or was refused: the one that starts the detach is not set again in this episode.
@@ -241,6 +255,7 @@ impl Incident {
         if self.evidence < evidence {
             self.evidence = evidence;
             self.renewed = None;
+            self.newest_at = None;
         }
     }
 
@@ -255,6 +270,19 @@ impl Incident {
         }
     }
 
+    /// Whether the Lease was seen to be renewed, or was first seen, so lately that the next renewal is not overdue, by our own clock. A
+    /// store that is behind what the API said before shows nothing new.
+    fn renewed_lately(&mut self, lease: Option<&Lease>, now: Now) -> bool {
+        let Some(lease) = lease else { return false };
+        let renewed = lease.spec.renew_time.as_ref().map(time::from_micro);
+        if renewed > self.newest {
+            self.newest = renewed;
+            self.newest_at = Some(now.mono);
+        }
+        let next = lease.next_renewal();
+        self.newest_at.is_some_and(|at| now.mono.saturating_duration_since(at) < next)
+    }
+
     /// Notes whether the node is another than it was, and its boot. Of one that is gone nothing is seen: what it told last stays.
     fn see(&mut self, node: Option<&Node>, fence: &NodeFence, now: Now) {
         let Some(node) = node else { return };
@@ -267,14 +295,22 @@ impl Incident {
         }
     }
 
-    /// The NodeFence with the boots that were recorded. A server whose definition of the kind is older than this program drops them
-    /// without a word: they are not written for ever, nothing waits for them, and what failed in this episode is not taken for well.
-    fn with_failed_boots(&self, mut fence: Arc<NodeFence>) -> Arc<NodeFence> {
+    /// The NodeFence with the boots and the proofs of external fencers that were recorded. A server whose definition of the kind is older
+    /// than this program drops them without a word: they are not written for ever, nothing waits for them, and what failed in this episode,
+    /// or is kept out, is not taken for well.
+    fn with_what_was_written(&self, mut fence: Arc<NodeFence>) -> Arc<NodeFence> {
         let status = fence.status.as_ref();
         let is_kept = |id: &String| status.is_some_and(|status| status.failed_boot_ids.contains(id));
         if !self.failed_boot_ids.iter().all(is_kept) {
             let status = Arc::make_mut(&mut fence).status.get_or_insert_default();
             status.failed_boot_ids.clone_from(&self.failed_boot_ids);
+        }
+        let written = |row: &VolumeStatus| self.external_proofs.get(&(row.episode, row.name.clone())).copied();
+        let is_dropped = |row: &VolumeStatus| row.external_proof.is_none() && written(row).is_some();
+        let rows = fence.status.as_ref().map(|status| status.volumes.as_slice()).unwrap_or_default();
+        if !self.external_proofs.is_empty() && rows.iter().any(is_dropped) {
+            let rows = Arc::make_mut(&mut fence).status.iter_mut().flat_map(|status| &mut status.volumes);
+            rows.filter(|row| row.external_proof.is_none()).for_each(|row| row.external_proof = written(row));
         }
         fence
     }

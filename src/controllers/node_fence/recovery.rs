@@ -39,7 +39,7 @@ pub fn after_recovery(seen: &Seen, now: Now) -> Option<Step> {
     }
     let guarded = seen.fence.metadata.finalizers.iter().flatten().any(|f| f == names::NODE_CLEAN_FINALIZER);
     if seen.fence.metadata.deletion_timestamp.is_some() {
-        return Step::new("Forgetting", if guarded { vec![Effect::Unguard] } else { Vec::new() });
+        return Step::new("Forgetting", if guarded { vec![Effect::RemoveFinalizer] } else { Vec::new() });
     }
     let recovered = status.timeline.as_ref().and_then(|timeline| timeline.recovered_at).unwrap_or(now.wall);
     let left = RECORD_LIFETIME - now.wall.signed_duration_since(recovered);

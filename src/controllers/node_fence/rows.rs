@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::core::v1::Taint;
+
 use crate::api::conditions;
 use crate::api::fencing::Proof;
+use crate::api::names;
 use crate::api::node_fence::{
     Channel, NodeFenceStatus, PlannedVolume, PodStatus, PodStatusState, VolumeStatus, VolumeStatusState,
 };
@@ -177,6 +180,7 @@ impl Rows {
             let begun = row.is_committed() && !is_closed(row.status.state) && !row.is_cut_off();
             let wanted = needed.contains_key(&row.plan.name) || begun && !pods::is_in_use(seen, &row.plan.name);
             row.needed = wanted && (row.plan.episode == episode || begun);
+            reopen_if_needed_again(row);
         }
     }
 
@@ -230,6 +234,7 @@ fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus
         state: VolumeStatusState::Pending,
         proof: Proof::None,
         method: None,
+        external_proof: None,
         committed_at: None,
         proved_at: None,
         reason: None,
@@ -237,6 +242,10 @@ fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus
         refences: None,
     };
     let mut status = known.cloned().unwrap_or_else(fresh);
+    // A record of before that field says it while the proof stands.
+    if status.external_proof.is_none() && status.is_proved_externally() && status.proof > Proof::None {
+        status.external_proof = Some(status.proof);
+    }
     if status.state == VolumeStatusState::Clean && clean::is_back_uncleaned(seen) {
         let proved = status.proved_at.is_some();
         status.state = if proved { VolumeStatusState::Detached } else { VolumeStatusState::Fencing };
@@ -277,17 +286,17 @@ pub fn node_state(seen: &Seen) -> NodeState {
         return NodeState::Back;
     }
     let by_taint = seen.fence.spec.plan.evidence.iter().any(|evidence| evidence.channel == Channel::Taint);
-    let tainted = by_taint
-        && node
-            .taints()
-            .iter()
-            .any(|taint| seen.policies.iter().any(|policy| policy.spec.detection.counts_taint(taint)));
+    // That its kubelet is silent is believed no sooner by its taint than by its condition.
+    let may_renew = volumes::may_renew(seen);
+    let mut taints = node.taints().iter().filter(|taint| taint.key != names::UNREACHABLE_TAINT || !may_renew);
+    let counts = |taint: &Taint| seen.policies.iter().any(|policy| policy.spec.detection.counts_taint(taint));
+    let tainted = by_taint && taints.any(counts);
     // Kubernetes takes a node for Ready long after it died: until then only its Lease tells that it is back, or another boot, which
     // its kubelet told since. A controller that has just begun to lead has seen no Lease move: it would fence the node once more. In
     // an incident that was one of storage first the node may have booted before it failed.
     let plan = &seen.fence.spec.plan;
     let has_booted = seen.fence.is_another_boot(node) && !plan.began_on_a_well_node();
-    if plan.is_ahead_of_kubernetes() && seen.lease_is_still && !has_booted {
+    if plan.is_ahead_of_kubernetes() && seen.lease_is_still && !has_booted && !may_renew {
         return NodeState::Away;
     }
     // Of a node that was never away its incident says when it is over.
@@ -345,6 +354,8 @@ fn has_been_tried(seen: &Seen, row: &VolumeRow, now: Now) -> bool {
 fn reopen_if_attached_again(seen: &Seen, row: &mut VolumeRow) {
     let since = match row.status.state {
         VolumeStatusState::Detached => None,
+        // To a node without power it is attached in vain; whether it is without power still, its proof says.
+        VolumeStatusState::Fenced if row.status.proof == Proof::PowerOff => return,
         VolumeStatusState::Fenced => row.status.proved_at,
         _ => return,
     };
@@ -357,11 +368,23 @@ fn reopen_if_attached_again(seen: &Seen, row: &mut VolumeRow) {
     };
     let again = seen.attachments_of(&row.plan.name).any(|attachment| is_new(&attachment));
     if again {
-        row.status.state = VolumeStatusState::Fencing;
-        row.status.proof = Proof::None;
-        row.status.reason = Some("Reattached".into());
-        row.status.refences = Some(row.status.refences.unwrap_or(0) + 1);
+        fence_again(row);
     }
+}
+
+/// A pod that came to the node when it was clean, before it could be told not to, goes from there too: what was given back since is
+/// taken once more.
+fn reopen_if_needed_again(row: &mut VolumeRow) {
+    if row.needed && row.status.state == VolumeStatusState::Clean {
+        fence_again(row);
+    }
+}
+
+fn fence_again(row: &mut VolumeRow) {
+    row.status.state = VolumeStatusState::Fencing;
+    row.status.proof = Proof::None;
+    row.status.reason = Some("Reattached".into());
+    row.status.refences = Some(row.status.refences.unwrap_or(0) + 1);
 }
 
 /// Whether an attachment came after the proof, as this process saw it, whatever the clocks of the API server and of the fencer say: the

@@ -11,7 +11,7 @@ use crate::api::node_fence::{
     AWAITING_STORAGE, MACHINE_MAY_RUN, NodeFence, NodeFenceStatus, Phase, PodStatusState, VolumeStatus,
     VolumeStatusState,
 };
-use crate::api::slim::{Node, PersistentVolumeClaim};
+use crate::api::slim::{Node, PersistentVolumeClaim, VolumeAttachment};
 use crate::api::usage::PodView;
 use crate::controllers::{Context, reference};
 use crate::runtime::events::EventType;
@@ -35,6 +35,15 @@ pub fn released(cx: &Context, fence: &NodeFence, pod: &PodView) {
     };
     let note = format!("node {} {why}; every volume of the pod is fenced", fence.name_any());
     cx.events.publish(reference(pod.pod.as_ref()), EventType::Normal, "PodReleased", "Release", note);
+}
+
+/// A VolumeAttachment was deleted; `why` it was no out-of-service taint that did it.
+pub fn detached(cx: &Context, fence: &NodeFence, attachment: &VolumeAttachment, why: Option<&str>) {
+    let later = why.map(|why| {
+        format!("; Kubernetes may need a minute to notice, since it is told by no out-of-service taint: {why}")
+    });
+    let note = format!("attachment of {} removed{}", attachment.volume(), later.unwrap_or_default());
+    cx.events.publish(reference(fence), EventType::Normal, "AttachmentRemoved", "Detach", note);
 }
 
 /// What the server has dropped of a record: its definition of the kind is older than this program, which alone knows it then.

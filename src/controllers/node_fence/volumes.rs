@@ -3,11 +3,12 @@
 
 use chrono::TimeDelta;
 
-use crate::api::node_fence::{PodAction, PodStatusState, STORAGE_PATH_LOSS, VOLUME_TAINT};
+use crate::api::node_fence::{Channel, Evidence, PodAction, PodStatusState, STORAGE_PATH_LOSS, VOLUME_TAINT};
 use crate::api::slim::Node;
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 use crate::api::volume_health::Extent;
+use crate::mutants::{self, Mutant};
 
 use super::decide::{Seen, is_settled};
 use super::{pods, rows};
@@ -17,9 +18,28 @@ use super::{pods, rows};
 const STUCK_AFTER: TimeDelta = TimeDelta::seconds(30);
 
 /// Whether a kubelet is there that can stop its pods itself: one that renews its Lease and reports itself not ready (a slow
-/// network plugin) is, all the same.
+/// network plugin) is, all the same; and so is one of which only others say that it is silent, while it may be renewing its Lease.
 pub fn kubelet_talks(seen: &Seen, node: &Node) -> bool {
-    node.ready() == "True" || node.ready() == "False" && !seen.lease_is_still
+    match node.ready() {
+        "True" => true,
+        "False" => !seen.lease_is_still,
+        _ => may_renew(seen),
+    }
+}
+
+/// Whether a kubelet that was there in this incident may be renewing its Lease as ever. A node lifecycle controller whose own watch lags
+/// behind, as after an outage of the API server, writes Ready=Unknown over one that never fell silent (docs/adr/0031). Of a node that
+/// was declared failed by the silence of its kubelet, and was not back since, no Lease tells that before its Node does: a store that
+/// was behind shows a renewal of before.
+pub fn may_renew(seen: &Seen) -> bool {
+    let plan = &seen.fence.spec.plan;
+    let is_of_silence = |it: &Evidence| matches!(it.channel, Channel::Kubelet | Channel::Agent | Channel::Power);
+    let timeline = seen.fence.status.as_ref().and_then(|status| status.timeline.as_ref());
+    // The record may be of the episode before.
+    let of_episode = timeline.filter(|timeline| timeline.decided_at == Some(plan.decided_at));
+    let was_back = of_episode.is_some_and(|timeline| timeline.returned_at.is_some());
+    let was_there = was_back || !plan.evidence.iter().any(is_of_silence);
+    seen.renewed_lately && was_there && !mutants::is_on(Mutant::LeaseIgnored)
 }
 
 /// Whether the incident is one of volumes, on a node that is well.

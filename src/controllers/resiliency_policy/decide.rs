@@ -112,9 +112,9 @@ impl Seen {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Put our finalizer on a policy.
-    Guard(Arc<ResiliencyPolicy>),
+    AddFinalizer(Arc<ResiliencyPolicy>),
     /// Take our finalizer off a policy that is being deleted.
-    Unguard(Arc<ResiliencyPolicy>),
+    RemoveFinalizer(Arc<ResiliencyPolicy>),
     /// Create a NodeFence with its plan.
     Open(Box<NodeFence>),
     /// Replace the spec of a NodeFence at the resourceVersion it carries: a new episode, or a grown plan.

@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+use k8s_openapi::api::core::v1::Taint;
+
 use crate::api::names;
 use crate::api::node_fence::{Channel, Evidence, EvidenceState, LEASE_NOT_RENEWED};
 use crate::api::resiliency_policy::DecisiveChannel;
@@ -19,8 +22,11 @@ pub struct Silence {
     /// Time since its Lease was seen to change; `None` while that cannot be told (the watch is not proved live).
     pub lease_age: Option<Duration>,
     /// Time since its Lease was seen to change, proved or not. When most Leases stand still no age is proved, and that
-    /// is the clearest sign that the observer is at fault: it counts for `maxUnhealthy`, and for nothing else.
+    /// is the clearest sign that the observer is at fault: it counts for `maxUnhealthy`, and, while it is short, against what
+    /// others say of the node. It declares nobody.
     pub still_for: Option<Duration>,
+    /// When its Lease was renewed last, as far as was seen, by the clock of the node: what the API has is compared with it.
+    pub renewed_at: Option<DateTime<Utc>>,
     /// Whether its Lease was seen to move, and not only found.
     pub has_moved: bool,
     /// How long after one renewal of its Lease the next would have been seen.
@@ -49,7 +55,7 @@ impl Silence {
     /// Whether the kubelet may be renewing its Lease as ever: it was seen to, or was only found, by a new leader or in a new list, and
     /// nobody has looked for long enough. A node-lifecycle controller whose own watch lags behind, as after an outage of the API
     /// server, writes Ready=Unknown over kubelets that never fell silent; it takes three of their renewals or more to be right.
-    fn may_renew(&self) -> bool {
+    pub fn may_renew(&self) -> bool {
         self.still_for.is_some_and(|still| still < self.next_renewal)
     }
 
@@ -85,64 +91,103 @@ pub fn declares(
     outside: Outside,
     now: time::Now,
 ) -> Option<Vec<Evidence>> {
-    let Outside { storage, power } = outside;
-    let is_silent = !silence.may_renew() || mutants::is_on(Mutant::NoLiveReread);
-    let kubelet = node.is_unreachable() && is_silent;
-    let taints: Vec<_> = if pod.is("Initialized") && !pod.is("Ready") {
-        let taints = node.taints().iter().filter(|taint| policies.counts_taint(taint));
-        // The lifecycle controller's own follow the Ready condition, and what it has not taken away yet says nothing.
-        taints.filter(|taint| !is_lifecycle(&taint.key) || node.ready() != "True").collect()
-    } else {
-        Vec::new()
+    let said = Said::of(node, silence, pod, policies, outside);
+    said.is_enough(policies).then(|| said.into_rows(node, silence, now))
+}
+
+/// What counts of all that is said of a node, for a pod under its policies.
+struct Said<'a> {
+    /// Kubernetes gave the kubelet up, and its Lease does not contradict.
+    kubelet: bool,
+    /// For as long as the policies wait for that.
+    is_given_up_for_long: bool,
+    /// Two renewals of the Lease are missed.
+    lease: bool,
+    /// The agent is out of reach.
+    agent: bool,
+    /// Taints.
+    taints: Vec<&'a Taint>,
+    /// What others say.
+    outside: Outside,
+}
+
+impl<'a> Said<'a> {
+    fn of(node: &'a Node, silence: Silence, pod: &Pod, policies: &Effective, outside: Outside) -> Self {
+        let Outside { storage, power } = outside;
+        let is_silent = !silence.may_renew() || mutants::is_on(Mutant::LeaseIgnored);
+        let kubelet = node.is_unreachable() && is_silent;
+        let long_enough = silence.unreachable_for.unwrap_or_default() >= policies.decisive_after();
+        let missed = silence.lease_age.is_some_and(|age| age >= heartbeat::TWO_RENEWALS);
+        let missed = missed || mutants::is_on(Mutant::HeartbeatAlone);
+        // Heartbeats share the way of the kubelet's word, so they count beside another sign only: the taint, what the array
+        // says, what is seen of the power, or two renewals of the Lease that are missed, which by themselves say nothing yet. A
+        // kubelet that went on renewing since contradicts them, until it falls silent as well.
+        let lost = silence.heartbeat.is_confirmed(policies.agent_suspect_after())
+            && (kubelet || missed || !silence.outlives_heartbeats());
+        // Before the taint an agent that cuts its node off by itself is given the time for it.
+        let in_time = kubelet || silence.heartbeat.has_had_time(policies.self_fencing_after());
+        // What is said of its power counts once the node had the time to contradict, and did not.
+        let power = power.filter(|_| in_time && (kubelet || missed || lost));
+        let agent = lost && in_time && (kubelet || missed || storage.is_some() || power.is_some());
+        Self {
+            kubelet,
+            is_given_up_for_long: kubelet && long_enough,
+            lease: !kubelet && missed && (agent || power.is_some()),
+            agent,
+            taints: counting_taints(node, pod, policies, kubelet && long_enough),
+            outside: Outside { storage, power },
+        }
+    }
+
+    /// Whether a channel that decides alone says so, or as many as must agree.
+    fn is_enough(&self, policies: &Effective) -> bool {
+        let Self { kubelet, lease, agent, outside, .. } = self;
+        let is_decided = self.is_given_up_for_long && policies.is_decisive(DecisiveChannel::Kubelet)
+            || !self.taints.is_empty() && policies.is_decisive(DecisiveChannel::Taint);
+        let is_tainted = self.independent_taint().is_some();
+        let channels = [*kubelet || *lease, is_tainted, *agent, outside.storage.is_some(), outside.power.is_some()];
+        is_decided || channels.into_iter().filter(|says| *says).count() >= policies.required_channels()
+    }
+
+    /// A taint that others set: those of the lifecycle controller repeat what the kubelet's channel says.
+    fn independent_taint(&self) -> Option<&'a Taint> {
+        self.taints.iter().find(|taint| !is_lifecycle(&taint.key)).copied()
+    }
+
+    /// The rows of the plan. Who reads them takes each for what has counted.
+    fn into_rows(self, node: &Node, silence: Silence, now: time::Now) -> Vec<Evidence> {
+        let mut rows = Vec::new();
+        if self.kubelet {
+            rows.push(kubelet_evidence(node, silence, now));
+        }
+        if self.lease {
+            rows.push(lease_evidence(silence, now));
+        }
+        if self.agent {
+            rows.push(silence.heartbeat.evidence(now));
+        }
+        let taint = self.independent_taint().or_else(|| self.taints.first().copied().filter(|_| !self.kubelet));
+        rows.extend(taint.map(|taint| taint_evidence(taint, now)));
+        rows.extend(self.outside.storage);
+        rows.extend(self.outside.power);
+        rows
+    }
+}
+
+/// The taints that count for a pod. Those of the lifecycle controller are no channel of their own: they count where taints decide
+/// alone, or not at all. They follow the Ready condition, so that what is not taken away yet says nothing, and `unreachable` says no
+/// more than Ready=Unknown does, and no sooner than the policies ask for.
+fn counting_taints<'a>(node: &'a Node, pod: &Pod, policies: &Effective, is_given_up_for_long: bool) -> Vec<&'a Taint> {
+    if !pod.is("Initialized") || pod.is("Ready") {
+        return Vec::new();
+    }
+    let is_decisive = policies.is_decisive(DecisiveChannel::Taint);
+    let counts = |taint: &Taint| match taint.key.as_str() {
+        names::UNREACHABLE_TAINT => is_decisive && is_given_up_for_long,
+        names::NOT_READY_TAINT => is_decisive && node.ready() != "True",
+        _ => true,
     };
-    // The lifecycle controller's own taints repeat what the kubelet channel says.
-    let independent = taints.iter().find(|taint| !is_lifecycle(&taint.key));
-    let long_enough = silence.unreachable_for.unwrap_or_default() >= policies.decisive_after();
-    // The taint `unreachable` says no more than Ready=Unknown does, and no sooner than the policy asks for.
-    let tainted = taints.iter().any(|taint| taint.key != names::UNREACHABLE_TAINT || kubelet && long_enough);
-    let decisive = kubelet && long_enough && policies.is_decisive(DecisiveChannel::Kubelet)
-        || tainted && policies.is_decisive(DecisiveChannel::Taint);
-    let missed = silence.lease_age.is_some_and(|age| age >= heartbeat::TWO_RENEWALS);
-    let missed = missed || mutants::is_on(Mutant::HeartbeatAlone);
-    // Heartbeats share the way of the kubelet's word, so they count beside another sign only: the taint, what the array
-    // says, what is seen of the power, or two renewals of the Lease that are missed, which by themselves say nothing yet. A kubelet
-    // that went on renewing since contradicts them, until it falls silent as well.
-    let lost = silence.heartbeat.is_confirmed(policies.agent_suspect_after())
-        && (kubelet || missed || !silence.outlives_heartbeats());
-    // Before the taint an agent that cuts its node off by itself is given the time for it.
-    let in_time = kubelet || silence.heartbeat.has_had_time(policies.self_fencing_after());
-    // What is said of its power counts once the node had the time to contradict, and did not.
-    let power = power.filter(|_| in_time && (kubelet || missed || lost));
-    let agent = lost && in_time && (kubelet || missed || storage.is_some() || power.is_some());
-    let lease = !kubelet && missed && (agent || power.is_some());
-    let agreeing = [kubelet || lease, independent.is_some(), agent, storage.is_some(), power.is_some()];
-    let agreeing = agreeing.into_iter().filter(|says| *says).count();
-    if !decisive && agreeing < policies.required_channels() {
-        return None;
-    }
-    let mut evidence = Vec::new();
-    if kubelet {
-        evidence.push(kubelet_evidence(node, silence, now));
-    }
-    if lease {
-        evidence.push(lease_evidence(silence, now));
-    }
-    if agent {
-        evidence.push(silence.heartbeat.evidence(now));
-    }
-    if let Some(taint) = independent.or_else(|| taints.first().filter(|_| !kubelet)) {
-        evidence.push(Evidence {
-            channel: Channel::Taint,
-            state: EvidenceState::Failed,
-            backend: None,
-            since: time::stamp(taint.time_added.as_ref().map_or(now.wall, time::from_k8s)),
-            reason: "NodeTainted".into(),
-            message: Some(format!("taint {}:{} and a protected pod is not Ready", taint.key, taint.effect)),
-        });
-    }
-    evidence.extend(storage);
-    evidence.extend(power);
-    Some(evidence)
+    node.taints().iter().filter(|taint| policies.counts_taint(taint) && counts(taint)).collect()
 }
 
 fn kubelet_evidence(node: &Node, silence: Silence, now: time::Now) -> Evidence {
@@ -171,6 +216,17 @@ fn lease_evidence(silence: Silence, now: time::Now) -> Evidence {
         since: time::stamp(now.wall - chrono::TimeDelta::from_std(age).unwrap_or_default()),
         reason: LEASE_NOT_RENEWED.into(),
         message: Some(format!("Lease {} s old: two renewals are missed", age.as_secs())),
+    }
+}
+
+fn taint_evidence(taint: &Taint, now: time::Now) -> Evidence {
+    Evidence {
+        channel: Channel::Taint,
+        state: EvidenceState::Failed,
+        backend: None,
+        since: time::stamp(taint.time_added.as_ref().map_or(now.wall, time::from_k8s)),
+        reason: "NodeTainted".into(),
+        message: Some(format!("taint {}:{} and a protected pod is not Ready", taint.key, taint.effect)),
     }
 }
 

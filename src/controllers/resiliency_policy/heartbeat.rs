@@ -111,8 +111,7 @@ impl Hearing {
         if self.is_deaf(now) { Heartbeat::default() } else { of(heard, node) }
     }
 
-    /// Whether nothing is believed now.
-    pub fn is_deaf(&self, now: Instant) -> bool {
+    fn is_deaf(&self, now: Instant) -> bool {
         self.deaf_at.is_some_and(|at| now.saturating_duration_since(at) < DEAF_FOR)
     }
 }

@@ -213,11 +213,6 @@ impl Memory {
         }
     }
 
-    /// Whether what is heard of the agents is believed.
-    pub fn hears(&self, now: Now) -> bool {
-        !self.hearing.is_deaf(now.mono)
-    }
-
     /// Whether NodeFences must be listed before this term decides anything: those that the last leader opened while our
     /// watch may have lagged count for the brakes too.
     pub fn is_new_term(&self, term: u64) -> bool {

@@ -145,12 +145,11 @@ pub async fn read(reads: &Client, stores: &Stores, name: &str, silence: Silence)
     )?;
     let Some(node) = node else { return Ok(None) };
     let pods: Vec<_> = pods.items.into_iter().map(|pod| PodView::new(Arc::new(pod), stores)).collect();
-    let known = stores.leases.get(&ObjectKey::namespaced(NODE_LEASES, name));
     let attachments = stores.attachments.by_index(BY_NODE, name);
     Ok(Some(LiveNode {
         silence: silence.read_live(&node),
         node: Arc::new(node),
-        lease_is_still: is_still(lease.as_ref(), known.as_deref()),
+        lease_is_still: is_still(lease.as_ref(), silence),
         migration_targets: migration_targets(reads, &pods).await?,
         pods,
         attached_volumes: plan::attached_volumes(&attachments, stores),

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::api::fencing::{PlannedMethod, PolicyMode, Proof};
 use crate::api::names;
 use crate::api::node_fence::{
-    DRY_RUN, Evidence, NODE_FAILURE, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
+    DRY_RUN, Evidence, NODE_FAILURE, PODS_MAX, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
 };
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::resiliency_policy::ResiliencyPolicy;
@@ -33,7 +33,7 @@ pub struct LiveNode {
     pub node: Arc<Node>,
     /// What is known of its kubelet.
     pub silence: Silence,
-    /// Whether its Lease has not moved since the store saw it.
+    /// Whether its Lease has not moved since the pass saw it.
     pub lease_is_still: bool,
     /// Every pod bound to it, in any phase.
     pub pods: Vec<PodView>,
@@ -71,9 +71,6 @@ pub struct Draft {
     /// Policies that select its pods.
     pub policies: Vec<PlannedPolicy>,
 }
-
-/// `maxItems` of `spec.plan.pods`.
-const PODS_MAX: usize = 512;
 
 /// Labels of each namespace.
 pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
@@ -231,6 +228,7 @@ impl<'a> Drafting<'a> {
             action,
             reason: reason.into(),
             priority: pod.pod.spec.priority,
+            returns: None,
             volumes: pod.volumes.iter().map(|volume| volume.name.clone()).collect(),
         });
     }

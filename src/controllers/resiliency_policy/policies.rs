@@ -20,9 +20,9 @@ pub(super) fn guard(seen: &Seen, decision: &mut Decision) {
         let guarded = is_guarded(policy);
         let deleted = policy.metadata.deletion_timestamp.is_some();
         if !deleted && !guarded {
-            decision.effects.insert(0, Effect::Guard(policy.clone()));
+            decision.effects.insert(0, Effect::AddFinalizer(policy.clone()));
         } else if deleted && guarded && status::unfinished(policy, &seen.fences).is_empty() {
-            decision.effects.push(Effect::Unguard(policy.clone()));
+            decision.effects.push(Effect::RemoveFinalizer(policy.clone()));
         }
     }
 }

@@ -6,17 +6,19 @@ use std::time::{Duration, Instant};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use crate::api::slim::{Lease, Node};
+use crate::api::time;
 
-use super::evidence::{KUBELET_LEASE, Silence};
+use super::evidence::Silence;
 use super::heartbeat::Heartbeat;
 
 /// Time within which half of the other Leases must have moved for the watch to be proved live; kubelets renew every
 /// 10 s.
 const PROOF_OF_LIFE: Duration = Duration::from_secs(12);
 
-/// Whether the API has a Lease as the store knows it.
-pub fn is_still(live: Option<&Lease>, known: Option<&Lease>) -> bool {
-    live.map(|lease| &lease.spec.renew_time) == known.map(|lease| &lease.spec.renew_time)
+/// Whether the API has the Lease of a node as it was seen when that silence was told. What the watch brings while the API is
+/// read is no measure: nobody has decided on it.
+pub fn is_still(live: Option<&Lease>, silence: Silence) -> bool {
+    live.and_then(|lease| lease.spec.renew_time.as_ref()).map(time::from_micro) == silence.renewed_at
 }
 
 /// A fencer renews its Lease every 5 s and loses it after 15 s.
@@ -96,25 +98,19 @@ struct LeaseSeen {
     stood_since: Instant,
     /// It was seen to move, not only found.
     has_moved: bool,
-    /// How long it is good for.
-    duration: Duration,
+    /// How long after one renewal the next would have been seen.
+    next_renewal: Duration,
 }
 
 impl LeaseSeen {
     fn new(lease: &Lease, has_moved: bool, now: Instant) -> Self {
-        let duration = lease.spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
         Self {
             renewed: lease.spec.renew_time.clone(),
             moved: now,
             stood_since: now,
             has_moved,
-            duration: duration.map_or(KUBELET_LEASE, Duration::from_secs),
+            next_renewal: lease.next_renewal(),
         }
-    }
-
-    /// A kubelet renews it each quarter of its duration; half as much again for who is late.
-    fn next_renewal(&self) -> Duration {
-        self.duration * 3 / 8
     }
 
     fn is_moving(&self, now: Instant) -> bool {
@@ -132,6 +128,11 @@ impl LeaseSeen {
 impl SilenceTracker {
     /// Takes in what the stores hold. `epoch` is relists and leadership term: a change of either forgets all ages,
     /// since nobody was looking.
+    ///
+    /// Also how long a Lease stood still, though one that is the same afterwards did so all the while: an outage of the API server
+    /// ends in a relist or a new term, and in it no kubelet can renew anything. What stood still then says nothing of its kubelet,
+    /// and to read it once more ([`is_still`]) does not help either before that kubelet has had its time. (What a list from an old
+    /// cache hides would be seen by that.)
     pub fn update<'a>(
         &mut self,
         leases: impl IntoIterator<Item = (&'a str, &'a Lease)>,
@@ -185,8 +186,9 @@ impl SilenceTracker {
         let lease = seen.filter(|seen| seen.is_live(self.leases.len(), self.moving, now));
         Silence {
             has_moved: seen.is_some_and(|seen| seen.has_moved),
-            next_renewal: seen.map_or(Duration::ZERO, LeaseSeen::next_renewal),
+            next_renewal: seen.map_or(Duration::ZERO, |seen| seen.next_renewal),
             still_for: seen.map(|seen| now.saturating_duration_since(seen.stood_since)),
+            renewed_at: seen.and_then(|seen| seen.renewed.as_ref()).map(time::from_micro),
             lease_age: lease.map(|seen| now.saturating_duration_since(seen.moved)),
             heartbeat: Heartbeat::default(),
             unreachable_for: self.unreachable.get(uid).map(|since| now.saturating_duration_since(*since)),

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use json_patch::Patch;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::networking::v1::IPAddress;
 use kube::core::Status;
@@ -15,9 +14,9 @@ use crate::api::shared_volume::{MOUNT_ENDPOINT_ANNOTATION, SERVICE_MANAGER, SHAR
 use crate::api::slim::network::Service;
 use crate::controllers::Context;
 use crate::error::{Error, Result};
-use crate::runtime::apply::{Kind, Writer};
 use crate::runtime::patch::{self, Edit};
 use crate::runtime::store::ObjectKey;
+use crate::runtime::writer::{Kind, Writer};
 
 use super::decide::{Effect, Refusal, Refused, Seen};
 use super::metrics::Written;
@@ -35,23 +34,24 @@ const ADDRESS_PAUSES: [Duration; 5] = [
 /// [`verify`](super::verify).
 pub async fn act(cx: &Context, seen: &Seen, effect: &Effect) -> Result<()> {
     let (writer, owned) = (&cx.writer, &cx.writer.under(SERVICE_MANAGER));
+    let shared_volume = seen.shared_volume.as_ref();
     match effect {
-        Effect::Record { before, status } => {
-            let mut after = before.as_ref().clone();
-            after.status = Some(status.as_ref().clone());
-            writer.replace_status(&after).await.map(drop)
+        Effect::Record { before, status } => writer.record(before.as_ref(), status.as_ref().clone()).await.map(drop),
+        Effect::AddFinalizer => {
+            let patch = patch::add_finalizer(&shared_volume.metadata, UNPUBLISH_FINALIZER);
+            writer.patch(shared_volume, patch).await.map(drop)
         }
-        Effect::Finalizer { wanted } => {
-            let change = if *wanted { patch::add_finalizer } else { patch::remove_finalizer };
-            let object = seen.shared_volume.as_ref();
-            patched(writer, object, change(&object.metadata, UNPUBLISH_FINALIZER)).await
+        Effect::RemoveFinalizer => {
+            let patch = patch::remove_finalizer(&shared_volume.metadata, UNPUBLISH_FINALIZER);
+            writer.patch(shared_volume, patch).await.map(drop)
         }
         Effect::ApplyService { service, create: true } => create(cx, owned, service).await,
-        Effect::ApplyService { service, .. } => owned.apply(service.as_ref(), None::<&core::Service>).await.map(drop),
+        Effect::ApplyService { service, .. } => owned.apply(service.as_ref()).await.map(drop),
         Effect::RepairService { before, ports } => repair(owned, before, ports).await,
         Effect::DeleteService(before) => delete(owned, before.as_ref(), None).await,
         Effect::DisownService(before) => {
-            patched(owned, before.as_ref(), patch::remove_label(&before.metadata, SHARED_VOLUME_LABEL)).await
+            let edit = Edit::of(&before.metadata).label(SHARED_VOLUME_LABEL, None);
+            owned.patch(before.as_ref(), edit.patch()).await.map(drop)
         }
         Effect::WriteSlice { slice, before } => write(owned, slice.as_ref(), before.is_some()).await,
         Effect::DeleteSlice(before) => delete(owned, before.as_ref(), before.resource_version()).await,
@@ -59,7 +59,7 @@ pub async fn act(cx: &Context, seen: &Seen, effect: &Effect) -> Result<()> {
         Effect::DeleteEndpoints(before) => delete(owned, before.as_ref(), before.resource_version()).await,
         Effect::AnnotateClaim { claim, endpoint } => {
             let edit = Edit::of(&claim.metadata).annotation(MOUNT_ENDPOINT_ANNOTATION, endpoint.as_deref());
-            patched(writer, claim.as_ref(), edit.patch()).await
+            writer.patch(claim.as_ref(), edit.patch()).await.map(drop)
         }
         Effect::Publish { .. } | Effect::Verify => Ok(()),
     }
@@ -69,7 +69,7 @@ pub async fn act(cx: &Context, seen: &Seen, effect: &Effect) -> Result<()> {
 pub fn written(effect: &Effect) -> Option<Written> {
     Some(match effect {
         Effect::Record { .. } => Written::Record,
-        Effect::Finalizer { .. } => Written::Finalizer,
+        Effect::AddFinalizer | Effect::RemoveFinalizer => Written::Finalizer,
         Effect::ApplyService { .. }
         | Effect::RepairService { .. }
         | Effect::DeleteService(_)
@@ -149,7 +149,7 @@ async fn repair(writer: &Writer, before: &Service, ports: &[core::ServicePort]) 
     let edit = Edit::of(&before.metadata).put(&["spec", "ports"], ports);
     let has_selector = !before.spec.selector.is_empty();
     let edit = if has_selector { edit.take(&["spec", "selector"]) } else { edit };
-    patched(writer, before, edit.patch()).await
+    writer.patch(before, edit.patch()).await.map(drop)
 }
 
 async fn write<K: Kind + Serialize + DeserializeOwned>(writer: &Writer, object: &K, is_there: bool) -> Result<()> {
@@ -159,9 +159,4 @@ async fn write<K: Kind + Serialize + DeserializeOwned>(writer: &Writer, object: 
 async fn delete<K: Kind>(writer: &Writer, before: &K, version: Option<String>) -> Result<()> {
     let uid = before.meta().uid.as_deref().unwrap_or_default();
     writer.delete::<K>(&ObjectKey::from(before), uid, version.as_deref(), None).await
-}
-
-async fn patched<K: Kind + DeserializeOwned>(writer: &Writer, object: &K, patch: Option<Patch>) -> Result<()> {
-    let Some(patch) = patch else { return Ok(()) };
-    writer.json_patch::<K>(&ObjectKey::from(object), patch).await.map(drop)
 }

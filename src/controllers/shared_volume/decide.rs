@@ -126,11 +126,10 @@ pub enum Effect {
         /// The status that it should have.
         status: Box<SharedVolumeStatus>,
     },
-    /// Give the SharedVolume our finalizer, or take it.
-    Finalizer {
-        /// Whether it is to be there.
-        wanted: bool,
-    },
+    /// Give the SharedVolume our finalizer.
+    AddFinalizer,
+    /// Take it.
+    RemoveFinalizer,
     /// Create the Service (POST, never an apply: one that is there must be a conflict), or apply these fields of it by
     /// force. The desired Service carries the uid of the one that was seen.
     ApplyService {
@@ -282,7 +281,7 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
 
 fn of_living(seen: &Seen, now: Now) -> Decision {
     if !deletion::is_guarded(seen) {
-        return Decision::new("NotGuarded", seen, vec![Effect::Finalizer { wanted: true }]);
+        return Decision::new("NotGuarded", seen, vec![Effect::AddFinalizer]);
     }
     if let Some(rival) = claim::rival(seen) {
         return Decision::record("Rival", seen, &rivalry(seen, rival), now);

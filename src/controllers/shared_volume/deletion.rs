@@ -35,7 +35,7 @@ pub fn step(seen: &Seen, now: Now) -> Decision {
     if !effects.is_empty() {
         return Decision::new(if is_kept { "LeftToTheClaim" } else { "Removed" }, seen, effects);
     }
-    Decision::new("Unguarded", seen, vec![Effect::Finalizer { wanted: false }])
+    Decision::new("Unguarded", seen, vec![Effect::RemoveFinalizer])
 }
 
 /// Whether our finalizer is there.

@@ -46,25 +46,21 @@ impl Feed {
         });
     }
 
-    fn on<C: Send + 'static>(&self, mut changes: mpsc::UnboundedReceiver<C>, keys: fn(&Self, &C) -> Vec<ObjectKey>) {
+    fn on<C: Send + 'static>(&self, changes: mpsc::UnboundedReceiver<C>, keys: fn(&Self, &C) -> Vec<ObjectKey>) {
         let feed = self.clone();
-        tokio::spawn(async move {
-            while let Some(change) = changes.recv().await {
-                keys(&feed, &change).into_iter().for_each(|key| feed.queue.add(key));
-            }
-        });
+        self.queue.follow(changes, None, move |change| keys(&feed, change));
     }
 
     fn of_shared_volume(&self, change: &Change<SharedVolume>) -> Vec<ObjectKey> {
-        let view = |it: &Arc<SharedVolume>| {
+        let view = |it: &SharedVolume| {
             let metadata = &it.metadata;
             let texts = (metadata.annotations.clone(), metadata.finalizers.clone());
             (it.uid(), metadata.generation, metadata.deletion_timestamp.clone(), texts)
         };
-        if change.old.as_ref().map(view) == change.new.as_ref().map(view) {
+        if !change.differs(view) {
             return Vec::new();
         }
-        let rivals = change.old.iter().chain(&change.new).flat_map(|it| self.rivals(it));
+        let rivals = change.both().flat_map(|it| self.rivals(it));
         rivals.chain([change.key.clone()]).collect()
     }
 
@@ -76,13 +72,12 @@ impl Feed {
     }
 
     fn of_claim(&self, change: &Change<PersistentVolumeClaim>) -> Vec<ObjectKey> {
-        let view = |claim: &Arc<PersistentVolumeClaim>| {
+        let view = |claim: &PersistentVolumeClaim| {
             let told = claim.annotations().get(MOUNT_ENDPOINT_ANNOTATION).cloned();
             let bound = (claim.spec.clone(), claim.status.clone());
             (claim.uid(), bound, claim.metadata.deletion_timestamp.clone(), told)
         };
-        let is_same = change.old.as_ref().map(view) == change.new.as_ref().map(view);
-        if is_same { Vec::new() } else { self.by(BY_CLAIM, &change.key.to_string()) }
+        if change.differs(view) { self.by(BY_CLAIM, &change.key.to_string()) } else { Vec::new() }
     }
 
     fn of_service(&self, change: &Change<Service>) -> Vec<ObjectKey> {
@@ -96,9 +91,8 @@ impl Feed {
         if is_same(change, |slice| (&slice.endpoints, &slice.ports)) {
             return Vec::new();
         }
-        let both = || change.old.iter().chain(&change.new);
-        let served = both().flat_map(|slice| indexes::service_of_slice(slice));
-        let owners = both().flat_map(|slice| indexes::shared_volume_of_slice(slice));
+        let served = change.both().flat_map(|slice| indexes::service_of_slice(slice));
+        let owners = change.both().flat_map(|slice| indexes::shared_volume_of_slice(slice));
         let owners = owners
             .filter_map(|owner| owner.split_once('/').map(|(namespace, name)| ObjectKey::namespaced(namespace, name)));
         served.flat_map(|name| self.by(BY_SERVICE, &name)).chain(owners).collect()
@@ -139,6 +133,5 @@ fn is_same<'a, K: Resource, V: PartialEq>(change: &'a Change<K>, content: impl F
     let metadata = |meta: &'a ObjectMeta| {
         (&meta.uid, &meta.labels, &meta.annotations, &meta.owner_references, &meta.deletion_timestamp)
     };
-    let view = |object: &'a Arc<K>| (metadata(object.meta()), content(object));
-    change.old.as_ref().map(view) == change.new.as_ref().map(view)
+    !change.differs(|object: &'a K| (metadata(object.meta()), content(object)))
 }

@@ -2,8 +2,9 @@
 //! for.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::runtime::lock::lock;
 use crate::runtime::store::ObjectKey;
 
 use super::decide::Memory;
@@ -42,7 +43,7 @@ impl Memories {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Memory>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -62,7 +63,7 @@ pub struct Asked(Mutex<HashMap<ObjectKey, VolumeOf>>);
 impl Asked {
     /// A SharedVolume asks for this volume from now on. Returns the one it asked for before, if nobody does any more.
     pub fn ask(&self, key: &ObjectKey, volume: Option<VolumeOf>) -> Option<VolumeOf> {
-        let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = lock(&self.0);
         let before = match volume {
             Some(volume) => asked.insert(key.clone(), volume),
             None => asked.remove(key),

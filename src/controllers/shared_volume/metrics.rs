@@ -56,19 +56,7 @@ struct OfCause {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct InPhase {
-    phase: Phase,
-}
-
-/// As in status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum Phase {
-    Pending,
-    Publishing,
-    Ready,
-    FailingOver,
-    Degraded,
-    Suspended,
-    Terminating,
+    phase: &'static str,
 }
 
 /// What a probe came to.
@@ -228,21 +216,7 @@ impl Metrics {
             *counts.entry(phase.unwrap_or(SharedVolumePhase::Pending)).or_default() += 1;
         }
         for (phase, count) in counts {
-            self.objects.get_or_create(&InPhase { phase: phase.into() }).set(count);
-        }
-    }
-}
-
-impl From<SharedVolumePhase> for Phase {
-    fn from(phase: SharedVolumePhase) -> Self {
-        match phase {
-            SharedVolumePhase::Pending => Self::Pending,
-            SharedVolumePhase::Publishing => Self::Publishing,
-            SharedVolumePhase::Ready => Self::Ready,
-            SharedVolumePhase::FailingOver => Self::FailingOver,
-            SharedVolumePhase::Degraded => Self::Degraded,
-            SharedVolumePhase::Suspended => Self::Suspended,
-            SharedVolumePhase::Terminating => Self::Terminating,
+            self.objects.get_or_create(&InPhase { phase: phase.as_str() }).set(count);
         }
     }
 }

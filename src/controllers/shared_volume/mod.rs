@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::controllers::{Context, SharedVolumeStores};
 use crate::error::{Error, Result};
-use crate::runtime::queue::{self, Next, QueueConfig};
+use crate::runtime::queue::{self, Next, QueueConfig, UNSEEN_PACE_OF_MOUNTS};
 use crate::runtime::random_unit;
 use crate::runtime::store::{self, ObjectKey};
 use crate::storageos::providers::Providers;
@@ -53,8 +53,6 @@ use verify::{Hidden, Live};
 
 /// SharedVolumes worked on at once: as many as there may be writes under way.
 const CONCURRENCY: usize = 64;
-/// Somebody wrote in between: the store knows in a moment.
-const CONFLICT_PACE: Duration = Duration::from_millis(50);
 /// By how much of it the time until a volume is verified again may be longer.
 const SPREAD: f64 = 0.1;
 
@@ -211,7 +209,7 @@ impl Controller {
         }
         // One that exists and is not shown may never be: that is no moment's matter.
         let passes = error.is_not_found() || (error.is_conflict() && !act::is_creation(effect));
-        if passes { Ok(Next::After(CONFLICT_PACE)) } else { Err(error) }
+        if passes { Ok(Next::After(UNSEEN_PACE_OF_MOUNTS)) } else { Err(error) }
     }
 
     /// All effects have succeeded, but for what a provider has yet to take.
@@ -256,5 +254,5 @@ fn next(seen: &Seen, decision: &Decision, hidden: Option<Duration>) -> Next {
         }
         look_again => look_again,
     };
-    look_again.into_iter().chain(hidden).min().map_or(Next::Await, Next::After)
+    look_again.into_iter().chain(hidden).min().into()
 }

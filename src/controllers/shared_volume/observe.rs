@@ -102,7 +102,9 @@ impl Observer {
         let stores = &self.stores;
         match effect {
             Effect::Record { before, .. } => has_moved(&stores.shared_volumes, before.as_ref()),
-            Effect::Finalizer { .. } => has_moved(&stores.shared_volumes, seen.shared_volume.as_ref()),
+            Effect::AddFinalizer | Effect::RemoveFinalizer => {
+                has_moved(&stores.shared_volumes, seen.shared_volume.as_ref())
+            }
             Effect::ApplyService { service, create: true } => {
                 stores.services.get(&ObjectKey::from(service.as_ref())).is_some()
             }

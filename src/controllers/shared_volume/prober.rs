@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
@@ -14,6 +14,7 @@ use crate::api::time::jittered;
 use crate::nfs::null_call::{NullCallError, null_call};
 use crate::runtime::clock::{Clock, monotonic};
 use crate::runtime::leader::Leadership;
+use crate::runtime::lock::lock;
 use crate::runtime::queue::Queue;
 use crate::runtime::random_unit;
 use crate::runtime::store::ObjectKey;
@@ -171,7 +172,7 @@ impl Prober {
     }
 
     fn lock(&self) -> MutexGuard<'_, Probed> {
-        self.probed.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.probed)
     }
 }
 

@@ -2,12 +2,13 @@
 //! of its own volumes nor those of others. At most one call for each SharedVolume is under way.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::controllers::Context;
+use crate::runtime::lock::lock;
 use crate::runtime::queue::Queue;
 use crate::runtime::store::ObjectKey;
 use crate::storageos::providers::{Providers, PublishError};
@@ -40,7 +41,7 @@ struct UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        lock(&self.all).remove(&self.key);
         self.queue.add(self.key.clone());
     }
 }
@@ -57,7 +58,7 @@ impl Publisher {
         notes: &[Note],
     ) {
         let Effect::Publish { provider, namespace, volume, endpoint } = effect.clone() else { return };
-        if !self.under_way.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone()) {
+        if !lock(&self.under_way).insert(key.clone()) {
             return;
         }
         let under_way = UnderWay { key: key.clone(), queue: self.queue.clone(), all: self.under_way.clone() };

@@ -2,7 +2,7 @@
 //! ended with the last of them. All pods of a cluster are many; those that serve NFS are few.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kube::{Api, Client, ResourceExt};
@@ -13,6 +13,7 @@ use crate::api::slim::network::ServerPod;
 use crate::controllers::{BY_NODE, indexes};
 use crate::error::{Error, Result};
 use crate::runtime::informer::Informer;
+use crate::runtime::lock::lock;
 use crate::runtime::queue::Queue;
 use crate::runtime::store::{Change, ObjectKey, Store};
 use crate::runtime::telemetry::Telemetry;
@@ -115,7 +116,7 @@ impl ServerPods {
 
     async fn tell(self, selection: Selection, mut changes: mpsc::UnboundedReceiver<Change<ServerPod>>) {
         while let Some(change) = changes.recv().await {
-            if change.old.as_deref().map(view) != change.new.as_deref().map(view) {
+            if change.differs(view) {
                 let users = self.lock().users(&selection);
                 users.into_iter().for_each(|key| self.queue.add(key));
             }
@@ -123,7 +124,7 @@ impl ServerPods {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -2,7 +2,7 @@
 //! brought yet.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kube::api::ListParams;
@@ -14,6 +14,7 @@ use crate::api::slim::network::{
 };
 use crate::error::Result;
 use crate::runtime::clock::monotonic;
+use crate::runtime::lock::lock;
 use crate::runtime::store::ObjectKey;
 
 use super::decide::Seen;
@@ -153,10 +154,6 @@ impl Hidden {
         }
         is_suspect
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Found {

@@ -1,27 +1,114 @@
-//! Carries out what a pass decided and what is written to the API, each effect at its own moment of leadership.
+//! Carries out what a pass decided: begins and ends polls, and writes to the API, each effect at its own moment of leadership.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use futures::{FutureExt as _, StreamExt as _, stream};
 use kube::ResourceExt;
+use tokio_util::sync::CancellationToken;
 
-use crate::api::shared_volume_provider::{SharedVolumeProvider, SharedVolumeProviderStatus};
+use crate::api::shared_volume_provider::{DiscoveryMode, SharedVolumeProvider, SharedVolumeProviderStatus};
 use crate::controllers::Context;
 use crate::error::Result;
-use crate::storageos::providers::Providers;
+use crate::runtime::lock::lock;
+use crate::storageos::providers::{ControlPlane, Intervals, Providers};
+use crate::storageos::{Client, Credentials, Settings};
 
-use super::decide::Effect;
+use super::decide::{self, Effect, Secret, Seen};
 use super::discovery::Draft;
+use super::link::{Link, State};
 use super::metrics::Metrics;
-use super::tell;
+use super::poll::{self, Poller, Served};
+use super::{Controller, Running, tell};
 
 /// SharedVolumes written at once.
 const CONCURRENCY: usize = 16;
 /// Field manager of what discovery writes: everybody else may edit it.
 const MANAGER: &str = "bulkhead-controller/discovery";
 
+impl Controller {
+    /// Carries out what a pass decided for the provider of this name.
+    pub(super) async fn act(
+        &self,
+        name: &str,
+        seen: &Seen,
+        credentials: Option<Credentials>,
+        effects: &[Effect],
+    ) -> Result<()> {
+        let Some(provider) = &seen.provider else {
+            self.polls().remove(name);
+            self.secrets().remove(name);
+            self.providers.forget(name);
+            return Ok(());
+        };
+        if effects.contains(&Effect::Connect) {
+            if let (Some(credentials), Secret::Usable(secret)) = (credentials, &seen.secret) {
+                self.connect(provider, credentials, secret);
+            }
+        } else if effects.contains(&Effect::Disconnect) {
+            self.polls().remove(name);
+            self.providers.connect(name, None);
+            self.providers.silent(name);
+        }
+        let Self { cx, metrics, providers, .. } = self;
+        let created = Discoverer { cx, metrics, providers, provider }.create(effects).await;
+        for effect in effects {
+            if let Effect::Record { provider, status } = effect {
+                record(cx, metrics, provider, status).await?;
+            }
+        }
+        created
+    }
+
+    /// Begins a poll in place of the one that runs, with what that one has brought.
+    fn connect(&self, provider: &SharedVolumeProvider, credentials: Credentials, secret: &str) {
+        let (name, spec) = (provider.name_any(), &provider.spec);
+        self.providers.configure(&name, Intervals::from(spec));
+        let mut polls = self.polls();
+        let before = polls.remove(&name).map(|running| lock(&running.link).clone());
+        let link = Arc::new(Mutex::new(Link { state: State::Pending, ..before.unwrap_or_default() }));
+        let cancel = CancellationToken::new();
+        match Client::new(&Settings::from(spec), credentials, self.api_metrics.clone()) {
+            Ok(client) => {
+                let control_plane: Arc<dyn ControlPlane> = Arc::new(client.clone());
+                self.providers.connect(&name, Some(control_plane));
+                let poller = Poller {
+                    provider: name.clone(),
+                    client,
+                    providers: self.providers.clone(),
+                    link: link.clone(),
+                    queue: self.queue.clone(),
+                    leadership: self.cx.writer.leadership().clone(),
+                    served: Served {
+                        selector: spec.namespace_selector.clone(),
+                        namespaces: self.cx.stores.namespaces.clone(),
+                    },
+                    interval: spec.poll_interval.as_ref().map_or(self.config.poll, |it| it.get()),
+                    named: (spec.discovery.mode == DiscoveryMode::Disabled).then(|| self.stores.shared_volumes.clone()),
+                    metrics: self.metrics.clone(),
+                    api_metrics: self.api_metrics.clone(),
+                };
+                let ended = cancel.clone();
+                tokio::spawn(async move { ended.run_until_cancelled(poller.run()).await });
+            }
+            Err(error) => {
+                self.providers.connect(&name, None);
+                self.providers.silent(&name);
+                lock(&link).state = State::Down(poll::failure(&error));
+                self.queue.add(name.clone());
+            }
+        }
+        let is = decide::Poll {
+            generation: provider.metadata.generation.unwrap_or_default(),
+            uid: provider.uid().unwrap_or_default(),
+            secret: secret.to_owned(),
+            link: Link::default(),
+        };
+        polls.insert(name, Running { is, link, _ends: cancel.drop_guard() });
+    }
+}
+
 /// Writes what discovery found for one provider.
-pub struct Discoverer<'a> {
+struct Discoverer<'a> {
     /// Writer and Events.
     pub cx: &'a Context,
     /// What is counted.
@@ -72,17 +159,14 @@ async fn write(cx: &Context, draft: &Draft) -> Result<bool> {
 }
 
 /// Writes the status of a provider.
-pub async fn record(
+async fn record(
     cx: &Context,
     metrics: &Metrics,
-    provider: &Arc<SharedVolumeProvider>,
+    provider: &SharedVolumeProvider,
     status: &SharedVolumeProviderStatus,
 ) -> Result<()> {
-    let before = provider.status.clone().unwrap_or_default();
-    let mut next = provider.as_ref().clone();
-    next.status = Some(status.clone());
-    let written = cx.writer.replace_status(&next).await?;
+    let written = cx.writer.record(provider, status.clone()).await?;
     metrics.recorded();
-    tell::transitions(cx, &before, &written);
+    tell::transitions(cx, &provider.status.clone().unwrap_or_default(), &written);
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Which volumes get a SharedVolume, and what it is like. A volume that gets none causes no object, no Event and no log: the
-//! seed has it ignored silently, and most volumes of a provider are no business of ours.
+//! Which volumes get a SharedVolume, and what it is like. A volume that gets none causes no object, no Event and no log:
+//! StorageOS ignores it silently, and most volumes of a provider are no business of ours.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Metrics of the polls, all providers together: none has a series of its own.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use crate::runtime::clock::monotonic;
+use crate::runtime::lock::lock;
 use crate::runtime::telemetry::Telemetry;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -42,7 +43,7 @@ impl Metrics {
         telemetry.before_scrape({
             let last = last.clone();
             move || {
-                let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
+                let last = *lock(&last);
                 let seconds = last.map(|at| monotonic().saturating_duration_since(at).as_secs());
                 age.set(seconds.map_or(-1, |seconds| i64::try_from(seconds).unwrap_or(i64::MAX)));
             }
@@ -73,7 +74,7 @@ impl Metrics {
         self.polls.get_or_create(&Polled { error }).inc();
         if let Some(seconds) = seconds {
             self.seconds.observe(seconds);
-            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(monotonic());
+            *lock(&self.last) = Some(monotonic());
         }
     }
 

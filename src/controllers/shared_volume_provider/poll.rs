@@ -3,7 +3,7 @@
 //! that SharedVolumes name.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
@@ -18,6 +18,7 @@ use crate::api::shared_volume::SharedVolume;
 use crate::api::slim;
 use crate::runtime::clock::monotonic;
 use crate::runtime::leader::Leadership;
+use crate::runtime::lock::lock;
 use crate::runtime::queue::Queue;
 use crate::runtime::random_unit;
 use crate::runtime::store::{ObjectKey, Store};
@@ -341,7 +342,7 @@ impl Poller {
     }
 
     fn link(&self) -> MutexGuard<'_, Link> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.link)
     }
 }
 

@@ -1,9 +1,7 @@
 //! Carries out what a pass decided, in order, each effect at its own moment of leadership.
 
-use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, Patch, PatchOperation, TestOperation};
 use kube::ResourceExt;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::api::names;
 use crate::api::slim::PersistentVolume;
@@ -11,9 +9,9 @@ use crate::api::volume_health::VolumeHealth;
 use crate::api::volume_health_policy::Enforcement;
 use crate::controllers::Context;
 use crate::error::Result;
-use crate::runtime::apply::Writer;
 use crate::runtime::patch::Edit;
 use crate::runtime::store::ObjectKey;
+use crate::runtime::writer::Writer;
 
 use super::decide::{Effect, Seen};
 use super::metrics::{Metrics, Written};
@@ -29,15 +27,12 @@ pub async fn act(cx: &Context, metrics: &Metrics, seen: &Seen, effect: Effect) -
             metrics.wrote(Written::Create);
         }
         Effect::Own { health, owner } => {
-            let patch = own(&health, json!(owner));
-            cx.writer.json_patch::<VolumeHealth>(&ObjectKey::from(health.as_ref()), patch).await?;
+            cx.writer.patch(health.as_ref(), own(&health, json!(owner)).patch()).await?;
             metrics.wrote(Written::Own);
         }
         Effect::Record { health, status } => {
             let before = health.status.clone().unwrap_or_default();
-            let mut next = health.as_ref().clone();
-            next.status = Some(*status);
-            let written = cx.writer.replace_status(&next).await?;
+            let written = cx.writer.record(health.as_ref(), *status).await?;
             metrics.wrote(Written::Record);
             let after = written.status.clone().unwrap_or_default();
             metrics.tainted(&before, &after, cx.clock.now().wall);
@@ -67,9 +62,7 @@ pub async fn mark(writer: &Writer, health: &VolumeHealth, closed: bool, guarded:
     let edit = Edit::of(&health.metadata)
         .label(names::NO_ATTACH_LABEL, closed.then_some(Enforcement::Enforce.as_str()))
         .finalizer(names::PROJECTION_FINALIZER, guarded);
-    let Some(patch) = edit.patch() else { return Ok(false) };
-    writer.json_patch::<VolumeHealth>(&ObjectKey::from(health), patch).await?;
-    Ok(true)
+    Ok(writer.patch(health, edit.patch()).await?.is_some())
 }
 
 /// Gives a volume all its marks in one write: nobody sees it tainted and free. Labels are set and taken as they are, not
@@ -85,25 +78,17 @@ pub async fn project(writer: &Writer, volume: &PersistentVolume, marks: &Marks) 
         ClaimRef::Reserve => edit.put(&CLAIM_REF, reservation::reserved()),
         ClaimRef::Release => edit.take(&CLAIM_REF),
     };
-    let Some(patch) = edit.patch() else { return Ok(false) };
     let writer = writer.under(names::PROJECTION_MANAGER);
-    writer.json_patch::<PersistentVolume>(&ObjectKey::from(volume), patch).await?;
-    Ok(true)
+    Ok(writer.patch(volume, edit.patch()).await?.is_some())
 }
 
 /// Adds the owner to exactly this version of the object.
-fn own(health: &VolumeHealth, owner: serde_json::Value) -> Patch {
-    let pointer = |path: &[&str]| PointerBuf::from_tokens(path.iter().copied());
-    let test = |path: &[&str], value| PatchOperation::Test(TestOperation { path: pointer(path), value });
-    let add = |path: &[&str], value| PatchOperation::Add(AddOperation { path: pointer(path), value });
-    let mut operations = vec![
-        test(&["metadata", "uid"], json!(health.uid())),
-        test(&["metadata", "resourceVersion"], json!(health.resource_version())),
-    ];
-    operations.push(if health.owner_references().is_empty() {
-        add(&["metadata", "ownerReferences"], json!([owner]))
+fn own(health: &VolumeHealth, owner: Value) -> Edit<'_> {
+    const OWNERS: [&str; 2] = ["metadata", "ownerReferences"];
+    let edit = Edit::of(&health.metadata);
+    if health.owner_references().is_empty() {
+        edit.put(&OWNERS, json!([owner]))
     } else {
-        add(&["metadata", "ownerReferences", "-"], owner)
-    });
-    Patch(operations)
+        edit.put(&["metadata", "ownerReferences", "-"], owner)
+    }
 }

@@ -1,7 +1,7 @@
 //! Which volumes a change is worth a look at. Most changes are worth none: what does not bear on health queues nothing.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -10,8 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::names;
 use crate::api::slim::{AdmissionBinding, Node, Pod};
+use crate::api::volume_health_policy::VolumeHealthPolicy;
 use crate::controllers::{ANY_HOST, BY_DRIVER, BY_HANDLE, BY_HOST, BY_NODE, Context, Stores, indexes, reference};
 use crate::runtime::events::EventType;
+use crate::runtime::lock::lock;
 use crate::runtime::queue::Queue;
 use crate::runtime::store::{Change, ObjectKey};
 
@@ -43,10 +45,10 @@ impl Feed {
         });
         self.on(stores.healths.subscribe(), |_, change| vec![change.key.name.clone()]);
         self.on(stores.health_policies.subscribe(), |stores, change| {
-            let view = |policy: &Arc<crate::api::volume_health_policy::VolumeHealthPolicy>| {
+            let view = |policy: &VolumeHealthPolicy| {
                 (policy.metadata.generation, policy.metadata.deletion_timestamp.is_some(), policy.uid())
             };
-            if change.old.as_ref().map(view) == change.new.as_ref().map(view) { Vec::new() } else { all(stores) }
+            if change.differs(view) { all(stores) } else { Vec::new() }
         });
         self.on(stores.admission_bindings.subscribe(), |stores, change| {
             let counts = names::ENFORCING_POLICIES.contains(&change.key.name.as_str());
@@ -71,11 +73,11 @@ impl Feed {
             if old == new { Vec::new() } else { old.into_iter().chain(new).map(|(volume, _)| volume).collect() }
         });
         self.on_asked(stores.pods.subscribe(), |stores, change| {
-            let view = |pod: &Arc<Pod>| (pod.uid(), pod.spec.node_name.clone(), pod.is_finished(), pod.is_held());
-            if change.old.as_ref().map(view) == change.new.as_ref().map(view) {
+            let view = |pod: &Pod| (pod.uid(), pod.spec.node_name.clone(), pod.is_finished(), pod.is_held());
+            if !change.differs(view) {
                 return Vec::new();
             }
-            change.old.iter().chain(&change.new).flat_map(|pod| of_pod(stores, pod)).collect()
+            change.both().flat_map(|pod| of_pod(stores, pod)).collect()
         });
         self.clone().on_agents();
         self.clone().on_nodes();
@@ -84,15 +86,11 @@ impl Feed {
 
     fn on<K: Send + Sync + 'static>(
         &self,
-        mut changes: mpsc::UnboundedReceiver<Change<K>>,
+        changes: mpsc::UnboundedReceiver<Change<K>>,
         volumes: impl Fn(&Stores, &Change<K>) -> Vec<String> + Send + 'static,
     ) {
-        let (queue, stores) = (self.queue.clone(), self.cx.stores.clone());
-        tokio::spawn(async move {
-            while let Some(change) = changes.recv().await {
-                volumes(&stores, &change).into_iter().for_each(|volume| queue.add(volume));
-            }
-        });
+        let stores = self.cx.stores.clone();
+        self.queue.follow(changes, None, move |change| volumes(&stores, change));
     }
 
     /// The same where anybody asks.
@@ -121,13 +119,12 @@ impl Feed {
         let mut changes = self.cx.stores.agents.subscribe();
         tokio::spawn(async move {
             while let Some(change) = changes.recv().await {
-                let view = |pod: &Arc<Pod>| (pod.spec.node_name.clone(), pod.is("Ready"), pod.is_terminating());
-                if !is_asked(&self.cx.stores) || change.old.as_ref().map(view) == change.new.as_ref().map(view) {
+                let view = |pod: &Pod| (pod.spec.node_name.clone(), pod.is("Ready"), pod.is_terminating());
+                if !is_asked(&self.cx.stores) || !change.differs(view) {
                     continue;
                 }
                 let is_ready = change.new.as_ref().is_some_and(|pod| pod.is("Ready") && !pod.is_terminating());
-                let pods = change.old.iter().chain(&change.new);
-                let nodes: BTreeSet<_> = pods.filter_map(|pod| pod.spec.node_name.clone()).collect();
+                let nodes: BTreeSet<_> = change.both().filter_map(|pod| pod.spec.node_name.clone()).collect();
                 for volume in nodes.iter().flat_map(|node| of_node(&self.cx.stores, node)) {
                     if is_ready {
                         self.queue.add(volume);
@@ -160,8 +157,8 @@ impl Feed {
         if !is_asked(stores) {
             return BTreeSet::new();
         }
-        let view = |node: &Arc<Node>| (node.uid(), nodes::failing_since(node), node.metadata.labels.clone());
-        let changed = batch.iter().filter(|change| change.old.as_ref().map(view) != change.new.as_ref().map(view));
+        let view = |node: &Node| (node.uid(), nodes::failing_since(node), node.metadata.labels.clone());
+        let changed = batch.iter().filter(|change| change.differs(view));
         let mut touched: BTreeSet<_> = changed.flat_map(|change| of_node_change(stores, change)).collect();
         if !touched.is_empty() {
             // How many fail together decides about each of them.
@@ -209,7 +206,7 @@ impl Feed {
     }
 
     fn beats(&self) -> std::sync::MutexGuard<'_, Beats> {
-        self.beats.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.beats)
     }
 
     fn queue_drivers(&self, leases: &[String]) {
@@ -262,8 +259,7 @@ fn local_on(stores: &Stores, node: &Node) -> Vec<String> {
 }
 
 fn of_node_change(stores: &Stores, change: &Change<Node>) -> Vec<String> {
-    let both = change.old.iter().chain(&change.new);
-    let mut volumes: Vec<_> = both.flat_map(|node| local_on(stores, node)).collect();
+    let mut volumes: Vec<_> = change.both().flat_map(|node| local_on(stores, node)).collect();
     let uid = |node: &Option<Arc<Node>>| node.as_ref().and_then(|node| node.uid());
     if uid(&change.old) != uid(&change.new) {
         volumes.extend(reported_by(stores, &change.key.name));

@@ -23,14 +23,14 @@ mod tests;
 pub mod uninstall;
 pub mod voices;
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::controllers::Context;
 use crate::error::Result;
-use crate::runtime::queue::{self, Next, QueueConfig};
+use crate::runtime::lock::lock;
+use crate::runtime::queue::{self, Next, QueueConfig, UNSEEN_PACE};
 
 use beats::Beats;
 use feed::Feed;
@@ -38,8 +38,6 @@ use metrics::Metrics;
 
 /// Volumes worked on at once.
 const CONCURRENCY: usize = 32;
-/// Somebody wrote in between, or the store has not seen our own write yet.
-const UNSEEN_PACE: Duration = Duration::from_millis(100);
 
 struct Controller {
     cx: Context,
@@ -77,7 +75,7 @@ impl Controller {
     async fn reconcile(&self, volume: &str) -> Result<Next> {
         let now = self.cx.clock.now();
         let seen = {
-            let beats = self.beats.lock().unwrap_or_else(PoisonError::into_inner);
+            let beats = lock(&self.beats);
             observe::stored(&self.cx.stores, &beats, volume, now)
         };
         let decision = decide::decide(&seen, now);
@@ -90,6 +88,6 @@ impl Controller {
             }
         }
         tell::waiting(&self.cx, &seen);
-        Ok(decision.look_again.map_or(Next::Await, Next::After))
+        Ok(decision.look_again.into())
     }
 }

@@ -1,7 +1,6 @@
 //! Takes our scheduling gate from pods that wait for nothing any more. Keyed by pod.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::ResourceExt;
 use tokio_util::sync::CancellationToken;
@@ -12,19 +11,17 @@ use crate::api::volume::TaintEffect;
 use crate::api::volume_health::VolumeHealth;
 use crate::controllers::{BY_CLAIM, Context, indexes, reference};
 use crate::error::Result;
-use crate::runtime::apply::Writer;
 use crate::runtime::events::EventType;
 use crate::runtime::patch::Edit;
-use crate::runtime::queue::{self, Next, Queue, QueueConfig};
-use crate::runtime::store::{Change, ObjectKey};
+use crate::runtime::queue::{self, Next, Queue, QueueConfig, UNSEEN_PACE};
+use crate::runtime::store::ObjectKey;
+use crate::runtime::writer::Writer;
 
 use super::gates;
 use super::report_conditions::told;
 
 /// Pods worked on at once.
 const CONCURRENCY: usize = 16;
-/// Somebody wrote in between, or the store has not seen our own write yet.
-const UNSEEN_PACE: Duration = Duration::from_millis(100);
 
 /// Runs until `cancel`.
 pub async fn run(cx: Context, cancel: CancellationToken) {
@@ -41,29 +38,16 @@ pub async fn run(cx: Context, cancel: CancellationToken) {
 }
 
 fn feed(cx: &Context, queue: &Queue<ObjectKey>) {
-    let mut pods = cx.stores.pods.subscribe();
-    let to = queue.clone();
-    tokio::spawn(async move {
-        while let Some(change) = pods.recv().await {
-            if change.new.is_some_and(|pod| pod.is_held()) {
-                to.add(change.key);
-            }
-        }
+    queue.follow(cx.stores.pods.subscribe(), None, |change| {
+        let is_held = change.new.as_ref().is_some_and(|pod| pod.is_held());
+        is_held.then(|| change.key.clone())
     });
-    let mut healths = cx.stores.healths.subscribe();
-    let (to, stores) = (queue.clone(), cx.stores.clone());
-    tokio::spawn(async move {
-        while let Some(change) = healths.recv().await {
-            for claim in claims(&change) {
-                let waiting = stores.pods.by_index(BY_CLAIM, &claim).into_iter().filter(|pod| pod.is_held());
-                waiting.for_each(|pod| to.add(ObjectKey::from(pod.as_ref())));
-            }
-        }
+    let stores = cx.stores.clone();
+    queue.follow(cx.stores.healths.subscribe(), None, move |change| {
+        let claims = change.both().flat_map(|health| indexes::claims_of_health(health));
+        let pods = claims.flat_map(|claim| stores.pods.by_index(BY_CLAIM, &claim)).filter(|pod| pod.is_held());
+        pods.map(|pod| ObjectKey::from(pod.as_ref())).collect::<Vec<_>>()
     });
-}
-
-fn claims(change: &Change<VolumeHealth>) -> Vec<String> {
-    change.old.iter().chain(&change.new).flat_map(|health| indexes::claims_of_health(health)).collect()
 }
 
 async fn reconcile(cx: &Context, key: &ObjectKey) -> Result<Next> {
@@ -105,7 +89,5 @@ pub(super) async fn ungate(writer: &Writer, pod: &Pod) -> Result<bool> {
     let mut gates = pod.spec.scheduling_gates.iter();
     let Some(index) = gates.position(|gate| gate.name == names::VOLUME_TAINTED_GATE) else { return Ok(false) };
     let edit = Edit::of(&pod.metadata).take(&["spec", "schedulingGates", &index.to_string()]);
-    let Some(patch) = edit.patch() else { return Ok(false) };
-    writer.json_patch::<Pod>(&ObjectKey::from(pod), patch).await?;
-    Ok(true)
+    Ok(writer.patch(pod, edit.patch()).await?.is_some())
 }

@@ -10,9 +10,9 @@ use serde::de::DeserializeOwned;
 use crate::api::slim::{PersistentVolume, Pod};
 use crate::api::volume_health::VolumeHealth;
 use crate::error::{Error, Result};
-use crate::runtime::apply::Writer;
 use crate::runtime::client::Clients;
 use crate::runtime::store::ObjectKey;
+use crate::runtime::writer::Writer;
 
 use super::act;
 use super::projection::{self, Marks};

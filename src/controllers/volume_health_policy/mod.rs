@@ -3,34 +3,27 @@
 
 pub mod act;
 pub mod decide;
+mod feed;
 pub mod observe;
 pub mod status;
+mod tell;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::names;
-use crate::api::slim::AdmissionBinding;
-use crate::api::volume_health::VolumeHealth;
-use crate::api::volume_health_policy::VolumeHealthPolicy;
 use crate::controllers::Context;
 use crate::error::Result;
-use crate::runtime::queue::{self, Next, Queue, QueueConfig};
-use crate::runtime::store::Change;
+use crate::runtime::queue::{self, Next, QueueConfig, UNSEEN_PACE};
 
 /// The only key: a pass is over all policies.
 const ALL: &str = "policies";
-/// Volumes come and go all the time and change counts only: such changes are gathered for this long.
-const PACE: Duration = Duration::from_secs(1);
 /// Counts are written at most this often.
 const COUNTS_PACE: Duration = Duration::from_secs(60);
-/// The store has not seen our own write yet.
-const UNSEEN_PACE: Duration = Duration::from_millis(100);
 
 struct Controller {
     cx: Context,
@@ -41,7 +34,7 @@ struct Controller {
 /// Runs the controller until `cancel`.
 pub async fn run(cx: Context, cancel: CancellationToken) {
     let (queue, receiver) = queue::queue();
-    feed(&cx, &queue);
+    feed::start(&cx, &queue);
     let leadership = cx.writer.leadership().clone();
     let telemetry = cx.telemetry.clone();
     let receiver = receiver.after(cx.stores.wait_health_synced());
@@ -52,41 +45,6 @@ pub async fn run(cx: Context, cancel: CancellationToken) {
         async move { controller.pass().await }
     };
     queue::run(config, receiver, &telemetry, cancel, Some(leadership), reconcile).await;
-}
-
-fn feed(cx: &Context, queue: &Queue<&'static str>) {
-    let stores = &cx.stores;
-    let is_other = |change: &Change<VolumeHealthPolicy>| {
-        let view = |it: &Arc<VolumeHealthPolicy>| (it.metadata.generation, it.metadata.deletion_timestamp.is_some());
-        change.old.as_ref().map(view) != change.new.as_ref().map(view)
-    };
-    on(stores.health_policies.subscribe(), queue, None, is_other);
-    on(stores.admission_bindings.subscribe(), queue, None, |change: &Change<AdmissionBinding>| {
-        names::ENFORCING_POLICIES.contains(&change.key.name.as_str())
-    });
-    on(stores.volumes.subscribe(), queue, Some(PACE), |_| true);
-    on(stores.healths.subscribe(), queue, Some(PACE), |change: &Change<VolumeHealth>| {
-        let phase = |it: &Arc<VolumeHealth>| it.status.as_ref().and_then(|status| status.phase);
-        change.old.as_ref().map(phase) != change.new.as_ref().map(phase)
-    });
-}
-
-fn on<K: Send + Sync + 'static>(
-    mut changes: mpsc::UnboundedReceiver<Change<K>>,
-    queue: &Queue<&'static str>,
-    pace: Option<Duration>,
-    counts: impl Fn(&Change<K>) -> bool + Send + 'static,
-) {
-    let queue = queue.clone();
-    tokio::spawn(async move {
-        while let Some(change) = changes.recv().await {
-            match pace {
-                _ if !counts(&change) => {}
-                None => queue.add(ALL),
-                Some(pace) => queue.add_after(ALL, pace),
-            }
-        }
-    });
 }
 
 impl Controller {
@@ -111,10 +69,6 @@ impl Controller {
                 Err(error) => return Err(error),
             }
         }
-        Ok(match decision.look_again {
-            _ if changed => Next::After(UNSEEN_PACE),
-            Some(after) => Next::After(after),
-            None => Next::Await,
-        })
+        Ok(if changed { Next::After(UNSEEN_PACE) } else { decision.look_again.into() })
     }
 }

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use crate::api::hysteresis::Sample;
 use crate::runtime::clock::Clock;
+use crate::runtime::lock::lock;
 
 use super::super::decide::Failure;
-use super::super::lock;
 use super::decide::{self, Answers, Asks, Attachment, Cause, Lists, Offer, Offers, Subject, Watched};
 use super::driver::Health;
 use super::memory::{Memory, Volumes};

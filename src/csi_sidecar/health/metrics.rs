@@ -1,12 +1,13 @@
 //! Metrics of the volumes' health.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram};
 
 use crate::runtime::clock::monotonic;
+use crate::runtime::lock::lock;
 use crate::runtime::telemetry::Telemetry;
 
 use super::super::decide::Failure;
@@ -61,7 +62,7 @@ impl Metrics {
         telemetry.before_scrape({
             let oldest = oldest.clone();
             move || {
-                let since = oldest.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or_else(monotonic);
+                let since = lock(&oldest).unwrap_or_else(monotonic);
                 let seconds = monotonic().saturating_duration_since(since).as_secs();
                 age.set(i64::try_from(seconds).unwrap_or(i64::MAX));
             }
@@ -95,7 +96,7 @@ impl Metrics {
     /// A pass has ended.
     pub fn swept(&self, took: Duration, oldest: Option<Instant>) {
         self.sweeps.observe(took.as_secs_f64());
-        *self.oldest.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
+        *lock(&self.oldest) = oldest;
     }
 
     /// So many volumes are asked about.

@@ -21,9 +21,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::driver_report::DriverReportStatus;
+use crate::runtime::lock::lock;
 use crate::runtime::random_unit;
 
-use super::{Context, lock, report};
+use super::{Context, report};
 use act::Sweeper;
 use driver::Health;
 use memory::{Memory, Volumes};

@@ -33,7 +33,7 @@ use super::error::{REMEDY_VIEWER, Result};
 use super::gather::{Cluster, Gathered};
 use super::print::{Output, Page, Report};
 
-pub use certify::{ScratchVolume, WriterLog};
+pub use certify::WriterLog;
 
 use failures::StayingPod;
 use timeline::PolicyTimeline;

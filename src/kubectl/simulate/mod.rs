@@ -79,6 +79,7 @@ pub fn node(
             .collect(),
         held,
         brakes,
+        unread: foreseen.unread.clone(),
         policies: fence.as_ref().map(|fence| fence.spec.policies.clone()).unwrap_or_default(),
         pods,
         volumes,

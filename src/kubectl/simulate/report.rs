@@ -1,11 +1,14 @@
 //! What `kubectl bulkhead simulate node` says, and how it looks.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{PlannedPod, PlannedPolicy, PlannedVolume};
 
 use super::super::print::{Page, Report, names, or_dash};
+use super::super::words;
 
 /// What would be done if a node failed now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -32,6 +35,9 @@ pub struct Simulation {
     /// Brakes that hold the node, and those that policies of its pods report.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub brakes: Vec<Brake>,
+    /// Other nodes that could not be read: they take no place in the budgets.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub unread: BTreeSet<String>,
     /// Policies of the plan.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PlannedPolicy>,
@@ -135,6 +141,7 @@ impl Report for Simulation {
         if let Some(held) = &self.held {
             page = page.line(format!("Held at first: {}: {}", held.reason, held.message));
         }
+        page = words::unread(&self.unread).iter().fold(page, Page::line);
         page.table("PODS", POD_COLUMNS, self.pods.iter().map(pod_columns).collect())
             .table("VOLUMES", VOLUME_COLUMNS, self.volumes.iter().map(volume_columns).collect())
             .table("BRAKES", BRAKE_COLUMNS, self.brakes.iter().map(brake_columns).collect())

@@ -9,7 +9,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::super::child::{Answer, Task};
 use super::super::children::{Children, NoAnswer};
-use super::super::lock;
 use super::super::mounts::mountinfo::{Device, Mount};
 use super::answers::{self, Server};
 use super::filesystem::is_fuse;
@@ -18,6 +17,7 @@ use super::order::{Disk, Outcome, Place, Probe, Scrub};
 use super::{HostView, Seen, Subject, inaccessible};
 use crate::api::hysteresis::Sample;
 use crate::api::volume::{Check, CheckMode};
+use crate::runtime::lock::lock;
 
 /// What a child of a probe is about: a device, whose number follows.
 pub const PROBE: &str = "probe of ";

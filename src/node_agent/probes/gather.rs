@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 
+use crate::runtime::lock::lock;
+
 use super::super::child::{Answer, Task};
 use super::super::children::Children;
-use super::super::lock;
 use super::super::mounts::mountinfo::{self, Device, Mount};
 use super::super::reads::Reads;
 use super::blocking::{PROBE, PROBES_MAX, about};

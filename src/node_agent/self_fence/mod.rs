@@ -28,11 +28,12 @@ use crate::api::node_fence::NodeFence;
 use crate::api::slim::Pod;
 use crate::heartbeat::sender::Surroundings;
 use crate::runtime::clock::monotonic;
+use crate::runtime::lock::lock;
 use crate::runtime::store::Change;
 
+use super::Context;
 use super::child::{Answer, Task};
 use super::children::Children;
-use super::{Context, lock};
 use asking::Asking;
 use covers::Covers;
 use cut::{Done, Order, PodVolume};

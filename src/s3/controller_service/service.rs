@@ -1,7 +1,7 @@
 //! The Controller service: CSI's words on one side, buckets on the other.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use tonic::{Request, Response, Status};
 use tracing::Instrument as _;
@@ -11,6 +11,7 @@ use crate::csi::v1::controller_service_capability::{Rpc, Type, rpc};
 use crate::csi::v1::volume_capability::AccessType;
 use crate::csi::v1::volume_capability::access_mode::Mode;
 use crate::csi::v1::*;
+use crate::runtime::lock::lock;
 use crate::s3::keys::Keys;
 use crate::s3::spans;
 
@@ -149,7 +150,7 @@ impl ControllerService {
     }
 
     fn capacities(&self) -> MutexGuard<'_, BTreeMap<String, i64>> {
-        self.capacities.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.capacities)
     }
 }
 

@@ -4,12 +4,14 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use command_fds::{CommandFdExt as _, FdMapping};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 use tokio::task::{JoinHandle, spawn_blocking};
+
+use crate::runtime::lock::lock;
 
 use super::arguments::FUSE_DESCRIPTOR;
 use super::tail::Tail;
@@ -73,7 +75,7 @@ impl Engine {
             Err(error) => format!("was lost: {error}"),
         };
         let _ = tokio::time::timeout(LAST_WORDS, self.listener).await;
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).text();
+        let said = lock(&self.said).text();
         Ended { how, said }
     }
 }
@@ -86,7 +88,7 @@ fn listen(mut stderr: ChildStderr, said: &Mutex<Tail>) {
             Ok(0) => return,
             Ok(length) => {
                 let chunk = chunk.get(..length).unwrap_or_default();
-                said.lock().unwrap_or_else(PoisonError::into_inner).add(chunk);
+                lock(said).add(chunk);
                 // Nobody may be reading ours any more.
                 let _ = io::stderr().write_all(chunk);
             }

@@ -49,16 +49,16 @@ use crate::csi::server;
 use crate::csi::v1::identity_server::IdentityServer;
 use crate::csi::v1::node_server::NodeServer;
 use crate::error::{Error, Result};
-use crate::node_agent::lock;
 use crate::node_agent::mounts::mountinfo::Device;
 use crate::node_agent::mounts::read::Root;
-use crate::runtime::apply::Writer;
 use crate::runtime::client::Clients;
 use crate::runtime::events::Events;
 use crate::runtime::health::Health;
 use crate::runtime::informer::Informer;
+use crate::runtime::lock::lock;
 use crate::runtime::store::Store;
 use crate::runtime::telemetry::Telemetry;
+use crate::runtime::writer::Writer;
 use crate::s3::keys::Keys;
 
 use leaving::Leaving;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::node_agent::lock;
+use crate::runtime::lock::lock;
 
 /// First argument of a child.
 pub const CHILD: &str = "probe";

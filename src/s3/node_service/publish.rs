@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use crate::node_agent::lock;
+use crate::runtime::lock::lock;
 use crate::s3::keys::Keys;
 
 use super::communication::Communication;

@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use rustix::fs::OFlags;
 
 use crate::api::s3::DRIVER;
-use crate::node_agent::lock;
 use crate::node_agent::mounts::read::Root;
+use crate::runtime::lock::lock;
 
 use super::folders;
 use super::publication::{Publication, parse_target};

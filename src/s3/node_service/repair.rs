@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::node_agent::lock;
 use crate::runtime::clock::monotonic;
+use crate::runtime::lock::lock;
 use crate::s3::spans;
 
 use super::decide::{Standing, Verdict, verdict};

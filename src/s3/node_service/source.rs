@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::OwnedMutexGuard;
 use tonic::Status;
 
-use crate::node_agent::lock;
 use crate::runtime::clock::monotonic;
+use crate::runtime::lock::lock;
 use crate::s3::keys::Keys;
 use crate::s3::socket_protocol::{Connection, MountMessage, ProtocolError};
 

@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use crate::api::s3::{AGENT_NOT_READY_TAINT, DRIVER};
 use crate::api::slim::{CsiNode, Node as KubernetesNode};
 use crate::error::Result;
-use crate::runtime::apply::Writer;
 use crate::runtime::informer::Informer;
-use crate::runtime::patch::{NodeIdentity, remove_taint};
+use crate::runtime::patch::{NodePrecondition, remove_taint};
 use crate::runtime::store::{ObjectKey, Store};
 use crate::runtime::telemetry::Telemetry;
+use crate::runtime::writer::Writer;
 
 use super::Node;
 
@@ -48,8 +48,9 @@ pub async fn run(node: &Node, writer: Writer, telemetry: &Telemetry, cancel: Can
 async fn take(nodes: &Store<KubernetesNode>, drivers: &Store<CsiNode>, key: &ObjectKey, writer: &Writer) -> Result<()> {
     let registered = drivers.get(key).is_some_and(|node| node.spec.drivers.iter().any(|driver| driver.name == DRIVER));
     let Some(node) = nodes.get(key).filter(|_| registered) else { return Ok(()) };
-    let identity = NodeIdentity { uid: node.metadata.uid.as_deref().unwrap_or_default(), boot_id: None, version: None };
-    let Some(patch) = without_ours(identity, node.taints()) else { return Ok(()) };
+    let meant =
+        NodePrecondition { uid: node.metadata.uid.as_deref().unwrap_or_default(), boot_id: None, version: None };
+    let Some(patch) = without_ours(meant, node.taints()) else { return Ok(()) };
     match writer.json_patch::<KubernetesNode>(key, patch).await {
         Ok(_) => {
             tracing::info!(taint = AGENT_NOT_READY_TAINT, "the driver is registered: the taint is removed");
@@ -62,7 +63,7 @@ async fn take(nodes: &Store<KubernetesNode>, drivers: &Store<CsiNode>, key: &Obj
 }
 
 /// Takes it away with every effect that it has; nothing if it has none.
-fn without_ours(node: NodeIdentity<'_>, taints: &[Taint]) -> Option<Patch> {
+fn without_ours(node: NodePrecondition<'_>, taints: &[Taint]) -> Option<Patch> {
     let mut left = taints.to_vec();
     let mut operations = Vec::new();
     while let Some(at) = left.iter().position(|taint| taint.key == AGENT_NOT_READY_TAINT) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
-use crate::node_agent::lock;
+use crate::runtime::lock::lock;
 
 /// Turns by name, each with what is told to the next. Those that nobody has or waits for are forgotten.
 #[derive(Default)]

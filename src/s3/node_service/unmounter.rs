@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
-use crate::node_agent::lock;
+use crate::runtime::lock::lock;
 use crate::s3::spans;
 
 use super::communication::Communication;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tonic::Status;
 
-use crate::node_agent::lock;
+use crate::runtime::lock::lock;
 
 use super::mounts::{self, Table, blocking};
 use super::publication::target;

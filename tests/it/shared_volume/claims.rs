@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::lane::{Lane, candidates, is, uid};
 
-/// Seed line 43: without a claim there is no Service; one that comes later is served.
+/// Line 43: without a claim there is no Service; one that comes later is served.
 pub async fn are_waited_for(lane: &Lane<'_>) -> Result<(), Failed> {
     let server = lane.server(Mode::Serves).await?;
     lane.volume("data", candidates(&[&server])).await?;
@@ -27,7 +27,7 @@ pub async fn are_waited_for(lane: &Lane<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Reference 7.3 item 13: a claim of the same name is another claim.
+/// Row 13: a claim of the same name is another claim.
 pub async fn that_are_replaced_are_not_served(lane: &Lane<'_>) -> Result<(), Failed> {
     let server = lane.server(Mode::Serves).await?;
     lane.serving("data", &[&server], json!({})).await?;
@@ -59,7 +59,7 @@ pub async fn that_are_replaced_are_not_served(lane: &Lane<'_>) -> Result<(), Fai
     Ok(())
 }
 
-/// Reference 10.5: of two for one claim the older wins; when it goes, the other takes over.
+/// Of two for one claim the older wins; when it goes, the other takes over.
 pub async fn belong_to_the_older_of_two(lane: &Lane<'_>) -> Result<(), Failed> {
     let (a, b) = (lane.server(Mode::Serves).await?, lane.server(Mode::Serves).await?);
     lane.serving("data", &[&a], json!({})).await?;

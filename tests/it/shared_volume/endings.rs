@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::lane::{Lane, cluster_ips};
 
-/// Reference 7.3 item 17.
+/// Row 17.
 pub async fn one_that_is_deleted_leaves_nothing(lane: &Lane<'_>) -> Result<(), Failed> {
     let server = lane.server(Mode::Serves).await?;
     let both = json!({ "service": { "endpoints": "EndpointSliceAndEndpoints" } });

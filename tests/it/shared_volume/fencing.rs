@@ -124,7 +124,7 @@ fn on(lane: &Lane<'_>, servers: [&Server; 2]) -> serde_json::Value {
     spec
 }
 
-/// Reference 10.6: at once, before any probe fails; and nobody takes over before the fence is proved, for the old server may
+/// At once, before any probe fails; and nobody takes over before the fence is proved, for the old server may
 /// still write. Nobody proves this one.
 pub async fn moves_clients_off_the_node(lane: &Lane<'_>) -> Result<(), Failed> {
     let (a, b) = (lane.server(Mode::Serves).await?, lane.server(Mode::Serves).await?);

@@ -18,7 +18,7 @@ fn slice(name: &str, service: &str, endpoints: Value) -> Value {
     })
 }
 
-/// Reference 7.3 item 24.
+/// Row 24: while they lead clients anywhere, ours lead nowhere.
 pub async fn slices_stop_ours(lane: &Lane<'_>) -> Result<(), Failed> {
     let server = lane.server(Mode::Serves).await?;
     lane.serving("data", &[&server], json!({})).await?;
@@ -49,7 +49,7 @@ pub async fn slices_stop_ours(lane: &Lane<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Reference 7.2: Endpoints of a Service without selector are copied into a slice by Kubernetes. On adoption they go first.
+/// Row 24: Endpoints of a Service without selector are copied into a slice by Kubernetes. On adoption they go first.
 pub async fn legacy_endpoints_go_before_ours_come(lane: &Lane<'_>) -> Result<(), Failed> {
     let server = lane.server(Mode::Serves).await?;
     let adopt = json!({ "bulkhead.dev/adopt": "true" });

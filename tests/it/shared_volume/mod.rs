@@ -1,6 +1,7 @@
 //! SharedVolumes on a real API server: the shipped controller under its shipped rights gives each claim an address that stays,
 //! and sends its clients to one server at a time. Kubelets and NFS servers are played. While a test does its part every
-//! version of every slice is watched: never two servers at once. One cluster for all but what stops the controller.
+//! version of every slice is watched: never two servers at once. One cluster for all but what stops the controller. Lines and
+//! rows are those of `docs/shared-volume-requirements.md`: of the description, and of what the real controller lacks.
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test says what it expects by panicking")]
 
 mod claims;

@@ -18,7 +18,7 @@ use super::control_plane::ControlPlane;
 use super::lane::{Lane, cluster_ips, is, uid};
 use super::world::{AT_ONCE, SOON};
 
-/// Seed 003 from line 15 to 99: created, attached, mounted, with a pod that waits until then.
+/// Lines 15 to 96: created, attached, mounted, with a pod that waits until then.
 pub async fn volumes_are_published(lane: &Lane<'_>) -> Result<(), Failed> {
     let stos =
         ControlPlane::start(lane, json!({ "discovery": { "template": { "labels": { "team": "storage" } } } })).await?;
@@ -64,7 +64,7 @@ pub async fn volumes_are_published(lane: &Lane<'_>) -> Result<(), Failed> {
     stos.end().await
 }
 
-/// Seed lines 101–117: the endpoint follows, the address stays, and nobody has to be told anything.
+/// Lines 103 to 117: the endpoint follows, the address stays, and nobody has to be told anything.
 pub async fn a_failover_is_followed(lane: &Lane<'_>) -> Result<(), Failed> {
     let stos = ControlPlane::start(lane, json!({})).await?;
     let (a, b) = (lane.server(Mode::Serves).await?, lane.server(Mode::Serves).await?);
@@ -96,7 +96,7 @@ pub async fn a_failover_is_followed(lane: &Lane<'_>) -> Result<(), Failed> {
     stos.end().await
 }
 
-/// Seed line 107, mission "Settled": with `Keep` a lost endpoint changes nothing.
+/// Line 107: with `Keep` a lost endpoint changes nothing.
 pub async fn a_lost_endpoint_may_change_nothing(lane: &Lane<'_>) -> Result<(), Failed> {
     let template = json!({ "failover": { "onBackendLost": "Keep" } });
     let stos = ControlPlane::start(lane, json!({ "discovery": { "template": template } })).await?;
@@ -114,7 +114,7 @@ pub async fn a_lost_endpoint_may_change_nothing(lane: &Lane<'_>) -> Result<(), F
     stos.end().await
 }
 
-/// Seed lines 33–44: no object, no Event; one by one they become served when what lacked comes.
+/// Lines 33 to 44: no object, no Event; one by one they become served when what lacked comes.
 pub async fn incomplete_volumes_are_ignored_silently(lane: &Lane<'_>) -> Result<(), Failed> {
     let stos = ControlPlane::start(lane, json!({})).await?;
     let server = lane.server(Mode::Serves).await?;
@@ -169,7 +169,7 @@ pub async fn incomplete_volumes_are_ignored_silently(lane: &Lane<'_>) -> Result<
     stos.end().await
 }
 
-/// Reference 7.3 item 17: the mount endpoint is taken back; one that is gone does not hold up the deletion.
+/// Row 17: the mount endpoint is taken back; one that is gone does not hold up the deletion.
 pub async fn what_is_deleted_is_taken_back(lane: &Lane<'_>) -> Result<(), Failed> {
     let stos = ControlPlane::start(lane, json!({ "discovery": { "mode": "Adopt" } })).await?;
     let server = lane.server(Mode::Serves).await?;
@@ -203,7 +203,7 @@ pub async fn what_is_deleted_is_taken_back(lane: &Lane<'_>) -> Result<(), Failed
     stos.end().await
 }
 
-/// Reference 7.3 item 25: the address is kept until the claim or the SharedVolume goes.
+/// Row 25: the address is kept until the claim or the SharedVolume goes.
 pub async fn a_volume_that_is_gone_keeps_its_address(lane: &Lane<'_>) -> Result<(), Failed> {
     let stos = ControlPlane::start(lane, json!({})).await?;
     let server = lane.server(Mode::Serves).await?;
@@ -221,7 +221,7 @@ pub async fn a_volume_that_is_gone_keeps_its_address(lane: &Lane<'_>) -> Result<
     stos.end().await
 }
 
-/// Reference 7.3 items 7 and 8: one namespace that fails holds up no other; 401, 412 and lost answers are dealt with.
+/// Rows 7 and 8: one namespace that fails holds up no other; 401, 412 and lost answers are dealt with.
 pub async fn failures_are_told_apart(lane: &Lane<'_>) -> Result<(), Failed> {
     let stos = ControlPlane::start(lane, json!({})).await?;
     let (a, b) = (lane.server(Mode::Serves).await?, lane.server(Mode::Serves).await?);
@@ -302,7 +302,7 @@ pub async fn nobody_gets_at_the_volume_of_another(lane: &Lane<'_>) -> Result<(),
     stos.end().await
 }
 
-/// Reference 10.5: what was created once belongs to the namespace.
+/// What was created once belongs to the namespace.
 pub async fn what_was_discovered_belongs_to_the_namespace(lane: &Lane<'_>) -> Result<(), Failed> {
     let stos = ControlPlane::start(lane, json!({ "discovery": { "nameFrom": "PersistentVolume" } })).await?;
     let server = lane.server(Mode::Serves).await?;

@@ -89,7 +89,7 @@ async fn story(world: &World, name: &str) -> Result<(), Failed> {
     lane.judge()
 }
 
-/// Reference 7.3 item 20: whoever leads goes on where the other stopped; one that wakes up late does no harm.
+/// Row 20: whoever leads goes on where the other stopped; one that wakes up late does no harm.
 pub async fn replicas_that_take_turns_serve_on() -> Result<(), Failed> {
     let world = World::start(&[]).await?;
     let lane = Lane::new(&world, "replicas").await?;
@@ -149,7 +149,7 @@ async fn leader(world: &World, replicas: &BTreeMap<String, Process>, other_than:
     Ok(world.cluster.wait("a replica leads", SOON, look).await?)
 }
 
-/// Reference 7.3 item 22: for three renewals of the Lease nothing but them; after a restart neither.
+/// Row 22: for three renewals of the Lease nothing but them; after a restart neither.
 pub async fn at_rest_nothing_is_written() -> Result<(), Failed> {
     let mut world = World::start(&[]).await?;
     world.cluster.start_controller().await?;

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::lane::{Lane, cluster_ips, is, uid};
 use super::world::AT_ONCE;
 
-/// Seed 003 lines 62–75 and 120; reference 7.3 items 10 and 11.
+/// Lines 62 to 75 and 120, rows 10 and 11.
 pub async fn are_as_specified(lane: &Lane<'_>) -> Result<(), Failed> {
     let server = lane.server(Mode::Serves).await?;
     let ports = json!([{ "name": "nfs", "port": server.port() }, { "name": "rpcbind", "port": 111 }]);
@@ -83,7 +83,7 @@ fn check_slice(slice: &EndpointSlice, service: &Service, address: &str, port: i3
     Ok(())
 }
 
-/// Seed line 119: Kubernetes' garbage collector takes all of it with the claim.
+/// Line 119: Kubernetes' garbage collector takes all of it with the claim.
 pub async fn go_with_the_claim(lane: &Lane<'_>) -> Result<(), Failed> {
     let server = lane.server(Mode::Serves).await?;
     lane.serving("data", &[&server], json!({ "service": { "endpoints": "EndpointSliceAndEndpoints" } })).await?;
@@ -98,7 +98,7 @@ pub async fn go_with_the_claim(lane: &Lane<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Seed line 90; reference 7.3 item 5.
+/// Line 90, row 5.
 pub async fn come_back_with_their_address(lane: &Lane<'_>) -> Result<(), Failed> {
     let server = lane.server(Mode::Serves).await?;
     lane.serving("data", &[&server], json!({})).await?;
@@ -164,7 +164,7 @@ pub async fn whose_address_is_taken_is_told(lane: &Lane<'_>) -> Result<(), Faile
     Ok(())
 }
 
-/// Reference 7.3 item 6.
+/// Row 6.
 pub async fn edited_slices_are_repaired(lane: &Lane<'_>) -> Result<(), Failed> {
     let server = lane.server(Mode::Serves).await?;
     let other = lane.server(Mode::Serves).await?;
@@ -235,7 +235,7 @@ pub async fn edited_services_are_repaired(lane: &Lane<'_>) -> Result<(), Failed>
     Ok(())
 }
 
-/// Seed line 75: names of claims that are none of Services.
+/// Line 75: names of claims that are none of Services.
 pub async fn have_names_where_claims_have_odd_ones(lane: &Lane<'_>) -> Result<(), Failed> {
     let long = "a-claim-whose-name-is-longer-than-the-name-of-a-service-may-ever-be-in-kubernetes";
     for (name, claim) in [("dotted", "logs.v2"), ("digit", "2fast"), ("long", long)] {
@@ -265,7 +265,7 @@ pub async fn have_names_where_claims_have_odd_ones(lane: &Lane<'_>) -> Result<()
     Ok(())
 }
 
-/// Reference 7.3 item 12: what is not ours is taken over only where that was allowed.
+/// Row 12: what is not ours is taken over only where that was allowed.
 pub async fn of_others_are_adopted_where_allowed(lane: &Lane<'_>) -> Result<(), Failed> {
     let server = lane.server(Mode::Serves).await?;
     let port = json!([{ "name": "nfs", "port": 2049 }]);
@@ -301,7 +301,7 @@ pub async fn of_others_are_adopted_where_allowed(lane: &Lane<'_>) -> Result<(), 
     Ok(())
 }
 
-/// Reference 7.3 item 10: a server that clients could not reach through the Service is told, not published.
+/// Row 10: a server that clients could not reach through the Service is told, not published.
 pub async fn have_the_servers_family(lane: &Lane<'_>) -> Result<(), Failed> {
     let of = |families: serde_json::Value, address: &str| {
         let port = json!([{ "name": "nfs", "port": 2049 }]);

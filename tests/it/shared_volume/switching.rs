@@ -15,7 +15,7 @@ use crate::printed::Printed;
 use super::lane::{Lane, cluster_ips, is};
 use super::world::SOON;
 
-/// Seed lines 86 and 96; reference 7.3 item 14: TCP alone is no answer.
+/// Lines 86 and 96, row 14: TCP alone is no answer.
 pub async fn nothing_is_published_before_the_first_answer(lane: &Lane<'_>) -> Result<(), Failed> {
     let server = lane.server(Mode::Hangs).await?;
     let told = json!({ "publish": { "targets": ["ClaimAnnotation"] } });
@@ -71,7 +71,7 @@ pub async fn the_name_is_published_where_wanted(lane: &Lane<'_>) -> Result<(), F
     Ok(())
 }
 
-/// Reference 10.6: the next candidate that answers, in order of preference, and no way back while it serves.
+/// Rows 14 and 16: the next candidate that answers, in order of preference, and no way back while it serves.
 pub async fn a_lost_server_is_replaced(lane: &Lane<'_>) -> Result<(), Failed> {
     let (a, b, c) =
         (lane.server(Mode::Serves).await?, lane.server(Mode::Hangs).await?, lane.server(Mode::Serves).await?);
@@ -124,7 +124,7 @@ async fn is_printed(lane: &Lane<'_>, mount: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Reference 7.3 item 15: refused quickly, or left as it is. Mission: the seed's behaviour is Keep.
+/// Row 15: refused quickly, or (`Keep`) left as it is, as StorageOS leaves it.
 pub async fn a_lost_server_without_another(lane: &Lane<'_>) -> Result<(), Failed> {
     let (a, b) = (lane.server(Mode::Serves).await?, lane.server(Mode::Serves).await?);
     lane.serving("withdrawn", &[&a], json!({})).await?;
@@ -153,7 +153,7 @@ pub async fn a_lost_server_without_another(lane: &Lane<'_>) -> Result<(), Failed
     Ok(())
 }
 
-/// Reference 7.3 item 23: a flapping server is not followed.
+/// Row 23: a flapping server is not followed.
 pub async fn switches_hold_down(lane: &Lane<'_>) -> Result<(), Failed> {
     let (a, b) = (lane.server(Mode::Serves).await?, lane.server(Mode::Serves).await?);
     lane.serving("data", &[&a, &b], json!({ "failover": { "holdDown": "8s" } })).await?;
@@ -170,7 +170,7 @@ pub async fn switches_hold_down(lane: &Lane<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Reference 10.6: editing one field is the planned switch, and nothing else switches.
+/// Rows 3 and 16: editing one field is the planned switch, and nothing else switches.
 pub async fn a_person_switches(lane: &Lane<'_>) -> Result<(), Failed> {
     let (a, b) = (lane.server(Mode::Serves).await?, lane.server(Mode::Serves).await?);
     let manual = json!({ "failover": { "mode": "Manual", "activeCandidate": "b" } });
@@ -208,7 +208,7 @@ pub async fn a_person_switches(lane: &Lane<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Seed lines 70 and 113: the same in v1 Endpoints, right after the slice, and the Service's targetPort with it.
+/// Lines 70 and 113: the same in v1 Endpoints, right after the slice, and the Service's targetPort with it.
 pub async fn endpoints_follow(lane: &Lane<'_>) -> Result<(), Failed> {
     let (a, b) = (lane.server(Mode::Serves).await?, lane.server(Mode::Serves).await?);
     lane.serving("data", &[&a, &b], json!({ "service": { "endpoints": "EndpointSliceAndEndpoints" } })).await?;

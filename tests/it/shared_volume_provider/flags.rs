@@ -1,4 +1,4 @@
-//! What the flags and metrics of the seed do.
+//! What StorageOS' flags and metrics do.
 
 use std::time::Duration;
 

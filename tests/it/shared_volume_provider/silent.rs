@@ -1,4 +1,4 @@
-//! What the seed has ignored silently: no object, no Event, no line in the log that is there by default; a count.
+//! What is ignored silently, as StorageOS describes it: no object, no Event, no line in the log that is there by default; a count.
 
 use bulkhead_testbed::storageos::NewVolume;
 use libtest_mimic::Failed;

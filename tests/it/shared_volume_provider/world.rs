@@ -1,4 +1,4 @@
-//! An API server, and the shipped controller with the seed's flags in the seed's spelling.
+//! An API server, and the shipped controller with StorageOS' flags in StorageOS' spelling.
 
 use std::ffi::OsString;
 use std::net::TcpListener;
@@ -60,7 +60,7 @@ impl World {
         Ok(world)
     }
 
-    /// Starts the controller; polls come by the flag of the seed.
+    /// Starts the controller; polls come by StorageOS' flag.
     pub fn controller(&self) -> Result<Process, Failed> {
         self.controller_at("info,bulkhead=debug,kube=warn")
     }

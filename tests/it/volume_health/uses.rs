@@ -1,4 +1,4 @@
-//! The seed's use cases, from the report to the taint and back.
+//! The use cases of the PV Health Monitor proposal, from the report to the taint and back.
 
 use bulkhead::api::volume_health::Phase;
 use kube::ResourceExt;

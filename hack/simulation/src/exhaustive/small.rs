@@ -74,7 +74,7 @@ pub(super) fn faults(world: &World) -> Vec<Fault> {
     machine(world, &mut faults);
     array(world, &mut faults);
     // A watch that tells nothing of Leases either would be an outage.
-    let slow = Weather { slow_watches: 1, slow_kind: Some(Kind::Nodes), ..Weather::default() };
+    let slow = Weather { slow_watches: 1, slow_kinds: vec![Kind::Nodes], ..Weather::default() };
     let other = if world.weather == slow { Weather::default() } else { slow };
     faults.extend([Fault::Weather(other), Fault::Resync(DRIVER.into())]);
     faults

@@ -30,6 +30,11 @@ impl World {
         self.judge_words(pid, decision);
         self.judge_outage(pid, decision);
         self.judge_moves(pid, decision);
+        for effect in &decision.effects {
+            if let Protecting::Open(fence) | Protecting::Replan(fence) = effect {
+                self.judge_given_up(fence);
+            }
+        }
     }
 
     /// I6: nothing is begun while so many nodes are silent that the observer must be wrong. What the process cannot have

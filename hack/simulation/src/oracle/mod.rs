@@ -1,7 +1,8 @@
-//! What must hold after every step, whatever happened: `I1` to `I8` and `I11` to `I16`. It looks at the machines, the array and the API
+//! What must hold after every step, whatever happened: `I1` to `I8` and `I11` to `I17`. It looks at the machines, the array and the API
 //! server themselves, never at what a program under test believes, but for what that program could know.
 
 mod effects;
+mod given_up;
 mod heartbeats;
 mod holds;
 mod incidents;

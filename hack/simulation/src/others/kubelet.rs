@@ -52,10 +52,12 @@ pub struct Machine {
     pub network: Network,
     /// Its storages take nothing from it, as their fabric lets nothing through.
     pub is_off_fabric: bool,
-    /// Since when its kubelet has been heard of without a pause; for the oracle.
+    /// Since when its kubelet has been heard of without a pause, or, where it was called silent all the same, will be; for the oracle.
     pub well_since: Option<Millis>,
     /// When its Lease is due.
     pub(crate) renews_at: Millis,
+    /// Before that it says nothing of itself to who calls it Unknown.
+    pub(crate) tells_ready_at: Millis,
 }
 
 /// One pod as it runs on a machine.
@@ -89,6 +91,7 @@ impl Machine {
             is_off_fabric: false,
             well_since: None,
             renews_at: 0,
+            tells_ready_at: 0,
         }
     }
 
@@ -128,6 +131,7 @@ impl World {
         let stops = machine.running.iter().filter_map(|it| it.stops_at).min().unwrap_or(Millis::MAX);
         let waits = self.waits_for_volumes(name);
         let next = machine.renews_at.min(stops.max(now + 1)).min(if waits { now + RETRY } else { Millis::MAX });
+        let next = next.min(if machine.tells_ready_at > now { machine.tells_ready_at } else { Millis::MAX });
         self.wake(Actor::Kubelet(name.to_owned()), next);
     }
 
@@ -253,17 +257,20 @@ impl World {
         in_use.sort();
         in_use.dedup();
         let (boot_id, now) = (machine.boot_id(), self.now);
+        let is_silent = machine.tells_ready_at > now;
         let addresses = vec![NodeAddress { type_: "InternalIP".into(), address: machine.address.clone() }];
         let told = |node: &std::sync::Arc<Node>| {
             let status = &node.status;
             let is_same = status.node_info.boot_id == boot_id && status.addresses == addresses;
-            node.ready() == "True" && is_same && status.volumes_in_use == in_use
+            (node.ready() == "True" || is_silent) && is_same && status.volumes_in_use == in_use
         };
         if self.api.nodes.get(name).is_none_or(told) {
             return;
         }
         self.api.update::<Node>(name, |node| {
-            set_condition(&mut node.status.conditions, "Ready", "True", now);
+            if !is_silent {
+                set_condition(&mut node.status.conditions, "Ready", "True", now);
+            }
             node.status.node_info.boot_id = boot_id;
             node.status.addresses = addresses;
             node.status.volumes_in_use = in_use;

@@ -1,7 +1,7 @@
 //! The node lifecycle controller: a silent kubelet makes Ready Unknown and brings the `unreachable` taints; the taint
 //! eviction deletes pods after their 300 s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bulkhead::api::names;
 use bulkhead::api::slim::{Lease, Node, Pod};
@@ -22,6 +22,8 @@ const PERIOD: Millis = 5 * SECOND;
 const GRACE: Millis = 40 * SECOND;
 /// What pods tolerate of the NoExecute taint.
 const TOLERATED: Millis = 300 * SECOND;
+/// A kubelet tells its status so often.
+const STATUS: Millis = 10 * SECOND;
 
 /// What the controller remembers.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +32,9 @@ pub struct Lifecycle {
     seen: BTreeMap<String, (Option<MicroTime>, Millis)>,
     /// When it set the NoExecute taint.
     evicts_from: BTreeMap<String, Millis>,
+    /// Nodes of whose Leases it hears nothing: its watch lags behind. In truth that is so of all at once, where the brakes hold
+    /// whatever comes of it.
+    pub(crate) unheard: BTreeSet<String>,
 }
 
 impl Lifecycle {
@@ -52,10 +57,16 @@ impl World {
         self.others.lifecycle.evicts_from.retain(|name, _| names.contains(name));
         for name in names {
             let renewed = self.api.get::<Lease>(&name).and_then(|lease| lease.spec.renew_time.clone());
-            let seen = &mut self.others.lifecycle.seen;
+            let is_ready = self.api.get::<Node>(&name).is_some_and(|node| node.ready() == "True");
+            let Lifecycle { seen, evicts_from, unheard } = &mut self.others.lifecycle;
             let known = seen.entry(name.clone()).or_insert_with(|| (renewed.clone(), now));
-            if known.0 != renewed {
-                *known = (renewed, now);
+            if !unheard.contains(&name) {
+                if known.0 != renewed {
+                    *known = (renewed, now);
+                }
+            } else if is_ready && evicts_from.contains_key(&name) {
+                // The kubelet says so since it was given up: its status is a sign of life too.
+                known.1 = now;
             }
             let silent = now - known.1 > GRACE;
             self.look_after(&name, silent, chance);
@@ -69,6 +80,7 @@ impl World {
             self.tell(|| format!("{name} is unreachable"));
             self.api.update::<Node>(name, |node| set_condition(&mut node.status.conditions, "Ready", "Unknown", now));
             self.pods_not_ready(name);
+            self.contradicts_later(name, chance);
             // NoExecute is rate-limited.
             let later = now + chance.between(Choice::Others, 0, 10_000);
             self.others.lifecycle.evicts_from.insert(name.to_owned(), later);
@@ -85,6 +97,18 @@ impl World {
         if evicts && from.is_some_and(|from| from + TOLERATED <= now) {
             self.evict(name);
         }
+    }
+
+    /// A kubelet that lives does not know that it was given up for want of its Lease. It tells its status in its own time, and is
+    /// beyond doubt again only from then on.
+    fn contradicts_later(&mut self, name: &str, chance: &mut dyn Chance) {
+        if !self.others.lifecycle.unheard.contains(name) {
+            return;
+        }
+        let Some(machine) = self.machines.get_mut(name).filter(|machine| machine.well_since.is_some()) else { return };
+        machine.tells_ready_at = self.now + chance.between(Choice::Lifecycle, SECOND, STATUS);
+        machine.well_since = Some(machine.tells_ready_at);
+        self.counts.given_up_alive += 1;
     }
 
     fn pods_not_ready(&mut self, name: &str) {

@@ -177,7 +177,7 @@ impl World {
         Ok(Some(LiveNode {
             silence: silence.read_live(&node),
             node,
-            lease_is_still: is_still(self.api.get::<Lease>(name).as_deref(), views.leases.get(name).as_deref()),
+            lease_is_still: is_still(self.api.get::<Lease>(name).as_deref(), silence),
             pods: pods_of(self, name),
             attached_volumes: plan::attached_volumes(&attachments, self.shape.as_ref()),
             attachments,

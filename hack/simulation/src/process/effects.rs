@@ -192,7 +192,7 @@ impl World {
             Fencing::FailPod { pod, .. } => (Op::FailPod(pod.pod), Purpose::Plain),
             Fencing::DeletePod { pod, grace_seconds, .. } => (Op::DeletePod(pod.pod, grace_seconds), Purpose::Plain),
             Fencing::DeleteAttachment(attachment) => (Op::DeleteAttachment(attachment), Purpose::Plain),
-            Fencing::Unguard => (Op::UnguardFence(fence), Purpose::Fence),
+            Fencing::RemoveFinalizer => (Op::UnguardFence(fence), Purpose::Fence),
             Fencing::Forget => (Op::ForgetFence(fence), Purpose::Plain),
         };
         self.send(pid, key, op, purpose, decided, chance).map(|()| true)
@@ -207,8 +207,8 @@ impl World {
         chance: &mut dyn Chance,
     ) -> Result<bool, Refusal> {
         let op = match effect {
-            Protecting::Guard(policy) => Op::GuardPolicy(policy),
-            Protecting::Unguard(policy) => Op::UnguardPolicy(policy),
+            Protecting::AddFinalizer(policy) => Op::GuardPolicy(policy),
+            Protecting::RemoveFinalizer(policy) => Op::UnguardPolicy(policy),
             Protecting::Open(fence) => Op::CreateFence(fence),
             Protecting::Replan(fence) => Op::ReplaceFence(fence),
             Protecting::Record(policy) => Op::RecordPolicy(policy),

@@ -2,9 +2,9 @@
 //! own, and only where its subject is there: a seed that is known to show something goes as it did. With fencers that report the
 //! power of nodes those seeds have changed whose fencer does, one in eight; with method NetworkFence those whose storages give
 //! access by their network only, one in eight; with drivers that attach nothing those that have one, one in four; with fencers that
-//! leave nodes their power those whose fencer does, one in nine; and no others. That somebody lifts such a fence is not drawn: whoever
-//! lets a machine in that writes on makes a second writer. Nor is that a NetworkFenceClass is made anew for another cluster
-//! (docs/adr/0029).
+//! leave nodes their power those whose fencer does, one in nine; with a node lifecycle controller that lags behind one in eight; and no
+//! others. That somebody lifts such a fence is not drawn: whoever lets a machine in that writes on makes a second writer. Nor is that
+//! a NetworkFenceClass is made anew for another cluster (docs/adr/0029).
 
 mod network;
 mod storage;
@@ -85,6 +85,7 @@ impl Schedule {
             draft.writers_of_network_fences(failed);
             draft.other_addresses(failed);
         }
+        draft.late_lifecycle(failed);
         let events = draft.events;
         let last = events.iter().filter_map(|(when, _)| if let When::At(at) = when { Some(*at) } else { None }).max();
         let calm = last.unwrap_or(0).max(failed + 90 * SECOND) + 10 * SECOND;
@@ -239,6 +240,22 @@ impl Draft<'_> {
             18 => self.events.push((when, Fault::ForceDelete(workload))),
             _ => self.events.push((when, Fault::Delete(workload))),
         }
+    }
+
+    /// The node lifecycle controller hears nothing of the Lease of a node for a while, and gives that up, whether it is well or not.
+    fn late_lifecycle(&mut self, failed: Millis) {
+        let c = Choice::Lifecycle;
+        if !self.chance.one_in(c, 8) {
+            return;
+        }
+        let index = self.chance.pick(c, self.shape.nodes.len() as u64);
+        let Some(node) = usize::try_from(index).ok().and_then(|index| self.shape.nodes.get(index)).cloned() else {
+            return;
+        };
+        let from = self.chance.between(c, 2 * SECOND, failed + 60 * SECOND);
+        let until = from + self.chance.between(c, 45 * SECOND, 150 * SECOND);
+        self.at(from, Fault::LagBehind(node.clone()));
+        self.at(until, Fault::CatchUp(node));
     }
 
     /// People hold, approve and pause, and may begin with another mode.

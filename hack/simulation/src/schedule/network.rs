@@ -23,7 +23,7 @@ impl Draft<'_> {
             loses_answers: rate(self.chance),
             throttles: rate(self.chance),
             slow_watches: rate(self.chance),
-            slow_kind: None,
+            slow_kinds: Vec::new(),
         };
         self.events.push((when, Fault::Weather(weather)));
     }

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_testbed::array::{Effect, Fault, Method};
+use bulkhead_testbed::array::{Array, Effect, Fault, Method};
 use bulkhead_testbed::cluster::{Cluster, ClusterError, ClusterOptions, Workload};
 use bulkhead_testbed::ledger::{Event, Stamp};
 use bulkhead_testbed::nodes::NodeOptions;
@@ -193,7 +194,7 @@ async fn over(cluster: &Cluster, victims: &[Victim], killed: Stamp, limit: Durat
     let volumes: usize = victims.iter().map(|victim| victim.held.volumes.len()).sum();
     let deadline = tokio::time::Instant::now() + limit;
     loop {
-        let running: BTreeSet<_> =
+        let running: BTreeMap<_, _> =
             cluster.arrays.iter().flat_map(|array| written_elsewhere(array, &dead, killed)).collect();
         let mut attached = usize::MAX;
         // The ledger costs the cluster nothing; the API server is asked when that says that all is done.
@@ -215,12 +216,14 @@ async fn over(cluster: &Cluster, victims: &[Victim], killed: Stamp, limit: Durat
     }
 }
 
-fn written_elsewhere(array: &bulkhead_testbed::array::Array, dead: &BTreeSet<&str>, killed: Stamp) -> BTreeSet<String> {
+/// The first write to each volume from a node that is not dead. The array waits meanwhile, and a storm writes some million entries.
+fn written_elsewhere(array: &Array, dead: &BTreeSet<&str>, killed: Stamp) -> BTreeMap<Arc<str>, Stamp> {
     array.ledger().read(|entries| {
         let later = entries.iter().rev().take_while(|entry| entry.at > killed);
         let elsewhere =
             later.filter(|entry| matches!(entry.event, Event::Wrote { .. }) && !dead.contains(&*entry.node));
-        elsewhere.map(|entry| entry.volume.to_string()).collect()
+        // From the last to the first, which stays.
+        elsewhere.map(|entry| (entry.volume.clone(), entry.at)).collect()
     })
 }
 
@@ -231,7 +234,9 @@ fn measure(
     controller: (f64, f64),
     sidecar: (f64, f64),
 ) -> Result<Measured> {
-    let ledger = cluster.arrays.first().ok_or("the cluster has no array")?.ledger();
+    let array = cluster.arrays.first().ok_or("the cluster has no array")?;
+    let dead: BTreeSet<&str> = victims.iter().map(|victim| victim.csi_node.as_str()).collect();
+    let written = written_elsewhere(array, &dead, killed);
     let zero = 0.0_f64;
     let mut all = Measured {
         first_pod: zero,
@@ -252,9 +257,8 @@ fn measure(
         let since = |at: Option<&Moment>| at.map_or(f64::NAN, |at| seconds(from, *at));
         let pods = since(gone.values().max());
         let volumes = victim.held.volumes.iter();
-        let first_writes: Option<Vec<_>> = volumes
-            .map(|volume| incident::array_side(ledger, volume, &victim.csi_node, killed).first_write_elsewhere)
-            .collect();
+        let first_writes: Option<Vec<_>> =
+            volumes.map(|volume| written.get(volume.as_str()).map(|at| array.ledger().wall(*at))).collect();
         all.first_pod = all.first_pod.max(since(gone.values().min()));
         all.all_pods = all.all_pods.max(pods);
         all.handed_over = all.handed_over.max(pods).max(since(side.handed_over.values().max()));

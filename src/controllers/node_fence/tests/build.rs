@@ -99,6 +99,7 @@ pub fn planned(pod: &PodView) -> PlannedPod {
         action: if keep { PodAction::Keep } else { PodAction::Release },
         reason: if keep { "DaemonSet" } else { "NodeFailure" }.into(),
         priority: pod.pod.spec.priority,
+        returns: None,
         volumes: pod.volumes.iter().map(|volume| volume.name.clone()).collect(),
     }
 }

@@ -70,7 +70,7 @@ impl World {
                     self.seen.attachments.iter_mut().find(|it| it.metadata.uid == uid).expect("uid precondition");
                 Arc::make_mut(held).metadata.deletion_timestamp = Some(stamp(self.now));
             }
-            Effect::Unguard => self.log.push("unguard".into()),
+            Effect::RemoveFinalizer => self.log.push("unguard".into()),
             Effect::Forget => self.log.push("forget".into()),
         }
     }

@@ -15,7 +15,7 @@ use crate::controllers::testing::*;
 
 use super::super::decide::{Effect, Settings};
 use super::super::memory::{Found, Incident};
-use super::build::found;
+use super::build::{found, planned};
 use super::world::{Fencer, World};
 
 /// A failed node with a pod whose volume is cut off by these methods, in their order.
@@ -60,6 +60,23 @@ fn asked_again(method: &Value, fencer: &str, first: Fencer) -> World {
 /// It proved that the node had no power, and somebody switched that on.
 fn switched_on() -> World {
     asked_again(&external(), POWER, Fencer::Proves(Proof::PowerOff))
+}
+
+/// A scheduler had not heard of the taint, and attach/detach attached to a node without power what the pod before it had there.
+#[test]
+fn what_is_attached_to_a_node_without_power_needs_no_other_proof() {
+    let mut world = fenced_by("PowerOff", &[external()]);
+    world.run_until("pg is Released");
+    world.seen.attachments.clear();
+    world.wait(0.1);
+    world.attach("v1", "va-late", true);
+    let late = pod("late", "n1", &[csi("v1")]);
+    let row = planned(&late);
+    world.plan().pods.push(row);
+    world.seen.pods.push(late);
+    world.run();
+    assert!(world.did("delete late grace 0") && world.seen.attachments.is_empty(), "{:#?}", world.log);
+    assert_eq!((world.volume("v1").refences, world.volume("v1").proof), (None, Proof::PowerOff));
 }
 
 #[test]

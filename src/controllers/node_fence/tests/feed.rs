@@ -69,7 +69,7 @@ fn n1() -> ObjectKey {
 fn listening() -> (Stores, Queued) {
     let cx = context();
     let (queue, queued) = Queued::queue();
-    feed(&cx, &queue);
+    feed::start(&cx, &queue);
     (cx.stores, queued)
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::api::fence_request::Desired;
+use crate::api::fence_request::{Desired, FenceOutcome};
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::node_fence::{Hold, Phase, PodStatusState, VolumeStatusState};
 use crate::api::resiliency_policy::{ResiliencyPolicyStatus, Restraint, RestraintType};
@@ -49,6 +49,38 @@ fn half_cut_off() -> World {
     world.run();
     assert!(world.did("delete a grace 0") && !world.did("Started v2"), "{:#?}", world.log);
     world
+}
+
+/// Two pods of one volume: the first has gone by force on this proof. A finalizer keeps the second, so that it is asked for again.
+fn half_gone(methods: &[Value], proof: Proof) -> World {
+    let kept = but(pod("b", "n1", &[csi("v1")]), |pod| {
+        pod.metadata.finalizers = Some(vec!["batch.kubernetes.io/job-tracking".into()]);
+    });
+    let mut world = failed(vec![pod("a", "n1", &[csi("v1")]), kept], methods);
+    world.fencers.insert(POWER.into(), Fencer::Proves(proof));
+    world.run();
+    assert!(world.did("delete a grace 0") && world.seen.pods.len() == 1, "{:#?}", world.log);
+    let row = world.volume("v1");
+    assert_eq!((row.method, row.external_proof), (Some(FenceMethodType::External), Some(proof)), "{:#?}", world.log);
+    world
+}
+
+/// The proof of its volume holds no more, and its fencer says nothing new.
+fn taken_back(world: &mut World, reason: &str) {
+    world.fencers.insert(POWER.into(), Fencer::Silent);
+    world.wait(2.0);
+    if reason == "Reattached" {
+        world.attach("v1", "va-again", true);
+    } else {
+        for request in &mut world.seen.requests {
+            for row in &mut Arc::make_mut(request).status.as_mut().unwrap().volumes {
+                (row.result, row.proof, row.reason) = (FenceOutcome::Failed, Proof::None, Some(reason.into()));
+            }
+        }
+    }
+    world.run();
+    world.wait(60.0);
+    world.run();
 }
 
 /// The node was back in that boot, and fails again with another pod: what was cut off before is carried over.
@@ -250,4 +282,66 @@ fn what_no_pod_went_for_is_given_back() {
     world.run_controller();
     assert_eq!(desired(&world, POWER), Some(Desired::Unfenced), "{:#?}", world.log);
     assert!(world.did("delete a graceful"), "{:#?}", world.log);
+}
+
+/// What ran there writes on as soon as it is let in, whatever its fencer says of it by now.
+#[test]
+fn a_machine_that_had_power_is_kept_out_of_its_name_though_its_proof_was_taken_back() {
+    for (reason, proof, address, is_let_in) in [
+        ("DeadlineExceeded", Proof::Verified, ANOTHER, false),
+        ("Reattached", Proof::Verified, ANOTHER, false),
+        ("DeadlineExceeded", Proof::Verified, ADDRESS, true),
+        ("Reattached", Proof::Verified, ADDRESS, true),
+        ("PowerRestored", Proof::PowerOff, ANOTHER, true),
+    ] {
+        let mut world = half_gone(&[external()], proof);
+        taken_back(&mut world, reason);
+        assert_eq!(world.volume("v1").proof, Proof::None, "{reason}: {:#?}", world.log);
+        world.remove_pod("b");
+        world.node_becomes(|node| with_address(node, address));
+        world.node_reboots();
+        world.run();
+        assert_eq!(world.did("ask Unfenced"), is_let_in, "{reason} {address}: {:#?}", world.log);
+        if !is_let_in {
+            assert_eq!(world.condition("Stalled"), machine_may_run(), "{reason}: {:#?}", world.log);
+            say_that_it_is_off(&mut world, "1");
+            world.run();
+        }
+        assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{reason} {address}: {:#?}", world.log);
+    }
+}
+
+#[test]
+fn so_it_is_where_its_node_was_deleted_first() {
+    for reason in ["DeadlineExceeded", "Reattached"] {
+        let mut world = half_gone(&[external()], Proof::Verified);
+        taken_back(&mut world, reason);
+        world.remove_pod("b");
+        world.seen.attachments.clear();
+        world.seen.node = None;
+        world.run();
+        assert_eq!(world.condition("Stalled"), machine_may_run(), "{reason}: {:#?}", world.log);
+        world.seen.node = Some(Arc::new(created_again("boot-2", ANOTHER)));
+        world.run();
+        assert!(!world.did("ask Unfenced"), "{reason}: {:#?}", world.log);
+        assert_eq!(world.condition("Stalled"), machine_may_run(), "{reason}: {:#?}", world.log);
+    }
+}
+
+/// Which of its pods went on whose word is not on record. Nothing that ran there before the end of its power lives.
+#[test]
+fn what_a_fencer_has_proved_stands_though_the_driver_proves_it_since() {
+    for (proof, wanted) in [(Proof::Verified, Desired::Fenced), (Proof::PowerOff, Desired::Unfenced)] {
+        let mut world = half_gone(&[external(), unpublish()], proof);
+        taken_back(&mut world, "DeadlineExceeded");
+        let row = world.volume("v1");
+        let (method, state) = (Some(FenceMethodType::Unpublish), VolumeStatusState::Fenced);
+        assert_eq!((row.method, row.state, row.external_proof), (method, state, Some(proof)), "{:#?}", world.log);
+        world.remove_pod("b");
+        world.run();
+        world.wait(61.0);
+        world.run();
+        assert_eq!(world.seen.phase(), Some(Phase::Detached), "{proof:?}: {:#?}", world.log);
+        assert_eq!(desired(&world, POWER), Some(wanted), "{proof:?}: {:#?}", world.log);
+    }
 }

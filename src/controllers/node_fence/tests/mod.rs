@@ -24,6 +24,8 @@ mod outage;
 mod pace;
 mod proof;
 mod property;
+mod record;
+mod renewals;
 mod returns;
 mod storage;
 mod tell;

@@ -283,6 +283,30 @@ fn a_fencer_is_asked_for_each_method_once() {
     assert_eq!(asked, [(FencerMethodType::Unpublish, None), (FencerMethodType::NetworkFence, Some("file-fence"))]);
 }
 
+/// By that it is raised again when somebody lifts it; that a fencer has proved it since is on record beside it.
+#[test]
+fn a_network_fence_on_which_pods_went_stays_on_record() {
+    let fencing = json!({ "minimumProof": "Acknowledged", "methods": [network(), external()], "callTimeout": "5s" });
+    let kept = but(pod("b", "n1", &[csi("v1")]), |pod| pod.metadata.finalizers = Some(vec!["kept".into()]));
+    let mut world = World::new(vec![pod("a", "n1", &[csi("v1")]), kept], &json!({ "fencing": fencing }));
+    world.seen.reports = reports([fencing_report(&["NetworkFence"])]);
+    world.fencers.insert(DRIVER.into(), Fencer::Proves(Proof::Acknowledged));
+    world.fencers.insert(POWER.into(), Fencer::Proves(Proof::Verified));
+    Arc::make_mut(&mut world.seen.fence).spec.node.addresses = vec![ADDRESS.into()];
+    world.node_becomes(|node| with_address(node, ADDRESS));
+    world.run();
+    assert!(world.did("delete a grace 0"), "{:#?}", world.log);
+    let by = |world: &World| (world.volume("v1").method, world.volume("v1").external_proof);
+    assert_eq!(by(&world), (Some(FenceMethodType::NetworkFence), None), "{:#?}", world.log);
+    world.fencers.insert(DRIVER.into(), Fencer::Silent);
+    for _ in 0..3 {
+        world.wait(11.0);
+        world.run();
+    }
+    assert!(world.seen.request(POWER).is_some(), "{:#?}", world.log);
+    assert_eq!(by(&world), (Some(FenceMethodType::NetworkFence), Some(Proof::Verified)), "{:#?}", world.log);
+}
+
 /// Its row says Fenced until all of it is lifted.
 #[test]
 fn a_fence_that_is_being_lifted_is_no_proof() {

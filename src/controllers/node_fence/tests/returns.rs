@@ -359,3 +359,27 @@ fn a_taint_that_arrives_when_all_is_over_is_taken_off() {
     world.run();
     assert!(world.seen.our_taint().is_none(), "nobody else would take it off: {:#?}", world.log);
 }
+
+/// The node was clean, and not given back yet, when a scheduler that had not heard of the taint put it there. Then the node failed
+/// again.
+#[test]
+fn what_a_pod_that_came_too_late_needs_is_cut_off_once_more() {
+    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({}));
+    world.run_until("pg is Released");
+    world.node_reboots();
+    world.run_until("v1 is Clean");
+    let late = pod("late", "n1", &[csi("v1")]);
+    let row = planned(&late);
+    world.plan().pods.push(row);
+    world.seen.pods.push(late);
+    world.node_fails();
+    world.run();
+    assert!(world.did("delete late grace 0"), "{:#?}", world.log);
+    assert_eq!((world.pod("late").0, world.volume("v1").refences), (PodStatusState::Released, Some(1)));
+    world.node_returns();
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Cleaning), "it failed again in that boot: {:#?}", world.log);
+    world.node_reboots();
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+}

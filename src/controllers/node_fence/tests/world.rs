@@ -48,6 +48,7 @@ impl World {
             node: Some(Arc::new(node_using(unreachable("n1"), &fence))),
             last_boot: None,
             lease_is_still: true,
+            renewed_lately: false,
             renewed_at: None,
             pods,
             attached_since: volumes.iter().map(|name| (format!("va-{name}"), now.mono)).collect(),

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::api::fencing::Proof;
 use crate::api::names;
-use crate::api::node_fence::{Phase, VolumeStatus, VolumeStatusState};
+use crate::api::node_fence::{PODS_MAX, Phase, PlannedPod, VolumeStatus, VolumeStatusState};
 use crate::api::time;
 use crate::controllers::testing::*;
 
@@ -77,6 +77,7 @@ fn row(state: VolumeStatusState, episode: i64, name: &str) -> VolumeStatus {
         state,
         proof: Proof::None,
         method: None,
+        external_proof: None,
         committed_at: None,
         proved_at: None,
         reason: None,
@@ -161,17 +162,42 @@ fn a_pod_that_comes_back_is_planned_after_twice_as_long_each_time() {
     let mut world = failed();
     world.rest();
     world.reach("n0", Phase::Fencing);
-    for (number, wait) in [(1, 2.0), (2, 4.0), (3, 8.0)] {
+    for (number, wait) in [(1, 0.0), (2, 2.0), (3, 4.0)] {
         let created = time::to_k8s(world.now.wall);
-        let back = pod(&format!("p0-{number}"), "n0", &[csi("v0")]);
-        let back = but(back, |pod| pod.metadata.creation_timestamp = Some(created));
+        let back = but(pod("p0", "n0", &[csi("v0")]), |pod| {
+            pod.metadata.uid = Some(format!("uid-p0-{number}"));
+            pod.metadata.creation_timestamp = Some(created);
+        });
         world.seen.pods.insert("n0".into(), vec![back]);
-        world.wait(wait - 1.0);
-        world.rest();
-        assert_eq!(world.fence("n0").unwrap().spec.plan.pods.len(), number, "{wait} s have not passed");
-        world.wait(1.0);
+        if number > 1 {
+            world.wait(wait - 1.0);
+            world.rest();
+            assert_eq!(world.fence("n0").unwrap().spec.plan.pods.len(), number, "{wait} s have not passed");
+            world.wait(1.0);
+        }
         world.rest();
         assert_eq!(world.fence("n0").unwrap().spec.plan.pods.len(), number + 1, "{wait} s have passed");
+    }
+}
+
+/// The API server would refuse it, and with it the pass over all other nodes would fail.
+#[test]
+fn a_plan_that_is_full_grows_no_more_and_nobody_is_read_for_it() {
+    for (rows, grows) in [(PODS_MAX - 1, true), (PODS_MAX, false)] {
+        let mut world = failed();
+        world.rest();
+        world.reach("n0", Phase::Fencing);
+        let plan = &mut Arc::make_mut(&mut world.seen.fences[0]).spec.plan;
+        let gone = plan.pods[0].clone();
+        plan.pods.extend((1..rows).map(|number| PlannedPod { uid: format!("gone-{number}"), ..gone.clone() }));
+        for name in ["late", "later"] {
+            world.seen.pods.get_mut("n0").unwrap().push(pod(name, "n0", &[csi(name)]));
+        }
+        world.rest();
+        assert_eq!(world.fence("n0").unwrap().spec.plan.pods.len(), PODS_MAX, "{rows}");
+        let late = world.fence("n0").unwrap().spec.plan.pods.iter().any(|row| row.name == "late");
+        assert_eq!(late, grows, "{rows}");
+        assert_eq!(world.reads, [""; 0], "{rows}");
     }
 }
 
@@ -191,7 +217,7 @@ fn a_policy_gets_its_finalizer_and_keeps_it_while_its_fences_have_work() {
     let mut world = failed();
     Arc::make_mut(&mut world.seen.policies[0]).metadata.finalizers = None;
     let effects = world.pass();
-    assert!(matches!(effects[0], Effect::Guard(_)), "before anything else: {effects:?}");
+    assert!(matches!(effects[0], Effect::AddFinalizer(_)), "before anything else: {effects:?}");
     world.rest();
     Arc::make_mut(&mut world.seen.policies[0]).metadata.deletion_timestamp = Some(time::to_k8s(world.now.wall));
     for (phase, waits) in [
@@ -206,7 +232,7 @@ fn a_policy_gets_its_finalizer_and_keeps_it_while_its_fences_have_work() {
         if let Some(phase) = phase {
             world.reach("n0", phase);
         }
-        let unguards = world.decide().effects.iter().any(|effect| matches!(effect, Effect::Unguard(_)));
+        let unguards = world.decide().effects.iter().any(|effect| matches!(effect, Effect::RemoveFinalizer(_)));
         assert_eq!(unguards, !waits, "{phase:?}");
     }
     world.reach("n0", Phase::Fencing);

@@ -134,8 +134,9 @@ fn the_kubelet_is_decisive_after_its_time_without_interruption() {
     let alone = json!({ "detection": { "decisiveChannels": ["Kubelet"], "kubelet": { "decisiveAfter": "90s" } } });
     for spec in [alone, by_default] {
         for (seconds, wanted) in [(None, NOTHING), (Some(89), NOTHING), (Some(90), KUBELET)] {
-            let silence = Silence { unreachable_for: seconds.map(Duration::from_secs), ..Silence::default() };
-            assert_eq!(channels(&unreachable("n1"), silence, &down(), &spec), wanted, "{seconds:?} {spec}");
+            let node = unreachable("n1");
+            let silence = Silence { unreachable_for: seconds.map(Duration::from_secs), ..silence(&node) };
+            assert_eq!(channels(&node, silence, &down(), &spec), wanted, "{seconds:?} {spec}");
         }
     }
 }
@@ -143,11 +144,9 @@ fn the_kubelet_is_decisive_after_its_time_without_interruption() {
 /// After an outage of the API server the lifecycle controller may write Ready=Unknown over kubelets that never fell silent.
 #[test]
 fn a_kubelet_that_may_renew_its_lease_as_ever_is_not_silent() {
-    let still = |seconds: Option<u64>, has_moved| Silence {
-        still_for: seconds.map(Duration::from_secs),
-        next_renewal: Duration::from_secs(15),
-        has_moved,
-        ..silence(&unreachable("n1"))
+    let still = |seconds: Option<u64>, has_moved| {
+        let still = seconds.map(Duration::from_secs);
+        Silence { lease_age: still, still_for: still, has_moved, ..silence(&unreachable("n1")) }
     };
     for (name, silence, wanted) in [
         ("seen to renew it", still(Some(3), true), NOTHING),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::api::names;
 use crate::api::node_fence::{Channel, Evidence, EvidenceState};
 use crate::api::slim::Node;
 use crate::api::time;
@@ -14,7 +15,7 @@ use crate::controllers::testing::*;
 use super::super::evidence::{Outside, Silence, declares};
 use super::super::heartbeat::{Hearing, Heartbeat, suspect_after};
 use super::super::select::Effective;
-use super::silence;
+use super::{NEXT_RENEWAL, silence};
 
 const PEERS: Option<(usize, usize)> = Some((4, 5));
 const NOTHING: &[Channel] = &[];
@@ -39,6 +40,17 @@ fn evidence_beside(node: &Node, silence: Silence, spec: &Value, storage: Option<
     let effective = Effective::of(&pod, &Default::default(), [&policy]).unwrap();
     let outside = Outside { storage, ..Outside::default() };
     declares(node, silence, &pod.pod, &effective, outside, now()).unwrap_or_default()
+}
+
+fn lost_path() -> Evidence {
+    Evidence {
+        channel: Channel::Storage,
+        state: EvidenceState::Failed,
+        backend: None,
+        since: time::stamp(now().wall),
+        reason: "BackendDisconnected".into(),
+        message: None,
+    }
 }
 
 /// What is seen, age of the Lease in seconds, heartbeat, policy, and the channels that declare.
@@ -77,14 +89,7 @@ fn heartbeats_count_only_beside_another_sign() {
 
 #[test]
 fn a_lost_storage_path_is_such_a_sign() {
-    let path = Evidence {
-        channel: Channel::Storage,
-        state: EvidenceState::Failed,
-        backend: None,
-        since: time::stamp(now().wall),
-        reason: "BackendDisconnected".into(),
-        message: None,
-    };
+    let path = lost_path();
     let well = node("n1");
     let with_agent = |heartbeat| with(&well, Some(4), heartbeat);
     let of = |heartbeat, storage| evidence_beside(&well, with_agent(heartbeat), &json!({}), storage);
@@ -98,14 +103,6 @@ fn a_lost_storage_path_is_such_a_sign() {
 #[test]
 fn a_kubelet_that_goes_on_contradicts_it() {
     let (well, gone) = (node("n1"), unreachable("n1"));
-    let lost_path = || Evidence {
-        channel: Channel::Storage,
-        state: EvidenceState::Failed,
-        backend: None,
-        since: time::stamp(now().wall),
-        reason: "BackendDisconnected".into(),
-        message: None,
-    };
     let cases: [(&str, &Node, u64, bool, &[Channel]); 7] = [
         ("renewed long after the last heartbeat", &well, 3, true, NOTHING),
         ("renewed after it by less than a watch may be late", &well, 4, true, &[Channel::Agent, Channel::Storage]),
@@ -118,10 +115,34 @@ fn a_kubelet_that_goes_on_contradicts_it() {
     for (name, node, still, has_moved, expected) in cases {
         let age = Duration::from_secs(still);
         let silent = if still == 21 { 60 } else { 9 };
-        let next_renewal = Duration::from_secs(15);
         let heard = with(node, Some(still), heartbeat(silent, PEERS));
-        let seen = Silence { still_for: Some(age), has_moved, next_renewal, ..heard };
+        let seen = Silence { still_for: Some(age), has_moved, next_renewal: NEXT_RENEWAL, ..heard };
         let found = evidence_beside(node, seen, &json!({}), Some(lost_path()));
+        assert_eq!(found.iter().map(|row| row.channel).collect::<Vec<_>>(), expected, "{name}");
+    }
+}
+
+/// Lifecycle taints count where taints decide alone, and `unreachable` no sooner than the kubelet. A row of one that did not count
+/// would be read as that of a node whose kubelet was never away.
+#[test]
+fn a_taint_that_did_not_count_is_no_evidence() {
+    let gone = unreachable("n1");
+    let not_ready = with_taint(with_ready(node("n1"), "False"), names::NOT_READY_TAINT, "", "NoSchedule");
+    let broken = with_taint(not_ready.clone(), "example.com/broken", "", "NoSchedule");
+    let spec = |channels: Value| json!({ "detection": { "decisiveChannels": channels, "taints": [{ "key": "*" }] } });
+    let (alone, together) = (spec(json!(["Kubelet", "Taint"])), spec(json!([])));
+    let others: &[Channel] = &[Channel::Agent, Channel::Storage];
+    let all: &[Channel] = &[Channel::Agent, Channel::Taint, Channel::Storage];
+    for (name, node, spec, expected) in [
+        ("unreachable, and its Lease may be renewed as ever", &gone, &alone, others),
+        ("not-ready, where taints decide alone", &not_ready, &alone, all),
+        ("where they do not", &not_ready, &together, others),
+        ("beside one that somebody set", &broken, &together, all),
+    ] {
+        let still_for = Some(Duration::from_secs(4));
+        let heard = with(node, Some(4), heartbeat(9, PEERS));
+        let seen = Silence { still_for, has_moved: true, next_renewal: NEXT_RENEWAL, ..heard };
+        let found = evidence_beside(node, seen, spec, Some(lost_path()));
         assert_eq!(found.iter().map(|row| row.channel).collect::<Vec<_>>(), expected, "{name}");
     }
 }
@@ -129,14 +150,6 @@ fn a_kubelet_that_goes_on_contradicts_it() {
 #[test]
 fn self_fencing_is_given_its_time() {
     let (well, gone) = (node("n1"), unreachable("n1"));
-    let path = || Evidence {
-        channel: Channel::Storage,
-        state: EvidenceState::Failed,
-        backend: None,
-        since: time::stamp(now().wall),
-        reason: "BackendDisconnected".into(),
-        message: None,
-    };
     let enabled = json!({ "selfFencing": { "mode": "Enabled", "after": "15s" } });
     let disabled = json!({ "selfFencing": { "mode": "Disabled", "after": "15s" } });
     let out_of_reach = |seconds| {
@@ -152,7 +165,7 @@ fn self_fencing_is_given_its_time() {
         ("it has had its time", &well, &enabled, Some(20), 2),
         ("the taint waits for nothing", &gone, &enabled, Some(4), 3),
     ] {
-        let found = evidence_beside(node, with(node, Some(4), out_of_reach(seconds)), spec, Some(path()));
+        let found = evidence_beside(node, with(node, Some(4), out_of_reach(seconds)), spec, Some(lost_path()));
         assert_eq!(found.len(), expected, "{name}");
     }
 }

@@ -62,6 +62,7 @@ fn cut_off(method: FenceMethodType, phase: Phase, (state, reason): (VolumeStatus
         state,
         proof: Proof::Acknowledged,
         method: Some(method),
+        external_proof: None,
         committed_at: at,
         proved_at: at,
         reason: reason.map(str::to_owned),
@@ -76,12 +77,14 @@ fn shut_out() -> World {
     cut_off(FenceMethodType::NetworkFence, Phase::Cleaning, (VolumeStatusState::Detached, None))
 }
 
-/// Its pod has gone by force, since an external fencer proves so much of its machine.
+/// Its pod has gone by force, since an external fencer proves so much of its machine, or did before that was taken back.
 fn kept_out(phase: Phase, row: (VolumeStatusState, Option<&str>), proof: Proof) -> World {
+    use VolumeStatusState::{Failed, Fencing};
     let mut world = cut_off(FenceMethodType::External, phase, row);
     let fence = Arc::make_mut(&mut world.seen.fences[0]);
     let status = fence.status.as_mut().unwrap();
-    status.volumes[0].proof = proof;
+    status.volumes[0].proof = if matches!(row.0, Failed | Fencing) { Proof::None } else { proof };
+    status.volumes[0].external_proof = Some(proof).filter(|proof| *proof > Proof::None);
     status.pods = vec![PodStatus {
         episode: 1,
         uid: fence.spec.plan.pods[0].uid.clone(),
@@ -164,9 +167,10 @@ fn who_is_the_same_machine_or_rests_on_no_address_is_failed_over_again() {
 /// It has power, and what ran there writes on as soon as the one FenceRequest for both is over.
 #[test]
 fn nor_does_it_get_one_while_a_fencer_keeps_out_the_first_that_has_power() {
-    use VolumeStatusState::{Clean, Detached, Fenced};
+    use VolumeStatusState::{Clean, Detached, Failed, Fenced, Fencing};
+    let (failed, reattached) = ((Failed, Some("DeadlineExceeded")), (Fencing, Some("Reattached")));
     for proof in [Proof::Acknowledged, Proof::Verified] {
-        for row in [(Fenced, None), (Detached, None), (Clean, Some(NODE_DELETED))] {
+        for row in [(Fenced, None), (Detached, None), (Clean, Some(NODE_DELETED)), failed, reattached] {
             let mut world = kept_out(Phase::Cleaning, row, proof);
             world.node_becomes(machine("boot-2", ANOTHER));
             world.wait(3600.0);
@@ -210,7 +214,8 @@ fn where_a_fencer_keeps_out_nobody_that_runs_another_machine_is_failed_over() {
     let (stands, none) = ((Detached, None), Proof::None);
     for (name, phase, row, proof, change, node) in [
         ("it has no power", Phase::Cleaning, stands, Proof::PowerOff, as_it_is as fn(&mut NodeFence), another()),
-        ("taken back", Phase::Cleaning, (Failed, Some("PowerRestored")), none, as_it_is, another()),
+        ("it had none", Phase::Cleaning, (Failed, Some("PowerRestored")), Proof::PowerOff, as_it_is, another()),
+        ("by an old record", Phase::Cleaning, (Failed, Some("PowerRestored")), none, as_it_is, another()),
         ("power is demanded", Phase::Cleaning, stands, Proof::Verified, power_is_demanded, another()),
         ("no pod has gone", Phase::Cleaning, stands, Proof::Verified, no_pod_has_gone, another()),
         ("shown clean", Phase::Cleaning, (Clean, Some("Rebooted")), Proof::Verified, as_it_is, another()),

@@ -13,6 +13,7 @@ mod kubevirt;
 mod lately;
 mod machines;
 mod modes;
+mod observe;
 mod people;
 mod plan;
 mod plugins;
@@ -53,9 +54,24 @@ use super::evidence::Silence;
 use super::plan::LiveNode;
 use super::read::decided;
 
-/// What is known of a node's kubelet when it was just looked at.
+/// Of a Lease that is good for 40 s.
+const NEXT_RENEWAL: Duration = Duration::from_secs(15);
+
+/// What is known of a node's kubelet: nothing, or, where Kubernetes has just given it up, what has led to that.
 fn silence(node: &Node) -> Silence {
-    Silence { unreachable_for: node.is_unreachable().then_some(Duration::ZERO), ..Silence::default() }
+    if !node.is_unreachable() {
+        return Silence::default();
+    }
+    // Kubernetes' `--node-monitor-grace-period`.
+    let still = Some(Duration::from_secs(50));
+    Silence {
+        lease_age: still,
+        still_for: still,
+        has_moved: true,
+        next_renewal: NEXT_RENEWAL,
+        unreachable_for: Some(Duration::ZERO),
+        ..Silence::default()
+    }
 }
 
 /// The cluster and what was remembered of it.
@@ -160,10 +176,10 @@ impl World {
 
     fn apply(&mut self, effect: Effect) {
         match effect {
-            Effect::Guard(policy) => self.policy(&policy, |policy| {
+            Effect::AddFinalizer(policy) => self.policy(&policy, |policy| {
                 policy.metadata.finalizers.get_or_insert_default().push("bulkhead.dev/policy".into());
             }),
-            Effect::Unguard(policy) => self.policy(&policy, |policy| policy.metadata.finalizers = None),
+            Effect::RemoveFinalizer(policy) => self.policy(&policy, |policy| policy.metadata.finalizers = None),
             Effect::Record(wanted) => self.policy(&wanted, |policy| policy.status = wanted.status.clone()),
             Effect::AddTaint { taint, node } => {
                 let mut node = Node::clone(&node);

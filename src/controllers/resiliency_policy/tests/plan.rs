@@ -8,15 +8,15 @@ use serde_json::json;
 
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names;
-use crate::api::node_fence::{PlannedVolume, PodAction};
+use crate::api::node_fence::{PODS_MAX, Plan, PlannedPod, PlannedVolume, PodAction, VOLUMES_MAX};
 use crate::api::resiliency_policy::ResiliencyPolicy;
 use crate::api::slim::VolumeAttachment;
 use crate::api::time;
-use crate::api::usage::PodView;
+use crate::api::usage::{PodView, VolumeUse};
 use crate::controllers::testing::*;
 
 use super::super::decide::Seen;
-use super::super::growth::grown;
+use super::super::growth::{grown, without_early_returns};
 use super::super::plan::{Draft, LiveNode, draft};
 use super::super::storage::Paths;
 use super::{live_node, silence};
@@ -229,6 +229,82 @@ fn a_pod_that_never_started_is_lacked_if_its_scheduler_will_do_better_next_time(
         assert_eq!(planned, lacked, "{name}");
         world.seen.pods.get_mut("n0").unwrap().pop();
     }
+}
+
+/// A pod that was put on the node when its plan was 10 s old.
+fn put_back(kind: &str, name: &str, uid: &str, volumes: &[VolumeUse]) -> PodView {
+    but(owned_by(pod(name, "n1", volumes), Some(kind)), |pod| {
+        pod.metadata.uid = Some(uid.into());
+        pod.metadata.generate_name = (kind == "ReplicaSet").then(|| "web-".into());
+        pod.metadata.creation_timestamp = second(100_010);
+    })
+}
+
+/// The plan with that pod, `age` seconds after it came; `None` while it waits.
+fn with_it(known: &Plan, pod: &PodView, age: f64) -> Option<Plan> {
+    let live = live(vec![pod.clone(), super::pod("other", "n1", &[csi("v9")])]);
+    let release = policy("db", &json!({ "release": { "podsWithoutVolumes": "Release" } }));
+    let wanted = drafted(&live, &[release]).unwrap().plan;
+    let wanted = without_early_returns(wanted, known, &live, later(now(), 10.0 + age));
+    grown(known, &wanted).filter(|plan| plan.pods.iter().any(|row| row.uid == pod.uid()))
+}
+
+fn first_plan(pods: Vec<PodView>) -> Plan {
+    let release = policy("db", &json!({ "release": { "podsWithoutVolumes": "Release" } }));
+    drafted(&live(pods), &[release]).unwrap().plan
+}
+
+/// The first one may be back since its scheduler had not heard of the taint yet.
+#[test]
+fn who_comes_back_waits_by_how_often_it_came_and_not_by_how_many_have_gone() {
+    type Case = (&'static str, &'static str, [&'static str; 4], fn(usize) -> Vec<VolumeUse>);
+    let own = |number: usize| vec![csi(&format!("v{number}"))];
+    let cases: [Case; 4] = [
+        ("the same of a StatefulSet", "StatefulSet", ["web-0"; 4], |_| vec![csi("v0")]),
+        ("any replica", "ReplicaSet", ["web-a", "web-b", "web-c", "web-d"], own),
+        ("any without volumes", "ReplicaSet", ["web-a", "web-b", "web-c", "web-d"], |_| Vec::new()),
+        ("whoever has its volume", "VirtualMachineInstance", ["a", "b", "c", "d"], |_| vec![csi("v0")]),
+    ];
+    for (name, kind, names, volumes) in cases {
+        let mut plan = first_plan(vec![put_back(kind, names[0], "uid-0", &volumes(0)), pod("pg", "n1", &[csi("v8")])]);
+        for (number, wait) in [(1, 0.0), (2, 2.0), (3, 4.0)] {
+            let back = put_back(kind, names[number], &format!("uid-{number}"), &volumes(number));
+            if number > 1 {
+                assert!(with_it(&plan, &back, wait - 0.1).is_none(), "{name}: {number}");
+            }
+            plan = with_it(&plan, &back, wait).unwrap_or_else(|| panic!("{name}: {number}"));
+            let returns = plan.pods.iter().find(|row| row.uid == back.uid()).unwrap().returns;
+            assert_eq!(returns, i32::try_from(number).ok(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn who_shares_a_volume_with_many_that_have_gone_moves_on_at_once() {
+    let shared = || [csi("shared")];
+    let eight =
+        (0..8).map(|number| put_back("ReplicaSet", &format!("web-{number}"), &format!("uid-{number}"), &shared()));
+    let mut plan = first_plan(eight.collect());
+    assert_eq!(plan.pods.iter().filter(|row| row.action == PodAction::Release).count(), 8);
+    assert!(with_it(&plan, &put_back("ReplicaSet", "web-new", "uid-new", &shared()), 0.0).is_some());
+    // Another member of a StatefulSet came back many times.
+    plan.pods[0].returns = Some(5);
+    assert!(with_it(&plan, &put_back("StatefulSet", "db-1", "uid-db-1", &shared()), 0.0).is_some());
+    assert!(with_it(&plan, &put_back("StatefulSet", "web-0", "uid-again", &shared()), 31.9).is_none());
+    assert!(with_it(&plan, &put_back("StatefulSet", "web-0", "uid-again", &shared()), 32.0).is_some());
+}
+
+#[test]
+fn a_plan_takes_in_as_much_as_it_has_room_for() {
+    let mut plan = first_plan(vec![pod("a", "n1", &[csi("v1")])]);
+    let (row, volume) = (plan.pods[0].clone(), plan.volumes[0].clone());
+    plan.pods.extend((2..PODS_MAX).map(|number| PlannedPod { uid: format!("gone-{number}"), ..row.clone() }));
+    plan.volumes.extend((2..VOLUMES_MAX).map(|number| PlannedVolume { name: format!("w{number}"), ..volume.clone() }));
+    assert_eq!((plan.pods.len(), plan.volumes.len()), (PODS_MAX - 1, VOLUMES_MAX - 1));
+    let wanted = first_plan(vec![pod("b", "n1", &[csi("v2")]), pod("c", "n1", &[csi("v3")])]);
+    let plan = grown(&plan, &wanted).unwrap();
+    assert_eq!((plan.pods.len(), plan.volumes.len()), (PODS_MAX, VOLUMES_MAX));
+    assert!(grown(&plan, &wanted).is_none(), "it is full");
 }
 
 #[test]

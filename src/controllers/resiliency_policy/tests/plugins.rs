@@ -115,7 +115,8 @@ fn when_nobody_is_tainted() {
     }
 }
 
-/// Reference 8.3, item 17: a rolling upgrade deletes no pod, not even where one is idle and not Ready.
+/// Row 17 of what podmon lacks (docs/resiliency-requirements.md): a rolling upgrade deletes no pod, not even where one
+/// is idle and not Ready.
 #[test]
 fn a_rolling_upgrade_releases_nobody() {
     let mut spec = tainting();

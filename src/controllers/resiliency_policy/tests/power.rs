@@ -63,7 +63,8 @@ fn heard(agent: Option<u64>, lease: u64) -> Silence {
     let (agent, lease) = (agent.map(Duration::from_secs), Some(Duration::from_secs(lease)));
     let against = agent.filter(|silent| *silent >= Duration::from_secs(3)).map(|_| (4, 5));
     let heartbeat = Heartbeat { silent_for: agent, against, out_of_reach_for: agent };
-    Silence { lease_age: lease, still_for: lease, has_moved: true, heartbeat, ..Silence::default() }
+    let next_renewal = super::NEXT_RENEWAL;
+    Silence { lease_age: lease, still_for: lease, has_moved: true, next_renewal, heartbeat, ..Silence::default() }
 }
 
 /// An agent that was heard so many milliseconds ago, of which the peers do not say that it is out of reach.

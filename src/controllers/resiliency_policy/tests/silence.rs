@@ -6,7 +6,7 @@ use crate::api::slim::{Lease, Node};
 use crate::controllers::testing::*;
 
 use super::super::heartbeat::TWO_RENEWALS;
-use super::super::silence::{FencerTracker, SilenceTracker};
+use super::super::silence::{FencerTracker, SilenceTracker, is_still};
 
 fn lease(renewed: i64) -> Lease {
     serde_json::from_value(serde_json::json!({ "metadata": {}, "spec": { "renewTime": at(renewed) } })).unwrap()
@@ -112,7 +112,9 @@ fn a_relist_or_a_new_term_forgets_all_ages() {
         fed.epoch = epoch;
         fed.run(1, &dead);
         assert_eq!(fed.age("dead"), None, "{epoch:?}");
-        assert_eq!(fed.tracker.of(&dead, fed.now()).unreachable_for, Some(Duration::ZERO), "{epoch:?}");
+        let silence = fed.tracker.of(&dead, fed.now());
+        assert_eq!(silence.unreachable_for, Some(Duration::ZERO), "{epoch:?}");
+        assert!(silence.may_renew(), "{epoch:?}: it stood still, perhaps since nobody could renew anything");
     }
 }
 
@@ -181,13 +183,34 @@ fn an_api_server_that_is_away_makes_nobody_miss_two_renewals() {
 }
 
 #[test]
-fn the_next_renewal_is_due_by_what_the_lease_says_of_itself() {
-    for (duration, seconds) in [(None, 15.0), (Some(40), 15.0), (Some(4), 1.5), (Some(-1), 15.0)] {
+fn the_next_renewal_is_due_by_what_the_lease_says_of_itself_and_within_a_minute() {
+    let none = [(None, 15.0), (Some(0), 15.0), (Some(-1), 15.0)];
+    let some = [(Some(40), 15.0), (Some(4), 1.5), (Some(160), 60.0)];
+    let of_no_kubelet = [(Some(86_400), 60.0), (Some(i32::MAX), 60.0)];
+    for (duration, seconds) in none.into_iter().chain(some).chain(of_no_kubelet) {
         let mut tracker = SilenceTracker::default();
         let mut lease = lease(0);
         lease.spec.lease_duration_seconds = duration;
         let (well, now) = (node("n1"), Instant::now());
         tracker.update([("n1", &lease)], [&well], (0, 1), now);
         assert_eq!(tracker.of(&well, now).next_renewal, Duration::from_secs_f64(seconds), "{duration:?}");
+    }
+}
+
+#[test]
+fn a_lease_is_still_while_it_is_the_one_that_was_seen() {
+    let (n1, now) = (node("n1"), Instant::now());
+    let renewed = |at: Option<i64>| at.map(lease);
+    for (seen, live, still) in [
+        (None, None, true),
+        (Some(0), Some(0), true),
+        (Some(0), Some(1), false),
+        (None, Some(0), false),
+        (Some(0), None, false),
+    ] {
+        let (known, live) = (renewed(seen), renewed(live));
+        let mut tracker = SilenceTracker::default();
+        tracker.update(known.iter().map(|lease| ("n1", lease)), [&n1], (0, 1), now);
+        assert_eq!(is_still(live.as_ref(), tracker.of(&n1, now)), still, "{seen:?}, {live:?}");
     }
 }

@@ -57,7 +57,8 @@ impl World {
                 }
                 self.check_published();
             }
-            Effect::Finalizer { wanted } => {
+            Effect::AddFinalizer | Effect::RemoveFinalizer => {
+                let wanted = *effect == Effect::AddFinalizer;
                 self.written("finalizer", until)?;
                 let version = self.version.to_string();
                 let it = self.shared_volume.as_mut().unwrap();

@@ -4,7 +4,6 @@
 //! last, of a pod on another node.
 
 mod choose;
-mod counter;
 mod judge;
 mod log;
 mod pods;
@@ -26,7 +25,6 @@ use crate::kubectl::gather::Cluster;
 use crate::runtime::clock::Clock;
 
 pub use self::log::WriterLog;
-pub use counter::ScratchVolume;
 pub use report::Certificate;
 
 use judge::Reason;

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::{
+    api::driver_report::{DriverReport, DriverReportSpec, DriverReportStatus},
     error::ErrorClass,
     runtime::{
         fake_api::{self, Call, Reply, ok, refuse, silence},
@@ -47,13 +48,12 @@ async fn nothing_is_sent_without_leadership() {
     let (_switch, leadership) = Switch::new();
     let (writer, calls) = writer(leadership, echo);
     let key = ObjectKey::from(&sample());
-    let none = None::<&ConfigMap>;
     let patch = JsonPatch(Vec::new());
     let results = [
         writer.create(&sample()).await.map(drop),
         writer.replace(&sample()).await.map(drop),
         writer.replace_status(&sample()).await.map(drop),
-        writer.apply(&sample(), none).await.map(drop),
+        writer.apply(&sample()).await.map(drop),
         writer.json_patch::<ConfigMap>(&key, patch.clone()).await.map(drop),
         writer.json_patch_status::<ConfigMap>(&key, patch).await.map(drop),
         writer.delete::<ConfigMap>(&key, "uid", None, None).await,
@@ -118,40 +118,16 @@ async fn a_replacement_needs_and_sends_the_version_it_was_made_from() {
 }
 
 #[tokio::test]
-async fn apply_is_skipped_when_the_object_already_holds_it() {
+async fn an_apply_takes_the_fields_that_it_names_and_says_the_kind() {
     let (writer, calls) = writer(Leadership::always(), echo);
     let desired = config_map(json!({
         "metadata": { "namespace": "ns", "name": "a", "labels": { "ours": "1" } }, "data": { "k": "v" },
     }));
-    let mut live = desired.clone();
-    live.metadata.uid = Some("u".into());
-    live.data.as_mut().unwrap().insert("theirs".into(), "x".into());
-    assert!(writer.apply(&desired, Some(&live)).await.unwrap().is_none());
-    assert!(calls.lock().unwrap().is_empty());
-
-    live.data.as_mut().unwrap().insert("k".into(), "changed".into());
-    assert!(writer.apply(&desired, Some(&live)).await.unwrap().is_some());
-    assert!(writer.apply(&desired, None::<&ConfigMap>).await.unwrap().is_some());
+    assert_eq!(writer.apply(&desired).await.unwrap(), desired);
     let call = calls.lock().unwrap()[0].clone();
     assert_eq!((call.method, call.content_type.as_str()), (Method::PATCH, "application/apply-patch+yaml"));
     assert_eq!((call.body["kind"].as_str(), call.body["apiVersion"].as_str()), (Some("ConfigMap"), Some("v1")));
     assert_eq!((call.query["fieldManager"].as_str(), call.query["force"].as_str()), ("bulkhead-test", "true"));
-}
-
-#[test]
-fn holding_means_equal_lists_and_contained_maps() {
-    let live = json!({ "a": { "b": 1, "c": [1, 2] }, "d": "x" });
-    for held in [
-        json!({}),
-        json!({ "a": { "b": 1 } }),
-        json!({ "a": { "c": [1, 2] }, "kind": "K" }),
-        json!({ "e": null, "f": {}, "g": [] }),
-    ] {
-        assert!(holds(&live, &held), "{held}");
-    }
-    for missing in [json!({ "a": { "c": [1] } }), json!({ "d": "y" }), json!({ "e": 1 }), json!({ "a": 1 })] {
-        assert!(!holds(&live, &missing), "{missing}");
-    }
 }
 
 #[tokio::test]
@@ -162,6 +138,29 @@ async fn a_json_patch_is_sent_as_one() {
     let call = calls.lock().unwrap()[0].clone();
     assert_eq!(call.content_type, "application/json-patch+json");
     assert_eq!(call.body[0]["op"], "test");
+}
+
+#[tokio::test]
+async fn where_nothing_would_change_nothing_is_sent() {
+    let (writer, calls) = writer(Leadership::always(), |_| ok(json!({ "metadata": { "name": "a" } })));
+    let patch = patch::add_finalizer(&sample().metadata, "bulkhead.dev/x");
+    assert!(writer.patch(&sample(), None).await.unwrap().is_none());
+    assert!(calls.lock().unwrap().is_empty());
+    assert!(writer.patch(&sample(), patch).await.unwrap().is_some());
+    let call = calls.lock().unwrap()[0].clone();
+    assert_eq!((call.method, call.path.as_str()), (Method::PATCH, "/api/v1/namespaces/ns/configmaps/a"));
+}
+
+#[tokio::test]
+async fn a_status_is_recorded_on_the_version_that_was_read() {
+    let (writer, calls) = writer(Leadership::always(), echo);
+    let mut before = DriverReport::new("a", DriverReportSpec::default());
+    before.metadata.resource_version = Some("7".into());
+    let status = DriverReportStatus { sidecar_version: Some("1.2".into()), ..DriverReportStatus::default() };
+    assert_eq!(writer.record(&before, status.clone()).await.unwrap().status, Some(status));
+    let call = calls.lock().unwrap()[0].clone();
+    assert_eq!((call.method, call.body["metadata"]["resourceVersion"].as_str()), (Method::PUT, Some("7")));
+    assert!(call.path.ends_with("/driverreports/a/status"), "{}", call.path);
 }
 
 #[tokio::test]

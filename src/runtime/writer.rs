@@ -7,7 +7,7 @@ use json_patch::Patch as JsonPatch;
 use kube::{
     Client, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
-    core::Request,
+    core::{Request, object::HasStatus},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -72,11 +72,29 @@ impl Writer {
         self.send(self.client.request(build(request)?)).await
     }
 
+    /// Gives an object this status, if it is still as it was read, under the rules of [`Writer::replace`].
+    pub async fn record<K>(&self, object: &K, status: K::Status) -> Result<K>
+    where
+        K: Kind + HasStatus + Clone + Serialize + DeserializeOwned,
+    {
+        let mut next = object.clone();
+        *next.status_mut() = Some(status);
+        self.replace_status(&next).await
+    }
+
     /// Applies a JSON patch (see [`patch`](super::patch)); [`Error::Stale`], which
     /// [`Error::is_conflict`], if one of its tests fails.
     pub async fn json_patch<K: Kind + DeserializeOwned>(&self, key: &ObjectKey, patch: JsonPatch) -> Result<K> {
         let request = path::<K>(key).patch(&key.name, &self.patch_params(), &Patch::Json::<()>(patch));
         self.send(self.client.request(build(request)?)).await.map_err(stale)
+    }
+
+    /// Applies a JSON patch to this object, if there is one: `None` is returned where nothing was to change.
+    pub async fn patch<K: Kind + DeserializeOwned>(&self, object: &K, patch: Option<JsonPatch>) -> Result<Option<K>> {
+        match patch {
+            Some(patch) => self.json_patch(&ObjectKey::from(object), patch).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Applies a JSON patch to the status subresource.
@@ -86,26 +104,14 @@ impl Writer {
         self.send(self.client.request(build(request)?)).await.map_err(stale)
     }
 
-    /// Server-side apply of exactly the fields in `desired`, taking them from other managers. `None`, and no
-    /// request, if `live` holds all of them already. (A field that left our intent is not noticed in `live`
-    /// alone: it goes with the next apply that has another reason.)
+    /// Server-side apply of exactly the fields in `desired`, taking them from other managers.
     ///
     /// Apply creates what does not exist; give `desired` a uid if it must not come back.
-    pub async fn apply<K: Kind + Serialize + DeserializeOwned>(
-        &self,
-        desired: &K,
-        live: Option<&impl Serialize>,
-    ) -> Result<Option<K>> {
-        let intent = intent(desired)?;
-        if let Some(live) = live
-            && holds(&to_value(live)?, &intent)
-        {
-            return Ok(None);
-        }
+    pub async fn apply<K: Kind + Serialize + DeserializeOwned>(&self, desired: &K) -> Result<K> {
         let key = ObjectKey::from(desired);
         let params = PatchParams { force: true, ..self.patch_params() };
-        let request = path::<K>(&key).patch(&key.name, &params, &Patch::Apply(&intent));
-        self.send(self.client.request(build(request)?)).await.map(Some)
+        let request = path::<K>(&key).patch(&key.name, &params, &Patch::Apply(&intent(desired)?));
+        self.send(self.client.request(build(request)?)).await
     }
 
     /// Deletes the object with this uid (and resourceVersion, if given). `Ok` if it is gone already;
@@ -169,13 +175,9 @@ fn build(request: Result<http::Request<Vec<u8>>, kube::core::request::Error>) ->
     request.map_err(|error| kube::Error::BuildRequest(error).into())
 }
 
-fn to_value(object: &impl Serialize) -> Result<Value> {
-    serde_json::to_value(object).map_err(|error| kube::Error::SerdeError(error).into())
-}
-
 /// The object as the API wants it: slim types do not carry their own kind.
 fn intent<K: Kind + Serialize>(object: &K) -> Result<Value> {
-    let mut value = to_value(object)?;
+    let mut value = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
     if let Some(fields) = value.as_object_mut() {
         fields.insert("apiVersion".to_owned(), K::api_version(&()).into());
         fields.insert("kind".to_owned(), K::kind(&()).into());
@@ -199,28 +201,6 @@ fn versioned<K: Kind>(object: &K) -> Result<ObjectKey> {
     }
 }
 
-/// Whether `live` has every field of `desired` with the same value. Lists are compared as a whole; the type is
-/// not compared, because cached objects may lack it.
-fn holds(live: &Value, desired: &Value) -> bool {
-    match (live, desired) {
-        (Value::Object(live), Value::Object(desired)) => desired.iter().all(|(name, value)| {
-            matches!(name.as_str(), "apiVersion" | "kind")
-                || live.get(name).map_or(is_empty(value), |found| holds(found, value))
-        }),
-        _ => live == desired,
-    }
-}
-
-/// What the API leaves out when it is empty.
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Object(fields) => fields.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
-#[path = "apply_tests.rs"]
+#[path = "writer_tests.rs"]
 mod tests;

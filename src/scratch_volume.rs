@@ -1,5 +1,5 @@
-//! What runs in the pods of a certification, from the image of `bulkhead-controller`: it counts into a file for ever, whatever
-//! the disk says, each number made durable before the next; or it says how far a file has got.
+//! What runs in the pods of a certification (`kubectl bulkhead doctor --certify`), from the image of `bulkhead-controller`: it counts
+//! into a file for ever, whatever the disk says, each number made durable before the next; or it says how far a file has got.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
