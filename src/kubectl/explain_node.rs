@@ -173,13 +173,9 @@ fn seen(node: &Node, lease: Option<&Lease>) -> NodeSeen {
         ready: node.ready().to_owned(),
         ready_since: node.ready_since(),
         taints: node.taints().iter().map(taint).collect(),
-        lease_renewed_at: renewed_at(lease),
+        lease_renewed_at: lease.and_then(Lease::renewed_at),
         paused: names::paused(&node.metadata).map(str::to_owned),
     }
-}
-
-fn renewed_at(lease: Option<&Lease>) -> Option<DateTime<Utc>> {
-    lease.and_then(|lease| lease.spec.renew_time.as_ref()).map(time::from_micro)
 }
 
 /// What declares the node failed now for the first of its pods that could be released.

@@ -3,14 +3,14 @@
 use crate::api::names;
 use crate::api::node_fence::{Evidence, MACHINE_MAY_RUN};
 use crate::api::resiliency_policy::DecisiveChannel;
-use crate::api::slim::Node;
+use crate::api::slim::{Lease, Node};
 use crate::api::time::Now;
 use crate::api::usage::PodView;
 use crate::controllers::resiliency_policy::decide::effective;
 
 use super::super::print::{ago, span};
 use super::super::words;
-use super::{Facts, renewed_at};
+use super::Facts;
 
 /// Whether Kubernetes has given the node up and its kubelet may be renewing its Lease as ever, by the controller's own rule and the
 /// kubelet's clock.
@@ -23,7 +23,7 @@ pub fn is_renewing(facts: &Facts) -> bool {
 pub fn sentences(facts: &Facts, evidence: &[Evidence], now: Now) -> Vec<String> {
     let Some(node) = facts.node else { return Vec::new() };
     let mut why = vec![condition(facts, node, now)];
-    if let Some(renewed) = renewed_at(facts.lease) {
+    if let Some(renewed) = facts.lease.and_then(Lease::renewed_at) {
         let age = now.wall.signed_duration_since(renewed);
         why.push(format!(
             "its Lease was renewed {} ago, by the kubelet's clock; the controller watches it by its own",

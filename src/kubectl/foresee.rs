@@ -13,11 +13,11 @@ use kube::ResourceExt;
 use crate::api::names;
 use crate::api::node_fence::NodeFence;
 use crate::api::resiliency_policy::{PodsWithoutVolumes, ResiliencyPolicy};
-use crate::api::slim::{Lease, Node, Pod, StatusCondition};
+use crate::api::slim::{KUBELET_LEASE, Lease, Node, Pod, StatusCondition};
 use crate::api::time::{self, Now};
 use crate::api::usage::PodView;
 use crate::controllers::resiliency_policy::decide::{Decision, Effect, Seen};
-use crate::controllers::resiliency_policy::evidence::{KUBELET_LEASE, Silence};
+use crate::controllers::resiliency_policy::evidence::Silence;
 use crate::controllers::resiliency_policy::memory::{Found, Memory, VOLUMELESS_PACE};
 use crate::controllers::resiliency_policy::plan::LiveNode;
 use crate::controllers::resiliency_policy::read::decided;
@@ -182,7 +182,7 @@ fn silence_told(silence: Silence, node: &Node, lease: Option<&Lease>, fails: boo
         return Silence { still_for: silence.still_for.map(|_| Duration::ZERO), ..silence };
     }
     let before = |at: DateTime<Utc>| begun.wall.signed_duration_since(at).to_std().unwrap_or_default();
-    let renewed = lease.and_then(|lease| lease.spec.renew_time.as_ref()).map(time::from_micro);
+    let renewed = lease.and_then(Lease::renewed_at);
     // By the time that Kubernetes gives a failed node up the next renewal of its Lease is overdue.
     let overdue = KUBELET_LEASE.max(silence.next_renewal);
     let (unreachable, still) = match fails {

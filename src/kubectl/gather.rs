@@ -4,13 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use chrono::TimeDelta;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, ResourceExt};
 
 use crate::api::fence_request::FenceRequest;
 use crate::api::node_fence::NodeFence;
 use crate::api::slim::{Lease, Node, Pod};
-use crate::api::time::{self, Now};
+use crate::api::time::Now;
 use crate::api::usage::PodView;
 use crate::controllers::resiliency_policy::decide::Seen;
 use crate::controllers::resiliency_policy::evidence::Silence;
@@ -144,8 +143,7 @@ impl Gathered {
     pub fn operator_lease_age(&self, name: &str) -> Option<TimeDelta> {
         let leases = self.stores.fencer_leases.list();
         let lease = leases.iter().find(|lease| lease.name_any() == name)?;
-        let renewed = time::from_k8s(&Time(lease.spec.renew_time.as_ref()?.0));
-        Some(self.now.wall.signed_duration_since(renewed))
+        Some(self.now.wall.signed_duration_since(lease.renewed_at()?))
     }
 
     async fn look(&self, name: &str, silence: Silence) -> crate::error::Result<Option<LiveNode>> {

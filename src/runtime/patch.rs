@@ -24,7 +24,12 @@ pub struct NodePrecondition<'a> {
     pub version: Option<&'a str>,
 }
 
-impl NodePrecondition<'_> {
+impl<'a> NodePrecondition<'a> {
+    /// This Node, in whatever boot and version.
+    pub fn of(meta: &'a ObjectMeta) -> Self {
+        Self { uid: meta.uid.as_deref().unwrap_or_default(), boot_id: None, version: None }
+    }
+
     fn tests(&self) -> Vec<PatchOperation> {
         let mut tests = vec![test(["metadata", "uid"], self.uid)];
         tests.extend(self.boot_id.map(|boot_id| test(["status", "nodeInfo", "bootID"], boot_id)));

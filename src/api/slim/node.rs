@@ -11,6 +11,7 @@ use kube::Resource;
 use serde::{Deserialize, Serialize};
 
 use super::{StatusCondition, metadata, nullable, part, slim};
+use crate::api::time;
 
 slim! {
     /// A Node.
@@ -87,7 +88,7 @@ impl Node {
     /// Since when the Ready condition has its status; not known of a node without one.
     pub fn ready_since(&self) -> Option<DateTime<Utc>> {
         let ready = self.status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
-        ready.last_transition_time.as_ref().map(crate::api::time::from_k8s)
+        ready.last_transition_time.as_ref().map(time::from_k8s)
     }
 
     /// The boot that it tells; `None` before its kubelet has told any.
@@ -130,16 +131,22 @@ part! {
     }
 }
 
+/// How long a kubelet's Lease is good for where it does not say so itself: the default of `nodeLeaseDurationSeconds`.
+pub const KUBELET_LEASE: Duration = Duration::from_secs(40);
+
 impl Lease {
+    /// When it was renewed last, by the clock of its holder.
+    pub fn renewed_at(&self) -> Option<DateTime<Utc>> {
+        self.spec.renew_time.as_ref().map(time::from_micro)
+    }
+
     /// How long after one renewal by a kubelet the next would have been seen: it renews each quarter of the duration; half as much again
     /// for who is late. However long that is, nobody waits for it longer than a minute.
     pub fn next_renewal(&self) -> Duration {
-        // The default of `nodeLeaseDurationSeconds`.
-        const KUBELETS: Duration = Duration::from_secs(40);
         const LONGEST: Duration = Duration::from_secs(60);
         let told = self.spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
         let told = told.filter(|seconds| *seconds > 0);
-        (told.map_or(KUBELETS, Duration::from_secs) * 3 / 8).min(LONGEST)
+        (told.map_or(KUBELET_LEASE, Duration::from_secs) * 3 / 8).min(LONGEST)
     }
 }
 

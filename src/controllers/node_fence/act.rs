@@ -212,12 +212,7 @@ fn is_refused(error: &Error) -> bool {
 }
 
 fn precondition(node: &Node) -> NodePrecondition<'_> {
-    let boot_id = node.status.node_info.boot_id.as_str();
-    NodePrecondition {
-        uid: node.metadata.uid.as_deref().unwrap_or_default(),
-        boot_id: (!boot_id.is_empty()).then_some(boot_id),
-        version: None,
-    }
+    NodePrecondition { boot_id: node.boot_id(), ..NodePrecondition::of(&node.metadata) }
 }
 
 /// The taint that starts the detach is for the node as it was read, just now: a late write of a leader that was stopped does

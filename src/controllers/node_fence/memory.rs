@@ -274,7 +274,7 @@ impl Incident {
     /// store that is behind what the API said before shows nothing new.
     fn renewed_lately(&mut self, lease: Option<&Lease>, now: Now) -> bool {
         let Some(lease) = lease else { return false };
-        let renewed = lease.spec.renew_time.as_ref().map(time::from_micro);
+        let renewed = lease.renewed_at();
         if renewed > self.newest {
             self.newest = renewed;
             self.newest_at = Some(now.mono);

@@ -62,5 +62,5 @@ pub async fn act(cx: &Context, effect: Effect) -> Result<Option<NodeFence>> {
 
 /// A plugin comes back with its machine: the boot says nothing.
 fn precondition(node: &Node) -> NodePrecondition<'_> {
-    NodePrecondition { uid: node.metadata.uid.as_deref().unwrap_or_default(), boot_id: None, version: None }
+    NodePrecondition::of(&node.metadata)
 }

@@ -37,8 +37,6 @@ pub struct Silence {
     pub heartbeat: Heartbeat,
 }
 
-/// How long a kubelet's Lease is good for where it does not say so itself: the default of `nodeLeaseDurationSeconds`.
-pub const KUBELET_LEASE: Duration = Duration::from_secs(40);
 /// How much later than the last heartbeat a renewal of the Lease may be seen that was sent before it: a watch can be late, and a
 /// pass too.
 const LATE_RENEWAL: Duration = Duration::from_secs(5);

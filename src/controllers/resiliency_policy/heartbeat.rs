@@ -86,20 +86,21 @@ impl Hearing {
     /// silence declares as well, and for long.
     pub fn listen<'a>(
         &mut self,
-        nodes: impl Iterator<Item = (&'a Node, Silence)> + Clone,
+        nodes: impl Iterator<Item = &'a Node> + Clone,
+        silence: impl Fn(&Node) -> Silence,
         heard: &BTreeMap<String, Heartbeat>,
         policies: &[Arc<ResiliencyPolicy>],
         now: Instant,
     ) {
         let Some(after) = suspect_after(policies.iter().map(Arc::as_ref)) else { return };
         let is_lost = |node: &Node| of(heard, node).is_lost(after);
-        if !nodes.clone().any(|(node, _)| is_lost(node)) {
+        // Nearly always: nobody's silence is looked at then.
+        if !nodes.clone().any(is_lost) {
             return;
         }
         let kubelet = policies.iter().map(|policy| policy.spec.detection.kubelet.suspect_after.get()).min();
         let kubelet = kubelet.unwrap_or(Duration::MAX);
-        let is_counted =
-            |(node, silence): &(&Node, Silence)| is_lost(node) || evidence::is_suspected(node, *silence, kubelet);
+        let is_counted = |node: &&Node| is_lost(node) || evidence::is_suspected(node, silence(node), kubelet);
         let cluster = Cluster { nodes: nodes.clone().count(), suspected: nodes.filter(is_counted).count() };
         if policies.iter().any(|policy| brakes::is_outage(&policy.spec.limits, cluster)) {
             self.deaf_at = Some(now);

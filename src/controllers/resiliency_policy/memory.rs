@@ -126,9 +126,8 @@ impl Memory {
         let nodes = found.nodes.iter().map(Arc::as_ref);
         self.silence.update(named(&found.leases), nodes.clone(), epoch, now.mono);
         self.fencers.update(named(&found.fencer_leases), epoch.1, now.mono);
-        let silence = &self.silence;
-        let nodes = nodes.map(|node| (node, silence.of(node, now.mono)));
-        self.hearing.listen(nodes, &found.heartbeats, &found.policies, now.mono);
+        let silence = |node: &Node| self.silence.of(node, now.mono);
+        self.hearing.listen(nodes, silence, &found.heartbeats, &found.policies, now.mono);
     }
 
     /// What is known of a node's silence, and believed.

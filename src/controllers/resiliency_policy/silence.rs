@@ -18,7 +18,7 @@ const PROOF_OF_LIFE: Duration = Duration::from_secs(12);
 /// Whether the API has the Lease of a node as it was seen when that silence was told. What the watch brings while the API is
 /// read is no measure: nobody has decided on it.
 pub fn is_still(live: Option<&Lease>, silence: Silence) -> bool {
-    live.and_then(|lease| lease.spec.renew_time.as_ref()).map(time::from_micro) == silence.renewed_at
+    live.and_then(Lease::renewed_at) == silence.renewed_at
 }
 
 /// A fencer renews its Lease every 5 s and loses it after 15 s.

@@ -48,9 +48,7 @@ pub async fn run(node: &Node, writer: Writer, telemetry: &Telemetry, cancel: Can
 async fn take(nodes: &Store<KubernetesNode>, drivers: &Store<CsiNode>, key: &ObjectKey, writer: &Writer) -> Result<()> {
     let registered = drivers.get(key).is_some_and(|node| node.spec.drivers.iter().any(|driver| driver.name == DRIVER));
     let Some(node) = nodes.get(key).filter(|_| registered) else { return Ok(()) };
-    let meant =
-        NodePrecondition { uid: node.metadata.uid.as_deref().unwrap_or_default(), boot_id: None, version: None };
-    let Some(patch) = without_ours(meant, node.taints()) else { return Ok(()) };
+    let Some(patch) = without_ours(NodePrecondition::of(&node.metadata), node.taints()) else { return Ok(()) };
     match writer.json_patch::<KubernetesNode>(key, patch).await {
         Ok(_) => {
             tracing::info!(taint = AGENT_NOT_READY_TAINT, "the driver is registered: the taint is removed");

@@ -195,7 +195,7 @@ fn heard(hearing: &mut Hearing, lost: usize, unready: usize, at: Instant) -> usi
     let state = |number| if number < lost { heartbeat(9, PEERS) } else { heartbeat(0, None) };
     let heard: BTreeMap<_, _> = names.iter().enumerate().map(|(number, name)| (name.clone(), state(number))).collect();
     let policies = [policy("db", &json!({ "limits": { "maxUnhealthy": "50%" } })), policy("any", &json!({}))];
-    hearing.listen(nodes.iter().map(|node| (node, Silence::default())), &heard, &policies.map(Arc::new), at);
+    hearing.listen(nodes.iter(), |_| Silence::default(), &heard, &policies.map(Arc::new), at);
     let believed = nodes.iter().map(|node| hearing.believed(&heard, node, at));
     believed.filter(|heartbeat| heartbeat.is_confirmed(Duration::from_secs(3))).count()
 }
