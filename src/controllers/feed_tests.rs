@@ -12,7 +12,8 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Context, Informers, Stores};
+use super::{Context, Informers, S3Stores, Stores};
+use crate::api::s3::MOUNTPOINT_NAMESPACE;
 use crate::runtime::clock::Clock;
 use crate::runtime::events::{EventType, Events};
 use crate::runtime::fake_api;
@@ -32,20 +33,29 @@ const ASKED: &str = "Asked";
 /// A context whose API never answers. Its stores have the indexes of the product; their informers ended before they began.
 pub fn context() -> Context {
     let client = fake_api::client(|_| fake_api::silence());
-    let (telemetry, health, leadership) = (Telemetry::new(), Health::new(), Leadership::always());
+    let (telemetry, leadership) = (Telemetry::new(), Leadership::always());
     let ended = CancellationToken::new();
     ended.cancel();
-    let informers = Informers { client: &client, telemetry: &telemetry, health: &health, cancel: &ended };
-    let stores = Stores::spawn(informers, "bulkhead-system");
-    let clients = fake_api::clients(&client);
     Context {
-        stores,
-        clients,
+        stores: unfed(|informers| Stores::spawn(informers, "bulkhead-system")),
+        clients: fake_api::clients(&client),
         writer: Writer::new(client.clone(), leadership.clone(), "bulkhead-test"),
         events: Events::spawn(client, "b", "p", leadership, &telemetry, ended),
         telemetry,
         clock: Clock::system(),
     }
+}
+
+/// The stores of S3 mounts, with the indexes of the product; their informers ended before they began, too.
+pub fn s3_stores() -> S3Stores {
+    unfed(|informers| S3Stores::spawn(informers, MOUNTPOINT_NAMESPACE))
+}
+
+fn unfed<S>(spawn: impl FnOnce(Informers<'_>) -> S) -> S {
+    let client = fake_api::client(|_| fake_api::silence());
+    let (telemetry, health, cancel) = (Telemetry::new(), Health::new(), CancellationToken::new());
+    cancel.cancel();
+    spawn(Informers { client: &client, telemetry: &telemetry, health: &health, cancel: &cancel })
 }
 
 /// A context whose API takes every write, answers those of objects with this one, and hands on the Events that it is sent.

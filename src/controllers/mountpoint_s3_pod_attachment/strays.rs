@@ -1,12 +1,15 @@
 //! Mountpoint Pods that do not say what they mount, as upstream's controller made them: once no attachment names one,
 //! nothing else leads to it. Keyed by the name of the pod.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::api::mountpoint_s3_pod_attachment::MountpointS3PodAttachment;
 use crate::controllers::{BY_MOUNTPOINT_POD, Context, S3Stores};
 use crate::error::Result;
 use crate::runtime::queue::{Next, Queue};
+use crate::runtime::store::Change;
 
 use super::act;
 use super::decide::{Effect, Patience};
@@ -26,12 +29,14 @@ pub struct Strays {
 }
 
 impl Strays {
-    /// Looks at each that changes, until the store ends.
+    /// Looks at each that changes, and at each that an attachment names no more: nothing tells which of two watches is first,
+    /// and one that has ended changes no more. Until the stores end.
     pub fn feed(s3: &S3Stores, queue: &Queue<String>) {
         queue.follow(s3.mountpoint_pods.subscribe(), None, |change| {
             let is_stray = change.new.as_ref().is_some_and(|pod| pod.mount().is_none());
             is_stray.then(|| change.key.name.clone())
         });
+        queue.follow(s3.attachments.subscribe(), None, dismissed);
     }
 
     /// All of them, for the sweep.
@@ -68,4 +73,13 @@ impl Strays {
         }
         Ok(Next::Await)
     }
+}
+
+/// Mountpoint Pods that were named and are not any more.
+fn dismissed(change: &Change<MountpointS3PodAttachment>) -> Vec<String> {
+    let names = |it: &Option<Arc<MountpointS3PodAttachment>>| {
+        let named = it.iter().flat_map(|it| it.spec.mountpoint_s3_pod_attachments.keys().cloned());
+        named.collect::<BTreeSet<_>>()
+    };
+    names(&change.old).difference(&names(&change.new)).cloned().collect()
 }

@@ -8,5 +8,6 @@ mod lives;
 mod others;
 mod property;
 mod settled;
+mod strays;
 mod volumes;
 mod world;
