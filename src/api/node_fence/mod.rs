@@ -57,7 +57,7 @@ pub struct NodeFenceSpec {
     /// Identity of the failed node, frozen for the episode.
     pub node: NodeIdentity,
     /// Policies that select pods of the node, as they were when the episode began.
-    #[schemars(length(min = 1, max = 32))]
+    #[schemars(length(min = 1, max = POLICIES_MAX))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub policies: Vec<PlannedPolicy>,
     /// The frozen decision. Entries are only added, never changed or removed, while the episode lasts.

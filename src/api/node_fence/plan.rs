@@ -39,6 +39,8 @@ pub struct Plan {
 pub const PODS_MAX: usize = 512;
 /// The most entries of `spec.plan.volumes`.
 pub const VOLUMES_MAX: usize = 1024;
+/// Policies that a plan can name: a cluster that has one for each tenant has many on one node.
+pub const POLICIES_MAX: usize = 256;
 /// The most entries of `spec.plan.evidence`.
 pub const EVIDENCE_MAX: usize = 8;
 /// The most that volumes and paths may fill: the rest is kept for the node, which may fail meanwhile.

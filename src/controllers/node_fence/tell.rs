@@ -48,13 +48,22 @@ pub fn detached(cx: &Context, fence: &NodeFence, attachment: &VolumeAttachment, 
 
 /// What the server has dropped of a record: its definition of the kind is older than this program, which alone knows it then.
 pub fn forgotten(fence: &NodeFence, sent: &NodeFenceStatus, kept: &NodeFenceStatus) {
-    if sent.failed_boot_ids != kept.failed_boot_ids {
+    for field in lost(sent, kept) {
         tracing::warn!(
             node = fence.name_any(),
+            field,
             boots = ?sent.failed_boot_ids,
-            "the server does not keep status.failedBootIDs: apply the NodeFence definition of this release (docs/upgrade.md)"
+            "the server does not keep this field: apply the NodeFence definition of this release (docs/upgrade.md)"
         );
     }
+}
+
+/// The fields that were sent and are not there.
+pub(super) fn lost(sent: &NodeFenceStatus, kept: &NodeFenceStatus) -> Vec<&'static str> {
+    let proved = |status: &NodeFenceStatus| status.volumes.iter().filter(|row| row.external_proof.is_some()).count();
+    let boots = (sent.failed_boot_ids != kept.failed_boot_ids).then_some("status.failedBootIDs");
+    let proofs = (proved(sent) != proved(kept)).then_some("status.volumes[].externalProof");
+    boots.into_iter().chain(proofs).collect()
 }
 
 /// What changed from one record to the next, one Event per incident and change, not per pod; and what concerns a pod or a claim,

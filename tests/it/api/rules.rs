@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use bulkhead::api::node_fence::POLICIES_MAX;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -199,7 +200,16 @@ pub async fn an_incident_may_grow_and_recur(world: &World) -> Outcome {
     let name = "grows";
     let mut stored = api.create(&PostParams::default(), &dynamic(&changed(&fence, name, &vec![])?)?).await?;
     let pod = json!({"episode": 2, "uid": "late", "namespace": "shop", "name": "late-0", "action": "Keep", "reason": "NoPolicy"});
-    let growth = vec![("/spec/plan/pods/-", pod), ("/spec/plan/digest", json!("sha256:00000000"))];
+    // As many policies as a plan can have, all of which the rules compare.
+    let mut policies = stored.data["spec"]["policies"].as_array().cloned().unwrap_or_default();
+    let more = (policies.len()..POLICIES_MAX)
+        .map(|number| json!({"name": format!("tenant-{number}"), "uid": "u", "generation": 1, "mode": "Enforce"}));
+    policies.extend(more);
+    let growth = vec![
+        ("/spec/plan/pods/-", pod),
+        ("/spec/policies", json!(policies)),
+        ("/spec/plan/digest", json!("sha256:00000000")),
+    ];
     let next = vec![
         ("/spec/episode", json!(3)),
         ("/spec/node", json!({"uid": "another"})),
@@ -208,11 +218,12 @@ pub async fn an_incident_may_grow_and_recur(world: &World) -> Outcome {
         ("/spec/plan/pods", Value::Null),
         ("/spec/plan/volumes", Value::Null),
     ];
-    for changes in [growth, next] {
+    let again = vec![("/spec/plan/digest", json!("sha256:00000001"))];
+    for changes in [growth, again, next] {
         let update = changed(&serde_json::to_value(&stored)?, name, &changes)?;
         stored = api.replace(name, &PostParams::default(), &dynamic(&update)?).await?;
     }
-    assert_eq!(stored.metadata.generation, Some(3));
+    assert_eq!(stored.metadata.generation, Some(4));
     // A fencer's row may be answered again in a later round, and a carried-over row keeps its episode.
     let request = changed(&sample("FenceRequest")?, name, &vec![])?;
     let requests = api_of(&world.controller, &request)?;

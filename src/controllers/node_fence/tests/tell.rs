@@ -3,13 +3,13 @@
 use serde_json::json;
 
 use crate::api::conditions::{self, State};
-use crate::api::node_fence::{AWAITING_STORAGE, NodeFence, NodeFenceStatus, Phase, Timeline};
+use crate::api::node_fence::{AWAITING_STORAGE, NodeFence, NodeFenceStatus, Phase, Timeline, VolumeStatus};
 use crate::api::slim::Node;
 use crate::controllers::feed_tests::telling;
 use crate::controllers::testing::*;
 use crate::runtime::store::ObjectKey;
 
-use super::super::tell::transitions;
+use super::super::tell::{lost, transitions};
 use super::build::fence;
 
 /// The NodeFence with another status.
@@ -58,4 +58,25 @@ async fn of_a_node_that_is_gone_it_is_told_on_the_nodefence() {
     let before = fence(&[], &policy("db", &json!({})));
     transitions(&cx, &before, &then(&before, |status| status.phase = Some(Phase::Recovered)));
     assert_eq!(told.taken().await, ["NodeFence n1 NodeRecovered"]);
+}
+
+/// An older definition drops what it does not know, without a word.
+#[test]
+fn what_the_server_does_not_keep_is_named() {
+    let row: VolumeStatus = serde_json::from_value(json!({
+        "episode": 1, "name": "v1", "state": "Fencing", "proof": "PowerOff", "externalProof": "PowerOff",
+    }))
+    .unwrap();
+    let sent = NodeFenceStatus {
+        failed_boot_ids: vec!["boot-1".into()],
+        volumes: vec![row.clone()],
+        ..NodeFenceStatus::default()
+    };
+    assert!(lost(&sent, &sent).is_empty());
+    let kept = NodeFenceStatus {
+        failed_boot_ids: Vec::new(),
+        volumes: vec![VolumeStatus { external_proof: None, ..row }],
+        ..NodeFenceStatus::default()
+    };
+    assert_eq!(lost(&sent, &kept), ["status.failedBootIDs", "status.volumes[].externalProof"]);
 }
