@@ -60,7 +60,7 @@ fn main() {
     .flatten()
     .collect();
     if let Some(lacking) = here::lacking(arguments.list, || Binaries::ensure(None)) {
-        trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();
+        trials = trials.into_iter().map(|trial| here::unless(Some(&lacking), trial)).collect();
     }
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -28,7 +28,7 @@ mod world;
 use std::process::ExitCode;
 
 use bulkhead_testbed::here;
-use libtest_mimic::{Conclusion, Failed, Trial};
+use libtest_mimic::{Conclusion, Trial};
 
 /// How many of the tests that only look run at once: they mostly wait.
 const THREADS: usize = 4;
@@ -41,7 +41,6 @@ fn main() -> ExitCode {
     if let Some(ended) = here::in_own_namespaces(arguments.list) {
         return ended;
     }
-    let root = here::is_root();
     let groups = [
         cleaning::trials(),
         refusing::trials(),
@@ -53,17 +52,10 @@ fn main() -> ExitCode {
         self_fencing::trials(),
         given_back::trials(),
     ];
-    let ci = std::env::var("CI").is_ok_and(|value| value == "true");
-    let lacks = move |trial: Trial| match (root, ci) {
-        (true, _) => trial,
-        (false, true) => {
-            Trial::test(trial.name().to_owned(), || Err(Failed::from("needs root: run the tests as root")))
-        }
-        (false, false) => trial.with_kind("needs root").with_ignored_flag(true),
-    };
+    let as_root = |trial: Trial| here::unless(here::lacks_root(), trial);
     let mut run = |threads, trials: Vec<Trial>| {
         arguments.test_threads = Some(threads);
-        libtest_mimic::run(&arguments, trials.into_iter().map(lacks).collect())
+        libtest_mimic::run(&arguments, trials.into_iter().map(as_root).collect())
     };
     let ended = [run(1, groups.into_iter().flatten().collect()), run(THREADS, volumes::only_look())];
     ended.iter().find(|it| it.has_failed()).map_or(ExitCode::SUCCESS, Conclusion::exit_code)

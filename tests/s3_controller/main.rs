@@ -58,7 +58,7 @@ fn main() {
     ];
     let ensured = || Binaries::ensure(None).and_then(|_| Binaries::ensure_all(None, &PROGRAMS));
     if let Some(lacking) = here::lacking(arguments.list, ensured) {
-        trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();
+        trials = trials.into_iter().map(|trial| here::unless(Some(&lacking), trial)).collect();
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     // Before the process exits, which would drop nothing and leave the programs to themselves.

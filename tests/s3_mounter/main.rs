@@ -20,7 +20,7 @@ mod world;
 use std::process::ExitCode;
 
 use bulkhead_testbed::here;
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Trial;
 
 fn main() -> ExitCode {
     let mut arguments = libtest_mimic::Arguments::from_args();
@@ -28,17 +28,8 @@ fn main() -> ExitCode {
     if let Some(ended) = here::in_own_namespaces(arguments.list) {
         return ended;
     }
-    let root = here::is_root();
     let mut trials: Vec<Trial> =
         [waiting::trials(), engine::trials(), ending::trials()].into_iter().flatten().collect();
-    trials.extend(mounted::trials().into_iter().map(|trial| if root { trial } else { lacking(trial) }));
+    trials.extend(mounted::trials().into_iter().map(|trial| here::unless(here::lacks_root(), trial)));
     libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-/// Fails in CI, which has to run everything; elsewhere it is left out.
-fn lacking(trial: Trial) -> Trial {
-    match std::env::var("CI").is_ok_and(|value| value == "true") {
-        true => Trial::test(trial.name().to_owned(), || Err(Failed::from("needs root: run the tests as root"))),
-        false => trial.with_kind("needs root").with_ignored_flag(true),
-    }
 }

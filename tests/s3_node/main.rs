@@ -26,7 +26,6 @@ use std::sync::Arc;
 
 use bulkhead_testbed::binaries::Binaries;
 use bulkhead_testbed::here;
-use libtest_mimic::{Failed, Trial};
 
 use world::Shared;
 
@@ -43,7 +42,6 @@ fn main() -> ExitCode {
     if let Some(ended) = here::in_own_namespaces(arguments.list) {
         return ended;
     }
-    let root = here::is_root();
     let shared = Arc::new(Shared::new());
     let groups = [
         publishing::trials(&shared),
@@ -56,28 +54,17 @@ fn main() -> ExitCode {
         sanity::trials(&shared),
     ];
     let mut trials: Vec<_> = groups.into_iter().flatten().collect();
-    if let Some(lacking) = lacking(&arguments, root) {
-        let ci = std::env::var("CI").is_ok_and(|value| value == "true");
-        let lacks = |trial: Trial| match ci {
-            true => {
-                let lacking = lacking.clone();
-                Trial::test(trial.name().to_owned(), || Err(Failed::from(lacking)))
-            }
-            false => trial.with_kind(lacking.clone()).with_ignored_flag(true),
-        };
-        trials = trials.into_iter().map(lacks).collect();
+    if let Some(lacking) = lacking(&arguments) {
+        trials = trials.into_iter().map(|trial| here::unless(Some(&lacking), trial)).collect();
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     drop(shared);
     conclusion.exit_code()
 }
 
-fn lacking(arguments: &libtest_mimic::Arguments, root: bool) -> Option<String> {
-    if arguments.list {
-        return None;
-    }
-    if !root || !std::path::Path::new("/dev/fuse").exists() {
-        return Some("needs root and /dev/fuse".to_owned());
-    }
-    Binaries::ensure(None).err().map(|error| error.to_string())
+fn lacking(arguments: &libtest_mimic::Arguments) -> Option<String> {
+    here::lacking(arguments.list, || match here::lacks_fuse() {
+        None => Binaries::ensure(None).map(drop).map_err(|error| error.to_string()),
+        Some(lacking) => Err(lacking.to_owned()),
+    })
 }

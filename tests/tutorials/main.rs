@@ -34,7 +34,7 @@ fn main() {
     let page = |name| trial(&bed, name).with_ignored_flag(!wide && name != IN_EVERY_RUN);
     let mut trials: Vec<_> = PAGES.into_iter().map(page).collect();
     if let Some(lacking) = here::lacking(arguments.list, Tutorial::check) {
-        trials = trials.into_iter().map(|trial| trial.with_kind(lacking.clone()).with_ignored_flag(true)).collect();
+        trials = trials.into_iter().map(|trial| here::unless(Some(&lacking), trial)).collect();
     }
     trials.push(Trial::test("every_page_is_carried_out", every_page_is_carried_out));
     trials.extend(page::trials());

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use bulkhead::api::node_fence::{Channel, NodeFence};
 use bulkhead::heartbeat::keys::KeyPair;
 use bulkhead::heartbeat::wire::{self, Message};
-use bulkhead_testbed::TestbedOptions;
 use bulkhead_testbed::cluster::{Cluster, ClusterError, ClusterOptions, Workload};
 use bulkhead_testbed::process::{Process, Signal};
+use bulkhead_testbed::{TestbedOptions, here};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
@@ -30,13 +30,9 @@ pub fn trial() -> Trial {
     as_root(super::alone("heartbeats_tell_of_a_death_and_of_nothing_else", tell_of_a_death_and_of_nothing_else))
 }
 
-/// Real agents need it. In CI nothing is left out.
+/// Real agents need it.
 pub fn as_root(trial: Trial) -> Trial {
-    let ci = std::env::var("CI").is_ok_and(|value| value == "true");
-    match rustix::process::geteuid().is_root() || ci {
-        true => trial,
-        false => trial.with_kind("needs root").with_ignored_flag(true),
-    }
+    here::unless(here::lacks_root(), trial)
 }
 
 /// A cluster whose controller listens. Kubernetes itself would take ten minutes to notice a death.

@@ -24,7 +24,7 @@ const VICTIM: &str = "192.0.2.1/32";
 /// Left out, with the reason, where it cannot run or cannot be had. In CI nothing is left out.
 pub fn trial() -> Trial {
     Trial::ignorable_test("failover::the_real_csi_addons_shuts_a_node_out", || {
-        if let Some(lacking) = here::lacking(false, real::ensure) {
+        if let Some(lacking) = here::lacking(here::is_ci(), real::ensure) {
             return Ok(Completion::ignored_with(lacking));
         }
         tokio::runtime::Runtime::new()?.block_on(the_real_csi_addons_shuts_a_node_out())?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bulkhead::api::node_volume_report::{NodeVolumeReport, NodeVolumeReportStatus, ReportedVolume};
 use bulkhead::api::volume::{Check, VolumeState};
 use bulkhead_testbed::process::{Launch, Process};
-use bulkhead_testbed::{Identity, Testbed, TestbedOptions};
+use bulkhead_testbed::{Identity, Testbed, TestbedOptions, here};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, ServiceAccount};
 use kube::api::{DynamicObject, PostParams};
@@ -30,11 +30,7 @@ pub fn trial() -> Trial {
     let trial = Trial::test("volume_health::the_agent_tells_what_becomes_of_local_volumes", || {
         tokio::runtime::Runtime::new()?.block_on(the_agent_tells_what_becomes_of_local_volumes())
     });
-    let ci = std::env::var("CI").is_ok_and(|value| value == "true");
-    match rustix::process::geteuid().is_root() || ci {
-        true => trial,
-        false => trial.with_kind("needs root").with_ignored_flag(true),
-    }
+    here::unless(here::lacks_root(), trial)
 }
 
 /// A process whose mounts are the node's.

@@ -39,13 +39,8 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// `None` where nothing can be mounted; there CI fails.
-    pub fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            assert!(std::env::var_os("CI").is_none(), "CI needs root and /dev/fuse for these tests");
-            eprintln!("skipped: this test needs root and /dev/fuse");
-            return None;
-        }
+    /// In a mount namespace of the thread's own.
+    pub fn new() -> Self {
         own_mount_namespace();
         let runtime = Runtime::new().expect("runtime");
         let folder = tempfile::tempdir().expect("folder");
@@ -57,7 +52,7 @@ impl Bed {
         for node in ["a", "b"] {
             array.add_node(node);
         }
-        Some(Bed { runtime, array, management, io, folder })
+        Bed { runtime, array, management, io, folder }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -15,9 +15,8 @@ use tonic::{Code, Request};
 
 use crate::bed;
 
-#[test]
-fn csi_sanity_passes() {
-    let Some(bed) = Bed::new() else { return };
+pub fn csi_sanity_passes() {
+    let bed = Bed::new();
     let programs = Binaries::ensure_all(None, &[Program::CsiSanity]).expect("csi-sanity");
     let (_controller, controller) = bed.controller();
     let _plugin = bed.plugin_that_tells("a", "condition");
@@ -35,9 +34,8 @@ fn csi_sanity_passes() {
     assert!(bed.mounts().is_empty(), "{:?}", bed.mounts());
 }
 
-#[test]
-fn calls_deadlines_and_codes_pass_to_the_array_and_back() {
-    let Some(bed) = Bed::new() else { return };
+pub fn calls_deadlines_and_codes_pass_to_the_array_and_back() {
+    let bed = Bed::new();
     let (_process, socket) = bed.controller();
     let volume = bed.volume("v");
     let mut controller = ControllerClient::new(channel(&bed.runtime, &socket));
@@ -72,10 +70,9 @@ fn calls_deadlines_and_codes_pass_to_the_array_and_back() {
     assert_eq!(listed.expect("it is back").into_inner().entries.len(), 1);
 }
 
-#[test]
-fn a_node_plugin_says_how_a_volume_is_in_either_generation() {
+pub fn a_node_plugin_says_how_a_volume_is_in_either_generation() {
     use node_service_capability::{Rpc, Type, rpc};
-    let Some(bed) = Bed::new() else { return };
+    let bed = Bed::new();
     let volume = bed.volume("data");
     bed.attach(&volume, "a");
     let ask = |volume: &str| NodeGetVolumeHealthRequest { volume_id: volume.to_owned(), ..Default::default() };
@@ -116,9 +113,8 @@ fn a_node_plugin_says_how_a_volume_is_in_either_generation() {
     assert_eq!(code(bed.runtime.block_on(new.client().node_get_volume_health(ask(&volume)))), Code::NotFound);
 }
 
-#[test]
-fn the_kubelet_learns_where_the_node_plugin_is() {
-    let Some(bed) = Bed::new() else { return };
+pub fn the_kubelet_learns_where_the_node_plugin_is() {
+    let bed = Bed::new();
     let _plugin = bed.plugin("a");
     let socket = bed.path("registry/array.testbed.bulkhead.dev-reg.sock");
     let mut kubelet = RegistrationClient::new(channel(&bed.runtime, &socket));

@@ -18,8 +18,7 @@ use crate::bed::{ANY_PORT, DRIVER, SOON};
 
 const DRIVER_NAME: &str = "other.testbed.bulkhead.dev";
 
-#[tokio::test]
-async fn the_manifests_are_accepted_and_give_attacher_and_provisioner_what_they_need() {
+pub async fn the_manifests_are_accepted_and_give_attacher_and_provisioner_what_they_need() {
     let programs = Binaries::ensure_all(None, &[Program::CsiAttacher, Program::CsiProvisioner]).expect("programs");
     let testbed = Testbed::start(TestbedOptions { scheduler: false, ..Default::default() }).await.unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -13,9 +13,8 @@ use crate::bed::{Bed, WRITER, code, wait};
 
 const UID: &str = "0f5c3b2a-1111-4222-8333-94445555abcd";
 
-#[test]
-fn a_volume_is_a_file_system() {
-    let Some(bed) = Bed::new() else { return };
+pub fn a_volume_is_a_file_system() {
+    let bed = Bed::new();
     let plugin = bed.plugin("a");
     let volume = bed.volume("v");
     let at = plugin.mounted(&volume, "a", false);
@@ -71,9 +70,8 @@ fn a_volume_is_a_file_system() {
     assert_eq!(ended, Event::Unstaged, "{}", plugin.log());
 }
 
-#[test]
-fn a_writer_whose_node_is_cut_off_is_refused_and_its_data_is_found_elsewhere() {
-    let Some(bed) = Bed::new() else { return };
+pub fn a_writer_whose_node_is_cut_off_is_refused_and_its_data_is_found_elsewhere() {
+    let bed = Bed::new();
     let (first, second) = (bed.plugin("a"), bed.plugin("b"));
     let volume = bed.volume("v");
     let at = first.mounted(&volume, "a", false);
@@ -117,9 +115,8 @@ fn a_writer_whose_node_is_cut_off_is_refused_and_its_data_is_found_elsewhere() {
     drop(writer);
 }
 
-#[test]
-fn a_raw_block_volume_is_a_loop_device_that_goes_with_it() {
-    let Some(bed) = Bed::new() else { return };
+pub fn a_raw_block_volume_is_a_loop_device_that_goes_with_it() {
+    let bed = Bed::new();
     let (first, second) = (bed.plugin("a"), bed.plugin("b"));
     let volume = bed.volume("v");
     let at = first.mounted(&volume, "a", true);

@@ -19,8 +19,7 @@ fn start(log: &Path, args: &[&str]) -> Process {
     .unwrap()
 }
 
-#[tokio::test]
-async fn a_writer_goes_on_until_it_is_told_to_end() {
+pub async fn a_writer_goes_on_until_it_is_told_to_end() {
     let folder = tempfile::tempdir().unwrap();
     let (log, journal) = (folder.path().join("log"), folder.path().join("missing/journal"));
     let journal = journal.to_str().unwrap();

@@ -1,5 +1,5 @@
 //! Real nodes: they run pods, break as they are told, and leave nothing behind. Needs Linux and root; without them these
-//! tests fail where they are required (`CI` is set), and elsewhere say what is missing.
+//! tests fail in CI, and elsewhere are left out by name.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -17,9 +17,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use bulkhead_testbed::binaries::cache_folder;
+use bulkhead_testbed::here;
 use bulkhead_testbed::real_nodes::{self, Fault, NodeProgram};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
+use libtest_mimic::{Arguments, Trial};
 
 use self::traces::{Traces, lives, processes_of};
 use self::world::{World, counts_on, eventually, pings, printed, stands_still};
@@ -32,22 +34,25 @@ const HUNG_MOUNT: &str = "exec 5<>/dev/fuse && mkdir -p /var/hung && \
     { setsid sh -c 'ls /var/hung & sleep infinity' >/dev/null 2>&1 & } && \
     if timeout 1 ls /var/hung; then exit 1; else echo hangs; fi";
 
-/// Whether real nodes can be tested here.
-///
-/// # Panics
-/// When they cannot, and must be.
-fn required() -> bool {
-    let Err(error) = real_nodes::check() else { return true };
-    assert!(std::env::var_os("CI").is_none(), "real nodes are required here: {error}");
-    eprintln!("NOT TESTED: {error}");
-    false
+fn main() {
+    let arguments = Arguments::from_args();
+    let lacking = here::lacking(arguments.list, real_nodes::check);
+    let trials = [
+        trial("real_nodes_run_pods_and_break_as_they_are_told", real_nodes_run_pods_and_break_as_they_are_told),
+        trial("nothing_of_real_nodes_outlives_a_killed_parent", nothing_of_real_nodes_outlives_a_killed_parent),
+    ];
+    let trials = trials.into_iter().map(|trial| here::unless(lacking.as_deref(), trial)).collect();
+    libtest_mimic::run(&arguments, trials).exit();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+fn trial<F: Future<Output = ()>>(name: &str, test: impl FnOnce() -> F + Send + 'static) -> Trial {
+    Trial::test(name, || {
+        tokio::runtime::Runtime::new()?.block_on(test());
+        Ok(())
+    })
+}
+
 async fn real_nodes_run_pods_and_break_as_they_are_told() {
-    if !required() {
-        return;
-    }
     let world = World::start().await;
     world.counting_pod(&world.one, "first").await;
     world.counting_pod(&world.two, "second").await;
@@ -233,11 +238,7 @@ impl Drop for Killed {
 }
 
 /// The program for people, one node, which it breaks by a script; then the program is killed.
-#[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_real_nodes_outlives_a_killed_parent() {
-    if !required() {
-        return;
-    }
     let program = env!("CARGO_BIN_EXE_testbed");
     let name = format!("real-{}", std::process::id());
     let child = Command::new(program)
