@@ -35,10 +35,12 @@ pub enum Choice {
     Fabric,
     /// Whether the node lifecycle controller lags behind, and when kubelets that it calls silent say that they are not.
     Lifecycle,
+    /// Whether another machine takes the name of one that runs on, and what becomes of both.
+    Replacement,
 }
 
 /// The number of streams.
-const STREAMS: usize = 16;
+const STREAMS: usize = 17;
 
 /// A source of choices. The first option (0) is always the ordinary one: nothing late, nothing lost.
 pub trait Chance {

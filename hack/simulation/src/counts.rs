@@ -88,6 +88,8 @@ counts! {
     let_in,
     /// Nodes that got another address while they were well.
     renumbered,
+    /// Machines that run on while another one has their name.
+    replaced,
     /// Machines of an earlier boot that somebody said to be off.
     said_to_be_off,
     /// Fences lifted that were made when their incident was over.

@@ -110,6 +110,8 @@ pub enum Fault {
     Renumber(String),
     /// A machine that is well gets the address that another one had at the beginning.
     TakeAddress(String, String),
+    /// Another machine takes the name of one that runs on, cut off from the API; its Node may be made anew.
+    Replace(String, bool),
     /// A person writes.
     Person(Person),
 }
@@ -148,11 +150,7 @@ impl World {
                 machine.network.mend();
             }),
             Fault::Reboot(node) => self.boot(node),
-            Fault::DeleteNode(node) => {
-                if let Some(object) = self.api.get::<Node>(node) {
-                    self.api.delete::<Node>(node, &object.uid().unwrap_or_default(), now);
-                }
-            }
+            Fault::DeleteNode(node) => self.delete_node(node),
             Fault::RegisterNode(node) => {
                 if self
                     .machines
@@ -229,6 +227,7 @@ impl World {
             Fault::DeleteNetworkFences(node) => self.delete_network_fences(node, chance),
             Fault::Renumber(node) => self.renumber(node),
             Fault::TakeAddress(node, of) => self.take_address(node, of),
+            Fault::Replace(node, is_anew) => self.replace(node, *is_anew),
             Fault::Person(person) => self.person(person),
             Fault::TellPaths(driver, nodes, state) => self.tell_paths(driver, nodes, *state),
             Fault::HangVolume(volume, node) => {
@@ -312,6 +311,12 @@ impl World {
         machine.well_since = if well { machine.well_since.or(Some(now)) } else { None };
         machine.renews_at = machine.renews_at.min(now);
         machine.network.notice(machine.power == Power::Running, now);
+    }
+
+    pub(crate) fn delete_node(&mut self, node: &str) {
+        if let Some(object) = self.api.get::<Node>(node) {
+            self.api.delete::<Node>(node, &object.uid().unwrap_or_default(), self.now);
+        }
     }
 
     /// A kubelet that starts registers its Node and its drivers if they are not there.

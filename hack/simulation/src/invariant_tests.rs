@@ -3,6 +3,7 @@
 mod moments;
 mod network;
 mod power;
+mod replaced;
 mod unattached;
 mod words;
 

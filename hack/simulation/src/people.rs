@@ -59,9 +59,10 @@ impl World {
 
     fn say_off(&mut self, node: &str) {
         let Some(fence) = self.api.get::<NodeFence>(node) else { return };
-        let is_so = self.machines.get(node).is_none_or(|machine| {
+        let meant = self.meant(node, &fence.spec.node);
+        let is_so = self.machines.get(&meant).is_none_or(|machine| {
             machine.power == Power::Off
-                || fence.spec.node.boot_id.as_ref().is_some_and(|frozen| *frozen != machine.boot_id())
+                || meant == node && fence.spec.node.boot_id.as_ref().is_some_and(|frozen| *frozen != machine.boot_id())
         });
         let (said, episode) = (fence.is_machine_said_to_be_off(), fence.spec.episode.to_string());
         if is_so && !said && self.api.is_fenced(node) {

@@ -19,7 +19,7 @@ use crate::chance::{Chance, Seeded};
 use crate::counts::Counts;
 use crate::faults::Fault;
 use crate::oracle::Violation;
-use crate::others::{FencerMood, Power};
+use crate::others::{FencerMood, Power, first_of, node_of};
 use crate::people::Person;
 use crate::schedule::{Schedule, When};
 use crate::time::{MINUTE, Millis, SECOND};
@@ -97,7 +97,7 @@ pub(crate) fn settle(world: &mut World, chance: &mut dyn Chance) -> bool {
     }
     // A fencer that has begun before anybody could see the boot goes on, for up to a minute and a half where it was slow: whoever
     // booted the machine sees that it is off again. With what it has not begun by then it does not begin any more.
-    if world.machines.values().any(|machine| machine.power != Power::Running) {
+    if world.members().any(|(_, machine)| machine.power != Power::Running) {
         boot_all(world, chance);
         if !until(world, chance, RECOVERY_BOUND, |world| world.unrecovered().is_empty()) {
             return false;
@@ -151,6 +151,7 @@ fn calm(world: &mut World, chance: &mut dyn Chance) {
     let people = people.chain([Person::ResumePolicies, Person::SetMode(PolicyMode::Enforce)]);
     all.extend(people.map(Fault::Person));
     all.extend(world.shape.nodes.iter().map(|node| Fault::Person(Person::Approve(node.clone()))));
+    all.extend(firsts_found(world));
     all.extend(who_is_off(world));
     all.extend(world.shape.workloads.iter().map(|it| Fault::MendProgram(it.name.clone())));
     all.push(Fault::Fencer(FencerMood::default()));
@@ -170,9 +171,17 @@ fn boot_all(world: &mut World, chance: &mut dyn Chance) {
     who_is_off(world).into_iter().for_each(|fault| world.perform(Task::Fault(Box::new(fault)), chance));
 }
 
-/// What only a person can know: that the boot is over which an incident is of. Machines that boot by another address may be others.
+/// Somebody finds the machines whose names others have, and switches them off for good.
+fn firsts_found(world: &World) -> impl Iterator<Item = Fault> {
+    let firsts = world.machines.keys().filter(|machine| node_of(machine) != machine.as_str());
+    firsts.cloned().map(Fault::PowerOff)
+}
+
+/// What only a person can know: that the boot is over which an incident is of. Machines that boot by another address may be others, and
+/// some are.
 fn who_is_off(world: &World) -> Vec<Fault> {
-    let nodes = world.shape.nodes.iter().filter(|_| world.shape.network.is_some());
+    let may_be_another = |node: &&String| world.shape.network.is_some() || world.machines.contains_key(&first_of(node));
+    let nodes = world.shape.nodes.iter().filter(may_be_another);
     nodes.map(|node| Fault::Person(Person::SayOff(node.clone()))).collect()
 }
 
@@ -341,7 +350,7 @@ impl World {
         }
         left.extend(self.plugin_taints_left());
         left.extend(self.network_fences_left());
-        let off_fabric = self.machines.iter().filter(|(_, machine)| machine.is_off_fabric);
+        let off_fabric = self.members().filter(|(_, machine)| machine.is_off_fabric);
         left.extend(off_fabric.map(|(name, _)| format!("{name} is still off the fabric of its storages")));
         for policy in self.api.policies.values() {
             if policy.metadata.deletion_timestamp.is_some() {

@@ -1,6 +1,8 @@
 //! The stories of the mutants.
 
 pub(crate) mod network;
+#[cfg(test)]
+mod replaced;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -32,7 +32,7 @@ pub struct World {
     pub shape: Arc<Shape>,
     /// The API server.
     pub api: Api,
-    /// Machines by node name.
+    /// Machines by node name; one whose name another one has by now beside that (`others::first_of`).
     pub machines: BTreeMap<String, Machine>,
     /// Workloads whose program fails wherever it runs.
     pub failing: BTreeSet<String>,

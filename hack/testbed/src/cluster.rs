@@ -150,7 +150,7 @@ impl Cluster {
     async fn install_operator(&mut self) -> Result<(), ClusterError> {
         let root = root();
         self.testbed.apply_file(&root.join("config/default/namespace.yaml")).await?;
-        for folder in ["crds", "config/rbac", "config/policies", "config/gates"] {
+        for folder in ["crds", "config/rbac", "config/policies", "config/gates", "config/flow-control"] {
             self.testbed.apply_dir(&root.join(folder)).await?;
         }
         let drivers: Vec<_> = self.arrays.iter().map(|array| array.driver_name().to_owned()).collect();

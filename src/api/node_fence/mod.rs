@@ -195,6 +195,11 @@ impl NodeFence {
         !is_the_boot && !now.iter().any(|address| before.contains(address))
     }
 
+    /// The same where that is known: with no frozen address, as where no agent reported any, each reboot may be another machine.
+    pub fn has_other_addresses(&self, node: &Node) -> bool {
+        !cidr::readable(&self.spec.node.addresses).is_empty() && self.may_be_another_machine(node)
+    }
+
     /// Whether somebody who knows says that the machine of this episode is off, or exists no more.
     pub fn is_machine_said_to_be_off(&self) -> bool {
         let annotations = self.metadata.annotations.as_ref();

@@ -267,6 +267,11 @@ impl PlannedVolume {
         self.attach_required == Some(false)
     }
 
+    /// Whether only the end of the machine's power proves it.
+    pub fn demands_power(&self) -> bool {
+        self.minimum_proof == Proof::PowerOff || self.is_unattached()
+    }
+
     /// The cluster of the storage that a NetworkFenceClass must be of, empty for one that names none; `None` where it is attached,
     /// and the policy's word is taken.
     pub fn demanded_cluster(&self) -> Option<&str> {

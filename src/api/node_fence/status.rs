@@ -16,8 +16,8 @@ pub const AWAITING_STORAGE: &str = "AwaitingStorage";
 /// Reason of Stalled and NodeClean: a network fence shuts out a machine that may write on, or an external fencer keeps it out, until
 /// somebody says that it is off. And what holds another machine of its name until then.
 pub const MACHINE_MAY_RUN: &str = "MachineMayRun";
-/// Reason of a row that a network fence proves nothing of: what is there by the name of the Node may be another machine than the one
-/// that is shut out.
+/// Reason of a row that a network fence or an external fencer proves nothing of: what is there by the name of the Node may be another
+/// machine than the one that is cut off.
 pub const ANOTHER_MACHINE: &str = "AnotherMachine";
 /// Reason of a row that is taken for clean since the Node was deleted. Of its machine that says nothing.
 pub const NODE_DELETED: &str = "NodeDeleted";
@@ -180,7 +180,7 @@ impl VolumeStatus {
     /// since proves nothing of what runs there by now; what its plan demands does.
     pub fn is_short_of_power(&self, plan: &PlannedVolume) -> bool {
         let by_fencer = if self.proof > Proof::None { self.external_proof } else { None };
-        by_fencer.unwrap_or(self.proof) < Proof::PowerOff && !demands_power(plan)
+        by_fencer.unwrap_or(self.proof) < Proof::PowerOff && !plan.demands_power()
     }
 
     /// Whether an external fencer has proved it and left the machine its power, which it keeps out then, whatever has become of that proof.
@@ -188,13 +188,8 @@ impl VolumeStatus {
     /// was off, and has power again in another boot.
     pub fn leaves_power(&self, plan: &PlannedVolume) -> bool {
         let stands = Some(self.proof).filter(|proof| *proof > Proof::None);
-        self.external_proof.or(stands).is_some_and(|proof| proof < Proof::PowerOff) && !demands_power(plan)
+        self.external_proof.or(stands).is_some_and(|proof| proof < Proof::PowerOff) && !plan.demands_power()
     }
-}
-
-/// Whether only the end of the machine's power proves a volume.
-fn demands_power(plan: &PlannedVolume) -> bool {
-    plan.minimum_proof == Proof::PowerOff || plan.is_unattached()
 }
 
 /// Where a volume stands.

@@ -7,7 +7,7 @@ use crate::mutants::{self, Mutant};
 
 use super::clean::{self, CleanBy};
 use super::decide::{NodeState, Seen};
-use super::rows;
+use super::{fencers, rows};
 
 /// Whether an external fencer is asked, and nobody else.
 pub fn is_external(request: &FenceRequest) -> bool {
@@ -30,12 +30,27 @@ pub fn lets_processes_in(seen: &Seen, request: &FenceRequest) -> bool {
     let is_off = !is_denied && seen.fence.is_machine_said_to_be_off();
     let is_let_in = mutants::is_on(Mutant::ProcessesLetIn);
     let may_run = |(plan, row): (&PlannedVolume, &VolumeStatus)| is_denied || row.is_short_of_power(plan);
-    !is_clean && !is_off && !is_let_in && relied_on(seen, request).any(may_run)
+    let is_relied_on = relied_on(seen, request).any(may_run) || is_begun_beside_another(seen, request);
+    !is_clean && !is_off && !is_let_in && is_relied_on
 }
 
 /// Whether pods went by force on what an external fencer proves of a machine that may have power.
 pub fn keeps_out(seen: &Seen, request: &FenceRequest) -> bool {
-    relied_on(seen, request).any(|(plan, row)| row.leaves_power(plan))
+    relied_on(seen, request).any(|(plan, row)| row.leaves_power(plan)) || is_begun_beside_another(seen, request)
+}
+
+/// Whether an external fencer has begun with what it has never proved, and another machine has the name of the Node. The first may be
+/// cut off all the same: the kubelet of the other knows nothing of its processes and lets its pods go at once, and given back, they
+/// would write beside those that came after.
+fn is_begun_beside_another(seen: &Seen, request: &FenceRequest) -> bool {
+    let is_another = seen.node.as_ref().is_some_and(|node| seen.fence.has_other_addresses(node));
+    let recorded = seen.fence.status.as_ref().map(|status| status.volumes.as_slice()).unwrap_or_default();
+    let is_open = |plan: &&PlannedVolume| {
+        let row = recorded.iter().find(|row| row.episode == plan.episode && row.name == plan.name);
+        row.is_some_and(|row| !row.has_ended() && !row.is_proved_externally())
+    };
+    let is_begun = |plan: &PlannedVolume| request.result_of(plan.episode, &plan.name).is_some_and(fencers::is_begun);
+    is_another && is_external(request) && seen.fence.spec.plan.volumes.iter().filter(is_open).any(is_begun)
 }
 
 /// The recorded rows that this fencer may have proved, and whose pods may have gone by force on that: a row names the method and not

@@ -152,7 +152,7 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> bool {
             let may_begin = is_of_node(seen) && !shut_out::is_of_another_machine(seen, row);
             (may_begin || is_shut_out) && network_proof(seen, row, method) >= minimum
         }
-        FenceMethodType::External => is_of_node(seen),
+        FenceMethodType::External => is_of_node(seen) && !is_in_doubt(seen, row, method.type_),
     }
 }
 
@@ -211,10 +211,19 @@ pub(super) fn has_given_way(seen: &Seen, row: &VolumeRow, fencer: &str, now: Now
     }
 }
 
-/// Whether an answer is of addresses that whoever is there now does not have: another round would say the same.
+/// Whether an answer is of the machine that failed, and not of whoever is there now: another round would say the same. A network fence
+/// is of the addresses that were frozen, and an external fencer is asked for the machine that was.
 pub fn is_of_another_machine(seen: &Seen, row: &VolumeRow, result: &FenceResult) -> bool {
-    let by_network = result.method.map(FenceMethodType::from) == Some(FenceMethodType::NetworkFence);
-    by_network && shut_out::is_of_another_machine(seen, row)
+    result.method.is_some_and(|method| is_in_doubt(seen, row, method.into()))
+}
+
+/// Whether a method cuts off the machine that failed alone, and another may have its name by now.
+fn is_in_doubt(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
+    match method {
+        FenceMethodType::NetworkFence => shut_out::is_of_another_machine(seen, row),
+        FenceMethodType::External => shut_out::is_known_of_another_machine(seen, row),
+        FenceMethodType::Unpublish | FenceMethodType::Detach => false,
+    }
 }
 
 /// How long a fencer may take for an answer: the deadline of its call, and some time to write it. One that has begun with a volume
@@ -293,8 +302,7 @@ pub fn unavailable(seen: &Seen, row: &VolumeRow) -> (&'static str, String) {
     let driver = row.plan.driver.as_deref().unwrap_or_default();
     let reaches = |method: &&PlannedMethod| method.type_.best_proof() >= row.minimum;
     let listed: Vec<_> = row.plan.methods.iter().filter(reaches).filter(|it| it.fencer(driver).is_some()).collect();
-    let by_network = listed.iter().any(|method| method.type_ == FenceMethodType::NetworkFence);
-    if by_network && is_of_node(seen) && shut_out::is_of_another_machine(seen, row) {
+    if is_of_node(seen) && listed.iter().any(|method| is_in_doubt(seen, row, method.type_)) {
         return shut_out::another_machine(seen);
     }
     let refused = listed.iter().filter_map(|method| Some((method.fencer(driver)?, method.type_)));

@@ -62,7 +62,7 @@ fn was_shut_out(row: &VolumeRow) -> bool {
     row.status.method == Some(FenceMethodType::NetworkFence) && row.status.proved_at.is_some()
 }
 
-/// Whether a fence of the addresses that were frozen proves nothing of who may write to the volume by the name of the Node. A Node that
+/// Whether what cuts off the machine that failed proves nothing of who may write to the volume by the name of the Node. A Node that
 /// was deleted since does not tell: then the record does. Nothing rests on it once no pod there wants the volume and nothing is attached.
 pub fn is_of_another_machine(seen: &Seen, row: &VolumeRow) -> bool {
     let is_another = match &seen.node {
@@ -70,6 +70,12 @@ pub fn is_of_another_machine(seen: &Seen, row: &VolumeRow) -> bool {
         None => is_told(row),
     };
     is_another && (pods::is_wanted(seen, &row.plan.name) || seen.attachments_of(&row.plan.name).next().is_some())
+}
+
+/// The same of what an external fencer cuts off: where no address was frozen, a reboot is taken for the machine that it most often is.
+pub fn is_known_of_another_machine(seen: &Seen, row: &VolumeRow) -> bool {
+    let is_known = seen.node.as_ref().is_none_or(|node| seen.fence.has_other_addresses(node));
+    is_known && is_of_another_machine(seen, row)
 }
 
 /// Whether another machine was there when the row was recorded.
@@ -81,9 +87,9 @@ pub fn is_told(row: &VolumeRow) -> bool {
 pub fn another_machine(seen: &Seen) -> (&'static str, String) {
     let node = seen.fence.metadata.name.as_deref().unwrap_or_default();
     let message = format!(
-        "what is there by the name {node} may be another machine than the one that failed, by its boot and its addresses: a \
-         NetworkFence of those that were frozen proves nothing of it. Its pods go when it is Ready; should it be off for good, release \
-         them by hand (docs/operations.md)"
+        "what is there by the name {node} may be another machine than the one that failed, by its boot and its addresses: to cut \
+         that one off proves nothing of it. Its pods go when it is Ready; should it be off for good, release them by hand \
+         (docs/operations.md)"
     );
     (ANOTHER_MACHINE, message)
 }

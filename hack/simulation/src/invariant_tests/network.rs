@@ -14,7 +14,7 @@ use super::moments::planned;
 use super::{assert_broken, end_all};
 
 /// The first node runs on and is shut out, its pod has moved, and nobody does anything any more.
-fn shut_out() -> World {
+pub(super) fn shut_out() -> World {
     let mut world = planned(by_network(false));
     assert!(world.run_until(4 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
     assert_eq!((world.counts.shut_out, world.counts.released), (1, 1));
@@ -23,7 +23,7 @@ fn shut_out() -> World {
 }
 
 /// Somebody writes into the only NetworkFence, and csi-addons works on it.
-fn changes(world: &mut World, change: impl FnOnce(&mut NetworkFence)) {
+pub(super) fn changes(world: &mut World, change: impl FnOnce(&mut NetworkFence)) {
     let mut fence = world.others.csi_addons.fences.values().next().expect("a fence").clone();
     change(&mut fence);
     world.write_network_fence(&Step::Replace(Box::new(fence)), &mut Prompt).expect("it is taken");

@@ -56,7 +56,7 @@ fn i3_a_node_that_is_well_is_switched_off_for_the_sake_of_its_volumes() {
 }
 
 /// The first node was cut off from the API, its fencer has taken it off the fabric of its storages, and its pod has moved.
-fn kept_out() -> World {
+pub(super) fn kept_out() -> World {
     let mut world = planned(by_fabric());
     assert!(world.run_until(4 * MINUTE, &mut Prompt), "{:?}", world.oracle.violations);
     assert_eq!((world.counts.kept_out > 0, world.counts.released), (true, 1));

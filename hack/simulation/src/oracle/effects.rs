@@ -10,6 +10,7 @@ use bulkhead::controllers::resiliency_policy::decide::{Decision, Effect as Prote
 use kube::ResourceExt;
 
 use crate::api::{Op, Refusal, Written};
+use crate::others::machines_of;
 use crate::process::Pid;
 use crate::shape::volumes_of;
 use crate::time::{MINUTE, Millis};
@@ -194,7 +195,8 @@ impl World {
         let is_clean =
             rows.into_iter().all(|row| matches!(row.state, VolumeStatusState::Clean | VolumeStatusState::Undone));
         let name = fence.name_any();
-        let is_off_fabric = self.machines.get(&name).is_some_and(|machine| machine.is_off_fabric);
+        let is_off_fabric = |machine: &String| self.machines.get(machine).is_some_and(|machine| machine.is_off_fabric);
+        let is_off_fabric = machines_of(&name).iter().any(is_off_fabric);
         let is_shut_out = self.api.requests.values().any(|it| it.spec.node_name == name && it.shuts_out());
         let node = self.api.nodes.get(&name);
         let is_gone = node.is_none_or(|node| node.uid().as_ref() != Some(&fence.spec.node.uid));

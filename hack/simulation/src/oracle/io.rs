@@ -45,7 +45,7 @@ impl World {
         let array = self.arrays.get(&request.spec.fencer_name);
         let nodes = array.and_then(|array| array.published.get(&volume.volume_handle));
         let is_shared = nodes.is_none_or(|nodes| nodes.len() > 1);
-        let since = self.oracle.writing.get(&(volume.name.clone(), node.clone())).copied();
+        let since = self.oracle.writing.get(&(volume.name.clone(), self.meant_by(request))).copied();
         if let Some(since) = since.filter(|since| !is_shared && since + ASKED <= self.now) {
             let since = since as f64 / 1000.0;
             let what =

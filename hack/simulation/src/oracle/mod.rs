@@ -112,6 +112,11 @@ impl Oracle {
         }
     }
 
+    /// Whether the attacher gave access anew at that time or since.
+    pub(crate) fn is_published_since(&self, volume: &str, node_id: &str, since: Millis) -> bool {
+        self.published.get(&(volume.to_owned(), node_id.to_owned())).is_some_and(|at| *at >= since)
+    }
+
     /// What the policies say is not what they said at the beginning.
     pub(crate) fn policies_edited(&mut self) {
         self.are_policies_edited = true;

@@ -8,6 +8,7 @@ use bulkhead::api::network_fence::{FenceState, NetworkFence};
 use bulkhead::api::node_fence::{NodeFence, VolumeStatusState};
 use kube::ResourceExt;
 
+use crate::others::node_of;
 use crate::process::Pid;
 use crate::shape::fence_class;
 use crate::world::World;
@@ -20,16 +21,17 @@ impl World {
         if self.api.nodes.get(node).is_some() && !self.api.is_fenced(node) {
             self.judge_health(pid, node, self.now, "a network fence");
         }
-        if self.is_well_but_for_volumes(node) && !self.was_shut_out(request) {
+        if self.is_well_but_for_volumes(request) && !self.was_shut_out(request) {
             let what = format!("{node} is shut out for the sake of some volumes, and is well");
             self.oracle.break_("I3", self.now, what);
         }
         let boot = request.spec.node.boot_id.clone().unwrap_or_default();
         self.oracle.cut.entry(node.clone()).or_default().insert(boot);
         let cidrs: Vec<Cidr> = cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect();
+        let meant = self.meant_by(request);
         let is_hit = |other: &&String| {
             let client = self.client_address(other);
-            *other != node && client.is_some_and(|client| cidrs.iter().any(|cidr| cidr.overlaps(client)))
+            **other != meant && client.is_some_and(|client| cidrs.iter().any(|cidr| cidr.overlaps(client)))
         };
         if let Some(other) = self.machines.keys().find(is_hit).cloned() {
             let what = format!("{other} is shut out, for an incident of {node}");
@@ -46,8 +48,9 @@ impl World {
     }
 
     /// I5: a storage lets a machine in by an object of ours. Of a Node that is gone nobody but a person can tell: I1 is for that.
-    pub(crate) fn judge_lifted(&mut self, node: &str, driver: &str) {
-        if self.api.nodes.get(node).is_none() || !self.is_in_old_boot(node) {
+    pub(crate) fn judge_lifted(&mut self, machine: &str, driver: &str) {
+        let node = node_of(machine);
+        if self.api.nodes.get(node).is_none() || !self.is_in_old_boot(machine) {
             return;
         }
         let rows = self.api.get::<NodeFence>(node).and_then(|fence| fence.status.clone()).unwrap_or_default().volumes;
@@ -55,8 +58,8 @@ impl World {
             let mut rows = rows.iter().filter(|row| row.state != VolumeStatusState::Undone);
             self.shape.driver_of(volume) == Some(driver) && rows.any(|row| row.name == volume)
         };
-        if let Some(zombie) = self.zombie(node, was_cut_off) {
-            self.oracle.break_("I5", self.now, format!("{node} is let in, and {zombie} is left there"));
+        if let Some(zombie) = self.zombie(machine, was_cut_off) {
+            self.oracle.break_("I5", self.now, format!("{machine} is let in, and {zombie} is left there"));
         }
     }
 

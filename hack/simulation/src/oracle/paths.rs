@@ -79,10 +79,10 @@ impl World {
         }
     }
 
-    /// Whether more than half of the machines, and at least two, have no path to an array now.
+    /// Whether more than half of the nodes, and at least two, have no path to an array now.
     fn is_lost_by_most(&self, driver: &str) -> bool {
         let until = |node: &String| self.oracle.lost_paths.get(&(driver.to_owned(), node.clone()));
-        let lost = self.machines.keys().filter_map(until).filter(|until| until.is_none()).count();
-        lost >= 2 && lost * 2 > self.machines.len()
+        let lost = self.shape.nodes.iter().filter_map(until).filter(|until| until.is_none()).count();
+        lost >= 2 && lost * 2 > self.shape.nodes.len()
     }
 }

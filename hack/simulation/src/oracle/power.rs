@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use bulkhead::api::fence_request::FenceRequest;
 use bulkhead::api::fencing::FenceMethodType;
 use bulkhead::api::node_fence::{NodeFence, VolumeStatus, VolumeStatusState};
+use kube::ResourceExt;
 
-use crate::others::Power;
+use crate::others::{Power, node_of};
 use crate::time::{MINUTE, Millis};
 use crate::world::World;
 
@@ -20,7 +21,7 @@ impl World {
         let node = request.spec.node_name.clone();
         let boot = request.spec.node.boot_id.clone().unwrap_or_default();
         self.oracle.cut.entry(node.clone()).or_default().insert(boot);
-        if self.is_well_but_for_volumes(&node) {
+        if self.is_well_but_for_volumes(request) {
             let what = format!("{node} is cut off as a whole for the sake of some volumes, and is well");
             self.oracle.break_("I3", self.now, what);
         }
@@ -28,8 +29,9 @@ impl World {
 
     /// I5: a machine that kept its power is let in again. What its array has taken from it meanwhile, or a network fence, stays taken; and
     /// of a Node that is gone nobody but a person can tell: I1 is for that.
-    pub(crate) fn judge_given_back(&mut self, node: &str) {
-        if self.api.nodes.get(node).is_none() || !self.is_in_old_boot(node) {
+    pub(crate) fn judge_given_back(&mut self, machine: &str) {
+        let node = node_of(machine);
+        if self.api.nodes.get(node).is_none() || !self.is_in_old_boot(machine) {
             return;
         }
         let rows = self.api.get::<NodeFence>(node).and_then(|fence| fence.status.clone()).unwrap_or_default().volumes;
@@ -38,37 +40,48 @@ impl World {
                 && row.proved_at.is_some()
                 && row.state != VolumeStatusState::Undone
         };
-        let writes =
-            |volume: &str| self.accepts(node, volume) && rows.iter().any(|row| row.name == volume && rests_on_it(row));
-        if let Some(zombie) = self.zombie(node, writes) {
-            self.oracle.break_("I5", self.now, format!("{node} is let in by its fencer, and {zombie} is left there"));
+        let is_proved = |volume: &str| rows.iter().any(|row| row.name == volume && rests_on_it(row));
+        if let Some(zombie) = self.zombie(machine, |volume| self.accepts(machine, volume) && is_proved(volume)) {
+            let what = format!("{machine} is let in by its fencer, and {zombie} is left there");
+            self.oracle.break_("I5", self.now, what);
         }
     }
 
-    /// Whether a node is well, and its incident is for the sake of some volumes only.
-    pub(super) fn is_well_but_for_volumes(&self, node: &str) -> bool {
-        let fence = self.api.get::<NodeFence>(node);
-        let is_well = self.machines.get(node).is_some_and(|machine| machine.well_since.is_some());
+    /// Whether the machine of a request is well, and its incident is for the sake of some volumes only.
+    pub(super) fn is_well_but_for_volumes(&self, request: &FenceRequest) -> bool {
+        let fence = self.api.get::<NodeFence>(&request.spec.node_name);
+        let machine = self.machines.get(&self.meant_by(request));
+        let is_well = machine.is_some_and(|machine| machine.well_since.is_some());
         is_well && fence.is_some_and(|fence| !fence.spec.plan.is_of_node())
     }
 
-    /// Whether nothing on the node writes to the volume: what was proved of its power.
-    pub(super) fn is_stopped(&self, node: &str, volume: &str) -> Result<(), String> {
-        let runs = self.machines.get(node).is_some_and(|machine| machine.power != Power::Off);
-        let holder = self.holders(node, |held| held == volume).next();
-        match holder.filter(|_| runs && self.accepts(node, volume)) {
-            None => Ok(()),
-            Some(holder) => Err(format!("{} ({}) runs there with it", holder.pod, holder.uid)),
-        }
+    /// The machines that must not write when something of an incident goes: that which failed, and that which has its name, as what goes
+    /// by the name of the Node may run on either.
+    fn machines_in_question(&self, fence: &NodeFence) -> [String; 2] {
+        let node = fence.name_any();
+        [self.meant(&node, &fence.spec.node), node]
+    }
+
+    /// Whether nothing on the machines of an incident writes to the volume: what was proved of their power.
+    pub(super) fn is_stopped(&self, fence: &NodeFence, volume: &str) -> Result<(), String> {
+        let holder = |machine: &String| {
+            let runs = self.machines.get(machine).is_some_and(|machine| machine.power != Power::Off);
+            let holder = self.holders(machine, |held| held == volume).next();
+            let holder = holder.filter(|_| runs && self.accepts(machine, volume))?;
+            Some(format!("{} ({}) runs there with it", holder.pod, holder.uid))
+        };
+        self.machines_in_question(fence).iter().find_map(holder).map_or(Ok(()), Err)
     }
 
     /// The same of the moment when a write was sent that has been on its way for long.
-    pub(super) fn was_stopped(&self, node: &str, volume: &str, sent: Millis) -> Result<(), String> {
-        match self.oracle.held.get(&(volume.to_owned(), node.to_owned())) {
-            Some((since, until)) if *since <= sent && until.is_none_or(|until| until > sent) => {
+    pub(super) fn was_stopped(&self, fence: &NodeFence, volume: &str, sent: Millis) -> Result<(), String> {
+        let spans = self.machines_in_question(fence).map(|machine| self.oracle.held.get(&(volume.to_owned(), machine)));
+        let ran = |(since, until): &&(Millis, Option<Millis>)| *since <= sent && until.is_none_or(|until| until > sent);
+        match spans.into_iter().flatten().find(ran) {
+            Some((since, until)) => {
                 Err(format!("something ran there with it when it was sent: from {since} to {until:?}"))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 

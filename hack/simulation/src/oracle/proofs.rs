@@ -64,8 +64,8 @@ impl World {
         // has of that volume it keeps, as nothing but its kubelet takes it away.
         let is_another = row.as_ref().is_some_and(of_machine) && self.may_be_another_machine(&fence);
         let proved = match (is_another, let_in && sent + LATE <= self.now) {
-            (true, _) => self.was_stopped(node, volume, known.as_of),
-            (false, true) => self.was_stopped(node, volume, sent),
+            (true, _) => self.was_stopped(&fence, volume, known.as_of),
+            (false, true) => self.was_stopped(&fence, volume, sent),
             (false, false) => self.is_proved(&fence, volume, None),
         };
         if let Err(why) = proved {
@@ -97,12 +97,12 @@ impl World {
         if !holds && !is_late {
             return Err(format!("it is {:?} with proof {:?}", row.state, row.proof));
         }
-        // What these prove is so of the whole machine: nothing there writes. Nothing else proves a volume that is not attached.
+        // What these prove is so of the whole machine: nothing there writes, nor on another one that has its name by now. Nothing else
+        // proves a volume that is not attached.
         if !attaches || matches!(row.method, Some(FenceMethodType::External | FenceMethodType::NetworkFence)) {
-            let node = fence.name_any();
             return match sent.filter(|_| is_late) {
-                Some(sent) => self.was_stopped(&node, volume, sent),
-                None => self.is_stopped(&node, volume),
+                Some(sent) => self.was_stopped(fence, volume, sent),
+                None => self.is_stopped(fence, volume),
             };
         }
         if row.method != Some(FenceMethodType::Unpublish) {

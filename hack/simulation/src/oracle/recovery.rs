@@ -9,6 +9,7 @@ use bulkhead::controllers::resiliency_policy::brakes;
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
 
+use crate::others::node_of;
 use crate::world::World;
 
 impl World {
@@ -79,8 +80,8 @@ impl World {
     }
 
     /// Whether the machine did not boot since it was cut off.
-    pub(super) fn is_in_old_boot(&self, node: &str) -> bool {
-        let boot = self.machines.get(node).map(|machine| machine.boot_id());
-        boot.is_some_and(|boot| self.oracle.cut.get(node).is_some_and(|boots| boots.contains(&boot)))
+    pub(super) fn is_in_old_boot(&self, machine: &str) -> bool {
+        let boot = self.machines.get(machine).map(|machine| machine.boot_id());
+        boot.is_some_and(|boot| self.oracle.cut.get(node_of(machine)).is_some_and(|boots| boots.contains(&boot)))
     }
 }

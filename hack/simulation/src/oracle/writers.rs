@@ -4,7 +4,7 @@
 
 use bulkhead::api::fencing::Proof;
 
-use crate::others::Power;
+use crate::others::{Power, node_of};
 use crate::world::World;
 
 impl World {
@@ -32,11 +32,12 @@ impl World {
                 continue;
             }
             let is_taken_back = self.shape.network.is_none() && self.shape.attaches(&volume);
+            let is_by_name = self.is_published_to_the_other(&node, &volume);
             let is_ours = is_taken_back || !self.oracle.by_others.contains(&uid);
             let newest = self.oracle.newest.entry(volume.clone()).or_insert_with(|| (number, node.clone()));
             if number >= newest.0 {
                 *newest = (number, node);
-            } else if newest.1 != node && is_ours {
+            } else if newest.1 != node && !(is_taken_back && is_by_name) && is_ours {
                 let what = format!("pod {uid} on {node} writes to {volume} though {} has taken it over", newest.1);
                 self.oracle.break_("I1", self.now, what);
             }
@@ -55,7 +56,7 @@ impl World {
         };
         let mut ended = Vec::new();
         for (node, machine) in &self.machines {
-            let planned = self.api.fences.get(node).map(|fence| &fence.spec.plan.pods);
+            let planned = self.api.fences.get(node_of(node)).map(|fence| &fence.spec.plan.pods);
             for it in machine.running.iter().filter(|it| it.volumes.iter().all(|volume| is_shut_out(node, volume))) {
                 let is_planned = planned.is_some_and(|rows| rows.iter().any(|row| row.uid == it.uid));
                 ended.extend(is_planned.then(|| it.uid.clone()));

@@ -48,7 +48,7 @@ impl World {
     /// Whether what is there by the name of an incident's node may be another machine: another boot, by other addresses.
     pub(crate) fn may_be_another_machine(&self, fence: &NodeFence) -> bool {
         let (frozen, node) = (&fence.spec.node, self.api.nodes.get(&fence.name_any()));
-        let node = node.filter(|_| self.shape.network.is_some());
+        let node = node.filter(|_| self.shape.network.is_some() || self.shape.leaves_power());
         node.is_some_and(|node| {
             let is_another_boot = frozen.boot_id.as_deref() != Some(node.status.node_info.boot_id.as_str());
             is_another_boot && !node.status.addresses.iter().any(|it| frozen.addresses.contains(&it.address))

@@ -52,6 +52,8 @@ pub struct Machine {
     pub network: Network,
     /// Its storages take nothing from it, as their fabric lets nothing through.
     pub is_off_fabric: bool,
+    /// Since when another machine has its name.
+    pub(crate) replaced_at: Option<Millis>,
     /// Since when its kubelet has been heard of without a pause, or, where it was called silent all the same, will be; for the oracle.
     pub well_since: Option<Millis>,
     /// When its Lease is due.
@@ -89,6 +91,7 @@ impl Machine {
             hangs: BTreeSet::new(),
             network: Network::default(),
             is_off_fabric: false,
+            replaced_at: None,
             well_since: None,
             renews_at: 0,
             tells_ready_at: 0,
@@ -105,7 +108,7 @@ impl Machine {
         self.boot_id_of(self.boot.saturating_sub(1))
     }
 
-    fn boot_id_of(&self, boot: u32) -> String {
+    pub(super) fn boot_id_of(&self, boot: u32) -> String {
         format!("boot-{}-{boot}", self.node_id)
     }
 }

@@ -13,6 +13,7 @@ mod operations;
 mod power;
 mod power_report;
 mod programs;
+mod replaced;
 mod workloads;
 
 pub use agent::Agent;
@@ -25,6 +26,7 @@ pub use lifecycle::Lifecycle;
 pub use network::Network;
 pub(crate) use operations::CALL;
 pub use power::{FencerMood, Lie, POWER, PowerFencer};
+pub(crate) use replaced::{first_of, machines_of, node_of};
 
 use std::collections::BTreeMap;
 

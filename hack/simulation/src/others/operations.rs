@@ -15,7 +15,7 @@ use crate::shape::fence_class;
 use crate::time::{MINUTE, Millis, SECOND};
 use crate::world::World;
 
-use super::{Actor, is_ours};
+use super::{Actor, is_ours, machines_of};
 
 /// How long csi-addons waits for a driver.
 pub(crate) const CALL: Millis = 3 * MINUTE;
@@ -96,7 +96,7 @@ impl World {
             operate(array, &operation);
             self.oracle.touch();
             if let Some(node) = operation.node.filter(|_| operation.state == FenceState::Unfenced) {
-                self.judge_lifted(&node, &operation.driver);
+                machines_of(&node).iter().for_each(|machine| self.judge_lifted(machine, &operation.driver));
             }
             self.tell(|| format!("{} has {:?} {:?}", operation.driver, operation.state, operation.addresses));
         }

@@ -1,6 +1,7 @@
 //! A fencer for method External: a program that cuts nodes off as a whole, as docs/fencers.md tells whoever writes one. It switches them
 //! off, or takes them off the fabric of all storages and leaves them their power. It records Started before it begins, reads back, looks
-//! after what it holds off, and gives back what it took when it is told to.
+//! after what it holds off, and gives back what it took when it is told to. It acts on the machine that the request has frozen, and on
+//! no other one that has its name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::time::{Clocks, Millis, SECOND, millis};
 use crate::world::World;
 
 use super::power_report::Watching;
-use super::{Actor, Power};
+use super::{Actor, Power, node_of};
 
 /// Its name.
 pub const POWER: &str = "power.example.com";
@@ -139,16 +140,16 @@ impl World {
         chance.between(c, low, high) + if slow { chance.between(c, 2 * SECOND, 90 * SECOND) } else { 0 }
     }
 
-    pub(super) fn has_power(&self, node: &str) -> bool {
-        self.machines.get(node).is_some_and(|machine| machine.power != Power::Off)
+    pub(super) fn has_power(&self, machine: &str) -> bool {
+        self.machines.get(machine).is_some_and(|machine| machine.power != Power::Off)
     }
 
     /// Whether a machine is as it leaves one that it cuts off.
-    fn is_cut_off(&self, node: &str) -> bool {
+    fn is_cut_off(&self, machine: &str) -> bool {
         if self.shape.leaves_power() {
-            self.machines.get(node).is_some_and(|machine| machine.is_off_fabric)
+            self.machines.get(machine).is_some_and(|machine| machine.is_off_fabric)
         } else {
-            !self.has_power(node)
+            !self.has_power(machine)
         }
     }
 
@@ -164,7 +165,7 @@ impl World {
             Desired::Fenced => {
                 let rows = request.status.iter().flat_map(|status| &status.volumes);
                 let holds = rows.into_iter().any(|row| row.result == FenceOutcome::Fenced);
-                (holds && !self.is_cut_off(&request.spec.node_name)).then(|| Job::TakeBack(request.clone()))
+                (holds && !self.is_cut_off(&self.meant_by(request))).then(|| Job::TakeBack(request.clone()))
             }
         }
     }
@@ -183,7 +184,8 @@ impl World {
             }
             Job::CutOff => {
                 if !fails || chance.one_in(c, 2) {
-                    self.cut_off(node, chance);
+                    let machine = self.request(node).map_or_else(|| node.to_owned(), |request| self.meant_by(&request));
+                    self.cut_off(&machine, chance);
                 }
                 let timeout = self.request(node).map_or(SECOND, |request| millis(request.spec.call_timeout.get()));
                 Some(match fails {
@@ -193,7 +195,7 @@ impl World {
             }
             Job::ReadBack | Job::GiveUp => {
                 let seen = self.request(node).filter(|it| it.spec.desired == Desired::Fenced)?;
-                self.read_back(&seen, matches!(job, Job::ReadBack) && self.is_cut_off(node));
+                self.read_back(&seen, matches!(job, Job::ReadBack) && self.is_cut_off(&self.meant_by(&seen)));
                 None
             }
             Job::TakeBack(seen) => {
@@ -207,7 +209,7 @@ impl World {
                 let is_begun = |row: &FenceResult| row.started_at.is_some() && row.result != FenceOutcome::Unfenced;
                 let begun = seen.status.iter().flat_map(|status| &status.volumes).any(is_begun);
                 if begun {
-                    self.give_back(node);
+                    self.give_back(&self.meant_by(&seen));
                 }
                 let open = |asked: &RequestedVolume, row: Option<&FenceResult>| {
                     let given = |row| FenceResult { result: FenceOutcome::Unfenced, proof: Proof::None, ..row };
@@ -256,10 +258,10 @@ impl World {
         });
     }
 
-    fn cut_off(&mut self, node: &str, chance: &mut dyn Chance) {
+    fn cut_off(&mut self, machine: &str, chance: &mut dyn Chance) {
         let leaves_power = self.shape.leaves_power();
-        self.tell(|| format!("the fencer {} {node} off", if leaves_power { "cuts" } else { "switches" }));
-        self.machine(node, |machine| {
+        self.tell(|| format!("the fencer {} {machine} off", if leaves_power { "cuts" } else { "switches" }));
+        self.machine(machine, |machine| {
             if leaves_power {
                 machine.is_off_fabric = true;
             } else {
@@ -268,22 +270,23 @@ impl World {
             }
         });
         self.oracle.touch();
-        self.wake_kubelets(&[node.to_owned()], chance);
+        self.wake_kubelets(&[machine.to_owned()], chance);
     }
 
-    /// The power it gives back only where that is wanted. What runs on a machine that kept it writes again at once.
-    fn give_back(&mut self, node: &str) {
-        if !self.is_cut_off(node) {
+    /// The power it gives back only where that is wanted, and to no machine whose name another one has. What runs on a machine that kept it
+    /// writes again at once.
+    fn give_back(&mut self, machine: &str) {
+        if !self.is_cut_off(machine) {
             return;
         }
         if self.shape.leaves_power() {
-            self.tell(|| format!("the fencer lets {node} in"));
-            self.machine(node, |machine| machine.is_off_fabric = false);
+            self.tell(|| format!("the fencer lets {machine} in"));
+            self.machine(machine, |machine| machine.is_off_fabric = false);
             self.counts.given_back += 1;
             self.oracle.touch();
-            self.judge_given_back(node);
-        } else if self.shape.power.is_some_and(|power| power.gives_back) {
-            self.boot(node);
+            self.judge_given_back(machine);
+        } else if self.shape.power.is_some_and(|power| power.gives_back) && node_of(machine) == machine {
+            self.boot(machine);
         }
     }
 

@@ -30,13 +30,13 @@ const PEERS_MAX: usize = 5;
 impl World {
     /// What is heard of each agent; nothing where they do not beat.
     pub(crate) fn heartbeats(&self, pid: Pid) -> BTreeMap<String, Heartbeat> {
-        let machines = self.machines.iter().filter(|_| self.shape.beats);
+        let machines = self.members().filter(|_| self.shape.beats);
         machines.map(|(name, machine)| (name.clone(), self.heard(pid, machine).unwrap_or_default())).collect()
     }
 
     /// Whether the peers of a node are being asked, and it matters.
     pub(super) fn is_asking_peers(&self) -> bool {
-        let silent = self.machines.values().filter_map(|machine| machine.network.unheard_since);
+        let silent = self.members().filter_map(|(_, machine)| machine.network.unheard_since);
         self.shape.beats && silent.into_iter().any(|since| self.now < since + ASKED_FOR)
     }
 
@@ -70,7 +70,7 @@ impl World {
         if !network.unmet_since.map_or_else(|| network.met_again_at.is_some_and(said_before), said) {
             return None;
         }
-        let heard = self.machines.values().filter(|it| it.network.unheard_since.is_none()).count();
+        let heard = self.members().filter(|(_, it)| it.network.unheard_since.is_none()).count();
         let asked = heard.min(PEERS_MAX);
         (asked >= PEERS_MIN).then_some((asked, asked))
     }

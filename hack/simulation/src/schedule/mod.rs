@@ -2,11 +2,13 @@
 //! own, and only where its subject is there: a seed that is known to show something goes as it did. With fencers that report the
 //! power of nodes those seeds have changed whose fencer does, one in eight; with method NetworkFence those whose storages give
 //! access by their network only, one in eight; with drivers that attach nothing those that have one, one in four; with fencers that
-//! leave nodes their power those whose fencer does, one in nine; with a node lifecycle controller that lags behind one in eight; and no
-//! others. That somebody lifts such a fence is not drawn: whoever lets a machine in that writes on makes a second writer. Nor is that
-//! a NetworkFenceClass is made anew for another cluster (docs/adr/0029).
+//! leave nodes their power those whose fencer does, one in nine; with a node lifecycle controller that lags behind one in eight; with
+//! another machine under the name of one that runs on one in eight, but for those behind a NAT; and no others. That somebody lifts such a
+//! fence is not drawn: whoever lets a machine in that writes on makes a second writer. Nor is that a NetworkFenceClass is made anew for
+//! another cluster (docs/adr/0029).
 
 mod network;
+mod replacement;
 mod storage;
 
 use std::sync::Arc;
@@ -86,6 +88,7 @@ impl Schedule {
             draft.other_addresses(failed);
         }
         draft.late_lifecycle(failed);
+        draft.another_machine(failed);
         let events = draft.events;
         let last = events.iter().filter_map(|(when, _)| if let When::At(at) = when { Some(*at) } else { None }).max();
         let calm = last.unwrap_or(0).max(failed + 90 * SECOND) + 10 * SECOND;

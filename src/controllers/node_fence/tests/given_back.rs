@@ -24,7 +24,11 @@ const OTHER_FENCER: &str = "hypervisor.example.com";
 
 /// The pods of a failed node, whom these methods cut off.
 fn failed(pods: Vec<PodView>, methods: &[Value]) -> World {
-    let fencing = json!({ "minimumProof": "Verified", "methods": methods, "callTimeout": "5s" });
+    failed_at("Verified", pods, methods)
+}
+
+fn failed_at(minimum: &str, pods: Vec<PodView>, methods: &[Value]) -> World {
+    let fencing = json!({ "minimumProof": minimum, "methods": methods, "callTimeout": "5s" });
     let mut world = World::new(pods, &json!({ "fencing": fencing }));
     Arc::make_mut(&mut world.seen.fence).spec.node.addresses = vec![ADDRESS.into()];
     world.node_becomes(|node| with_address(node, ADDRESS));
@@ -343,5 +347,37 @@ fn what_a_fencer_has_proved_stands_though_the_driver_proves_it_since() {
         world.run();
         assert_eq!(world.seen.phase(), Some(Phase::Detached), "{proof:?}: {:#?}", world.log);
         assert_eq!(desired(&world, POWER), Some(wanted), "{proof:?}: {:#?}", world.log);
+    }
+}
+
+/// A call that hangs, fails, or proves less than is demanded may have cut it off. Another machine that has its name knows nothing of its
+/// processes.
+#[test]
+fn what_was_begun_with_a_machine_is_not_given_back_while_another_has_its_name() {
+    let fencers = [
+        (Fencer::Hangs, "Verified"),
+        (Fencer::Fails("DeadlineExceeded"), "Verified"),
+        (Fencer::Proves(Proof::Verified), "PowerOff"),
+    ];
+    for (fencer, minimum) in fencers {
+        for (address, is_let_in) in [(ANOTHER, false), (ADDRESS, true)] {
+            let mut world = failed_at(minimum, vec![pod("a", "n1", &[csi("v1")])], &[external()]);
+            world.fencers.insert(POWER.into(), fencer.clone());
+            world.run();
+            world.node_becomes(|node| with_address(node, address));
+            world.node_reboots();
+            world.run();
+            assert!(world.did("delete a graceful") && !world.did("delete a grace 0"), "{fencer:?}: {:#?}", world.log);
+            world.remove_pod("a");
+            world.seen.attachments.clear();
+            world.run();
+            assert_eq!(world.did("ask Unfenced"), is_let_in, "{fencer:?} {address}: {:#?}", world.log);
+            if !is_let_in {
+                assert_eq!(world.condition("Stalled"), machine_may_run(), "{fencer:?}: {:#?}", world.log);
+                say_that_it_is_off(&mut world, "1");
+                world.run();
+            }
+            assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{fencer:?} {address}: {:#?}", world.log);
+        }
     }
 }

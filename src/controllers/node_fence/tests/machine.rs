@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::api::fencing::{FenceMethodType, Proof};
+use crate::api::fencing::Proof;
 use crate::api::node_fence::{Hold, Phase, PodStatusState, VolumeStatusState};
 use crate::api::slim::Node;
 use crate::controllers::testing::*;
@@ -246,17 +246,25 @@ fn nobody_is_asked_to_shut_out_whose_name_another_machine_has() {
     world.assert_order(&["ask Fenced v1 round 2", "delete pg grace 0"]);
 }
 
+/// It is asked for the machine that failed, and may be as right as can be about that one.
 #[test]
-fn the_next_fencer_is_asked_about_another_machine() {
-    let fencing = json!({ "minimumProof": "Acknowledged", "methods": [network(), external()], "callTimeout": "5s" });
-    let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({ "fencing": fencing }));
-    world.seen.reports = reports([fencing_report(&["NetworkFence"])]);
-    world.fencers.insert(DRIVER.into(), Fencer::Proves(Proof::Acknowledged));
-    world.fencers.insert(POWER.into(), Fencer::Proves(Proof::PowerOff));
-    Arc::make_mut(&mut world.seen.fence).spec.node.addresses = vec![ADDRESS.into()];
-    world.node_becomes(|node| with_address(node, ADDRESS));
-    let mut world = taken_over(world);
-    goes_on(&mut world);
-    assert_eq!(world.volume("v1").method, Some(FenceMethodType::External), "{:#?}", world.log);
-    assert!(world.did("delete pg grace 0"), "{:#?}", world.log);
+fn an_external_fencer_proves_nothing_of_another_machine() {
+    for methods in [json!([network(), external()]), json!([external()])] {
+        let fencing = json!({ "minimumProof": "Acknowledged", "methods": methods, "callTimeout": "5s" });
+        let mut world = World::new(vec![pod("pg", "n1", &[csi("v1")])], &json!({ "fencing": fencing }));
+        world.seen.reports = reports([fencing_report(&["NetworkFence"])]);
+        world.fencers.insert(DRIVER.into(), Fencer::Proves(Proof::Acknowledged));
+        world.fencers.insert(POWER.into(), Fencer::Proves(Proof::PowerOff));
+        Arc::make_mut(&mut world.seen.fence).spec.node.addresses = vec![ADDRESS.into()];
+        world.node_becomes(|node| with_address(node, ADDRESS));
+        let mut world = taken_over(world);
+        goes_on(&mut world);
+        world.wait(3600.0);
+        world.run();
+        assert!(!world.did("delete") && !world.did("detach"), "{methods}: {:#?}", world.log);
+        assert_eq!(world.condition("Stalled"), told(), "{methods}");
+        world.node_becomes(the_first);
+        world.run();
+        assert!(world.did("delete pg grace 0"), "{methods}: {:#?}", world.log);
+    }
 }
