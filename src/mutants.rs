@@ -66,11 +66,13 @@ pub enum Mutant {
     ClusterIgnored,
     /// What an external fencer did is given back though what it cut off has power, and processes of pods that went by force.
     ProcessesLetIn,
+    /// What an external fencer has begun and not proved is given back though another machine has the name of the first.
+    BegunGivenBack,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -101,6 +103,7 @@ impl Mutant {
         Self::DeletedBootForgotten,
         Self::ClusterIgnored,
         Self::ProcessesLetIn,
+        Self::BegunGivenBack,
     ];
 }
 

@@ -62,6 +62,9 @@ impl Story {
             Mutant::DeletedBootForgotten => ("I5", 1, network::its_node_is_deleted_after_a_reboot),
             Mutant::ClusterIgnored => ("I2", 1, network::its_class_is_of_another_cluster),
             Mutant::ProcessesLetIn => ("I5", 1, stories::its_fencer_leaves_it_its_power),
+            Mutant::BegunGivenBack => {
+                ("I1", 1, stories::another_machine_joins_beside_one_whose_fence_proves_too_little)
+            }
         };
         Self { mutant, invariant, schedules, tell }
     }

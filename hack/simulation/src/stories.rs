@@ -16,7 +16,7 @@ use crate::api::Kind;
 use crate::array::Mood;
 use crate::chance::{Chance, Choice, Prompt};
 use crate::faults::Fault;
-use crate::others::{FencerMood, Lie, POWER};
+use crate::others::{FencerMood, Lie, POWER, first_of};
 use crate::people::Person;
 use crate::shape::{Driver, PowerShape, Shape, VolumeShape, Workload, handle, policy};
 use crate::time::{Millis, SECOND};
@@ -270,6 +270,20 @@ pub(crate) fn it_is_heard_after_it_was_called_off(_: u64) -> World {
 pub(crate) fn its_fencer_leaves_it_its_power(_: u64) -> World {
     let mut world = world(by_fabric());
     at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// Its fencer takes it off the fabric, which is less than its policy demands, so its pods are held. Then another machine takes its name, whose
+/// kubelet lets them go; and at last somebody finds the first.
+pub(crate) fn another_machine_joins_beside_one_whose_fence_proves_too_little(_: u64) -> World {
+    let mut shape = by_fabric();
+    let spec = json!({ "fencing": { "minimumProof": "PowerOff", "methods": [external()] } });
+    shape.policies = vec![policy("all", &["db"], &spec)];
+    let mut world = world(shape);
+    at(&mut world, FAILS, Fault::Disconnect("n0".into()));
+    at(&mut world, FAILS + 120 * SECOND, Fault::Replace("n0".into(), false));
+    at(&mut world, FAILS + 260 * SECOND, Fault::PowerOff(first_of("n0")));
+    at(&mut world, FAILS + 261 * SECOND, Fault::Person(Person::SayOff("n0".into())));
     to_its_end(world, &mut Prompt)
 }
 

@@ -188,3 +188,8 @@ fn mutant_processes_let_in_is_caught() {
     let has_two_writers = world.oracle.violations.iter().any(|violation| violation.invariant == "I1");
     assert!(has_two_writers, "{}", world.trace.unwrap_or_default().join("\n"));
 }
+
+#[test]
+fn mutant_begun_given_back_is_caught() {
+    is_caught(Mutant::BegunGivenBack);
+}

@@ -50,7 +50,11 @@ fn is_begun_beside_another(seen: &Seen, request: &FenceRequest) -> bool {
         row.is_some_and(|row| !row.has_ended() && !row.is_proved_externally())
     };
     let is_begun = |plan: &PlannedVolume| request.result_of(plan.episode, &plan.name).is_some_and(fencers::is_begun);
-    is_another && is_external(request) && seen.fence.spec.plan.volumes.iter().filter(is_open).any(is_begun)
+    let is_forgotten = mutants::is_on(Mutant::BegunGivenBack);
+    is_another
+        && !is_forgotten
+        && is_external(request)
+        && seen.fence.spec.plan.volumes.iter().filter(is_open).any(is_begun)
 }
 
 /// The recorded rows that this fencer may have proved, and whose pods may have gone by force on that: a row names the method and not
