@@ -140,8 +140,7 @@ fn is_available(seen: &Seen, row: &VolumeRow, method: &PlannedMethod) -> bool {
         }
         FenceMethodType::Detach => {
             // The attacher goes by who has the name now, and leaves the machine that failed as it is.
-            let by_network = row.plan.methods.iter().any(|method| method.type_ == FenceMethodType::NetworkFence);
-            let is_in_doubt = by_network && shut_out::is_of_another_machine(seen, row);
+            let is_in_doubt = row.plan.methods.iter().any(|method| is_in_doubt(seen, row, method.type_));
             let mut attachments = seen.attachments_of(&row.plan.name);
             !is_in_doubt && attachments.any(|a| a.status.attached && a.has_attacher_finalizer())
         }
