@@ -195,7 +195,8 @@ impl NodeFence {
         !is_the_boot && !now.iter().any(|address| before.contains(address))
     }
 
-    /// The same where that is known: with no frozen address, as where no agent reported any, each reboot may be another machine.
+    /// The same where there are frozen addresses to compare: without any, as where no agent reported them, each reboot may be another
+    /// machine.
     pub fn has_other_addresses(&self, node: &Node) -> bool {
         !cidr::readable(&self.spec.node.addresses).is_empty() && self.may_be_another_machine(node)
     }

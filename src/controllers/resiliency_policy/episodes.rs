@@ -65,7 +65,8 @@ pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Ef
 /// The plan grown by what the draft has more; `None` when it has nothing more.
 pub(super) fn grow(fence: &NodeFence, live: &LiveNode, draft: Draft, now: Now) -> Option<Effect> {
     let mut wanted = growth::without_early_returns(draft.plan, &fence.spec.plan, live, now);
-    // Shut out would be the addresses that were frozen, and they may be another machine's; and cut off the machine that failed.
+    // A network fence shuts out the addresses that were frozen, and they may be another machine's; an external fencer cuts off the
+    // machine that failed.
     let (may_be, is_known) = (fence.may_be_another_machine(&live.node), fence.has_other_addresses(&live.node));
     for row in &mut wanted.volumes {
         row.methods.retain(|method| match method.type_ {

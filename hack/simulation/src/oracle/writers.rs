@@ -1,6 +1,7 @@
 //! I1: never two writers. Writers write all the time; so what the array accepts is looked at whenever something that
 //! decides it has changed. Where a detach revokes nothing, or nothing is attached, whoever else removes a pod by force makes a second
-//! writer: that is not judged, until its machine is shut out. Who lets it in again is us.
+//! writer: that is not judged, until its machine is shut out. Who lets it in again is us. Nor is what is published to a machine by the
+//! name that another one has by now.
 
 use bulkhead::api::fencing::Proof;
 
