@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::cidr;
 use super::conditions;
-use super::fencing::{NodeIdentity, PolicyMode};
+use super::fencing::{FenceMethodType, NodeIdentity, PolicyMode};
 use super::names;
 use super::slim::Node;
 
@@ -199,6 +199,15 @@ impl NodeFence {
     /// machine.
     pub fn has_other_addresses(&self, node: &Node) -> bool {
         !cidr::readable(&self.spec.node.addresses).is_empty() && self.may_be_another_machine(node)
+    }
+
+    /// Whether this method cuts off the machine that was frozen, and what is there by the name of the Node may be another one.
+    pub fn may_miss(&self, method: FenceMethodType, node: &Node) -> bool {
+        match method {
+            FenceMethodType::NetworkFence => self.may_be_another_machine(node),
+            FenceMethodType::External => self.has_other_addresses(node),
+            FenceMethodType::Unpublish | FenceMethodType::Detach => false,
+        }
     }
 
     /// Whether somebody who knows says that the machine of this episode is off, or exists no more.

@@ -216,13 +216,10 @@ pub fn is_of_another_machine(seen: &Seen, row: &VolumeRow, result: &FenceResult)
     result.method.is_some_and(|method| is_in_doubt(seen, row, method.into()))
 }
 
-/// Whether a method cuts off the machine that failed alone, and another may have its name by now.
+/// Whether a method cuts off the machine that failed alone, and another may have its name by now. Of a Node that is gone the record tells.
 fn is_in_doubt(seen: &Seen, row: &VolumeRow, method: FenceMethodType) -> bool {
-    match method {
-        FenceMethodType::NetworkFence => shut_out::is_of_another_machine(seen, row),
-        FenceMethodType::External => shut_out::is_known_of_another_machine(seen, row),
-        FenceMethodType::Unpublish | FenceMethodType::Detach => false,
-    }
+    let may_miss = seen.node.as_ref().is_none_or(|node| seen.fence.may_miss(method, node));
+    method.is_of_node() && may_miss && shut_out::is_of_another_machine(seen, row)
 }
 
 /// How long a fencer may take for an answer: the deadline of its call, and some time to write it. One that has begun with a volume

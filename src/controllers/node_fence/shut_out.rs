@@ -72,13 +72,6 @@ pub fn is_of_another_machine(seen: &Seen, row: &VolumeRow) -> bool {
     is_another && (pods::is_wanted(seen, &row.plan.name) || seen.attachments_of(&row.plan.name).next().is_some())
 }
 
-/// The same of what an external fencer cuts off: where no address was frozen, a reboot is taken for the machine that it most often is.
-/// Of a Node that was deleted since the record tells, as there.
-pub fn is_known_of_another_machine(seen: &Seen, row: &VolumeRow) -> bool {
-    let is_known = seen.node.as_ref().is_none_or(|node| seen.fence.has_other_addresses(node));
-    is_known && is_of_another_machine(seen, row)
-}
-
 /// Whether another machine was there when the row was recorded.
 pub fn is_told(row: &VolumeRow) -> bool {
     row.status.reason.as_deref() == Some(ANOTHER_MACHINE)

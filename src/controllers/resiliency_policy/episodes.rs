@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::fencing::FenceMethodType;
 use crate::api::names;
 use crate::api::node_fence::{NodeFence, NodeFenceSpec, VolumeStatusState};
 use crate::api::time::Now;
@@ -67,13 +66,8 @@ pub(super) fn grow(fence: &NodeFence, live: &LiveNode, draft: Draft, now: Now) -
     let mut wanted = growth::without_early_returns(draft.plan, &fence.spec.plan, live, now);
     // A network fence shuts out the addresses that were frozen, and they may be another machine's; an external fencer cuts off the
     // machine that failed.
-    let (may_be, is_known) = (fence.may_be_another_machine(&live.node), fence.has_other_addresses(&live.node));
     for row in &mut wanted.volumes {
-        row.methods.retain(|method| match method.type_ {
-            FenceMethodType::NetworkFence => !may_be,
-            FenceMethodType::External => !is_known,
-            FenceMethodType::Unpublish | FenceMethodType::Detach => true,
-        });
+        row.methods.retain(|method| !fence.may_miss(method.type_, &live.node));
     }
     let grown = growth::grown(&fence.spec.plan, &wanted)?;
     let mut next = fence.clone();
