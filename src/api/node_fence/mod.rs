@@ -134,16 +134,25 @@ impl NodeFence {
         planned.filter(move |(plan, _)| self.may_have_gone(plan))
     }
 
-    /// Whether a pod of a row has gone, or was to: what deletes it by force may be on its way. Of an earlier episode's pods there is no
-    /// record any more.
+    /// Whether a pod of a row has gone, or was to: what deletes it by force may be on its way.
     pub fn may_have_gone(&self, plan: &PlannedVolume) -> bool {
+        self.has_pod_in(plan, &[PodStatusState::Releasing, PodStatusState::Released])
+    }
+
+    /// Whether a pod of a row has gone, whoever removed it.
+    pub fn has_gone(&self, plan: &PlannedVolume) -> bool {
+        self.has_pod_in(plan, &[PodStatusState::Released])
+    }
+
+    /// Whether a pod of a row stands so. Of an earlier episode's pods there is no record any more: they may have.
+    fn has_pod_in(&self, plan: &PlannedVolume, states: &[PodStatusState]) -> bool {
         let recorded = self.status.as_ref().map(|status| status.pods.as_slice()).unwrap_or_default();
-        let goes = |pod: &PlannedPod| {
+        let is_in = |pod: &PlannedPod| {
             let row = recorded.iter().find(|row| row.episode == pod.episode && row.uid == pod.uid);
-            row.is_some_and(|row| matches!(row.state, PodStatusState::Releasing | PodStatusState::Released))
+            row.is_some_and(|row| states.contains(&row.state))
         };
         let mut pods = self.spec.plan.pods.iter();
-        plan.episode != self.spec.episode || pods.any(|pod| pod.volumes.contains(&plan.name) && goes(pod))
+        plan.episode != self.spec.episode || pods.any(|pod| pod.volumes.contains(&plan.name) && is_in(pod))
     }
 
     /// Whether the Node tells another boot than that which was frozen. Where one of the two is not known it tells none: nothing

@@ -32,7 +32,12 @@ impl Draft<'_> {
         if self.chance.one_in(c, 2) {
             let found = at + self.chance.between(c, 20 * SECOND, 150 * SECOND);
             self.at(found, Fault::PowerOff(first));
-            self.at(found + SECOND, Fault::Person(Person::SayOff(node)));
+            self.at(found + SECOND, Fault::Person(Person::SayOff(node.clone())));
+        }
+        // Whoever makes an instance anew has often deleted the Node before.
+        if is_anew && self.chance.one_in(c, 2) {
+            let deleted = failed + self.chance.between(c, 30 * SECOND, at - failed);
+            self.at(deleted, Fault::DeleteNode(node));
         }
     }
 }

@@ -17,6 +17,8 @@ pub enum Fencer {
     Hangs,
     /// Proves this volume, and never writes anything of the others.
     BeginsOnly(&'static str),
+    /// Proves this volume with this proof, and hangs with the others.
+    HangsBut(&'static str, Proof),
     /// Writes Started, then why it does not go on yet.
     Waits(&'static str),
     /// Calls, and fails with this reason.
@@ -53,6 +55,7 @@ pub fn answer(
             Some(FenceResult { result: FenceOutcome::Started, proof: Proof::None, started_at, round, ..row })
         }
         Fencer::Hangs => None,
+        Fencer::HangsBut(volume, _) if asked.name != *volume => None,
         Fencer::Waits(reason) => {
             let waits = row.reason.as_deref() == Some(reason);
             (!waits).then(|| FenceResult { reason: Some((*reason).into()), ..row })
@@ -61,7 +64,7 @@ pub fn answer(
         Fencer::Fails(reason) => {
             Some(FenceResult { result: FenceOutcome::Failed, reason: Some((*reason).into()), round, ..row })
         }
-        Fencer::Proves(proof) => Some(FenceResult {
+        Fencer::HangsBut(_, proof) | Fencer::Proves(proof) => Some(FenceResult {
             result: FenceOutcome::Fenced,
             proof: *proof,
             method: asked.methods.first().map(|method| method.type_),

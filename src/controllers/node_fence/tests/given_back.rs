@@ -19,7 +19,7 @@ use super::cleaning::{clean, says};
 use super::network::{ADDRESS, say_that_it_is_off, with_address};
 use super::world::{Fencer, World};
 
-const ANOTHER: &str = "10.0.0.9";
+pub const ANOTHER: &str = "10.0.0.9";
 const OTHER_FENCER: &str = "hypervisor.example.com";
 
 /// The pods of a failed node, whom these methods cut off.
@@ -27,7 +27,7 @@ fn failed(pods: Vec<PodView>, methods: &[Value]) -> World {
     failed_at("Verified", pods, methods)
 }
 
-fn failed_at(minimum: &str, pods: Vec<PodView>, methods: &[Value]) -> World {
+pub fn failed_at(minimum: &str, pods: Vec<PodView>, methods: &[Value]) -> World {
     let fencing = json!({ "minimumProof": minimum, "methods": methods, "callTimeout": "5s" });
     let mut world = World::new(pods, &json!({ "fencing": fencing }));
     Arc::make_mut(&mut world.seen.fence).spec.node.addresses = vec![ADDRESS.into()];
@@ -121,16 +121,16 @@ fn hold(world: &mut World) {
     Arc::make_mut(&mut world.seen.fence).spec.hold = Some(Hold { reason: "looking".into() });
 }
 
-fn desired(world: &World, fencer: &str) -> Option<Desired> {
+pub fn desired(world: &World, fencer: &str) -> Option<Desired> {
     world.seen.request(fencer).map(|request| request.spec.desired)
 }
 
-fn machine_may_run() -> Option<(String, String)> {
+pub fn machine_may_run() -> Option<(String, String)> {
     Some(("True".into(), "MachineMayRun".into()))
 }
 
 /// A Node of that name, made anew.
-fn created_again(boot_id: &str, address: &str) -> Node {
+pub fn created_again(boot_id: &str, address: &str) -> Node {
     let mut node = with_address(node("n1"), address);
     node.metadata.uid = Some("uid-again".into());
     node.status.node_info.boot_id = boot_id.into();
@@ -347,37 +347,5 @@ fn what_a_fencer_has_proved_stands_though_the_driver_proves_it_since() {
         world.run();
         assert_eq!(world.seen.phase(), Some(Phase::Detached), "{proof:?}: {:#?}", world.log);
         assert_eq!(desired(&world, POWER), Some(wanted), "{proof:?}: {:#?}", world.log);
-    }
-}
-
-/// A call that hangs, fails, or proves less than is demanded may have cut it off. Another machine that has its name knows nothing of its
-/// processes.
-#[test]
-fn what_was_begun_with_a_machine_is_not_given_back_while_another_has_its_name() {
-    let fencers = [
-        (Fencer::Hangs, "Verified"),
-        (Fencer::Fails("DeadlineExceeded"), "Verified"),
-        (Fencer::Proves(Proof::Verified), "PowerOff"),
-    ];
-    for (fencer, minimum) in fencers {
-        for (address, is_let_in) in [(ANOTHER, false), (ADDRESS, true)] {
-            let mut world = failed_at(minimum, vec![pod("a", "n1", &[csi("v1")])], &[external()]);
-            world.fencers.insert(POWER.into(), fencer.clone());
-            world.run();
-            world.node_becomes(|node| with_address(node, address));
-            world.node_reboots();
-            world.run();
-            assert!(world.did("delete a graceful") && !world.did("delete a grace 0"), "{fencer:?}: {:#?}", world.log);
-            world.remove_pod("a");
-            world.seen.attachments.clear();
-            world.run();
-            assert_eq!(world.did("ask Unfenced"), is_let_in, "{fencer:?} {address}: {:#?}", world.log);
-            if !is_let_in {
-                assert_eq!(world.condition("Stalled"), machine_may_run(), "{fencer:?}: {:#?}", world.log);
-                say_that_it_is_off(&mut world, "1");
-                world.run();
-            }
-            assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{fencer:?} {address}: {:#?}", world.log);
-        }
     }
 }

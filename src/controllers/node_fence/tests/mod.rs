@@ -2,6 +2,7 @@
 
 mod act;
 mod ahead;
+mod begun;
 mod boots;
 mod build;
 mod calm;

@@ -1,0 +1,155 @@
+//! What an external fencer has begun and never proved. It may have cut the machine off all the same: given back while nobody is there who
+//! knows of its processes, these would write beside those that came after.
+
+use std::sync::Arc;
+
+use crate::api::fence_request::Desired;
+use crate::api::fencing::Proof;
+use crate::api::node_fence::Phase;
+use crate::controllers::testing::*;
+
+use super::cleaning::{clean, says};
+use super::given_back::{ANOTHER, created_again, desired, failed_at, machine_may_run};
+use super::network::{ADDRESS, say_that_it_is_off, with_address};
+use super::world::{Fencer, World};
+
+/// A call that hangs, fails, or proves less than is demanded may have cut it off.
+const BEGINNINGS: [(Fencer, &str); 3] = [
+    (Fencer::Hangs, "Verified"),
+    (Fencer::Fails("DeadlineExceeded"), "Verified"),
+    (Fencer::Proves(Proof::Verified), "PowerOff"),
+];
+
+/// Its fencer has begun with the volume of its pod.
+fn begun(fencer: &Fencer, minimum: &str) -> World {
+    let mut world = failed_at(minimum, vec![pod("a", "n1", &[csi("v1")])], &[external()]);
+    world.fencers.insert(POWER.into(), fencer.clone());
+    world.run();
+    assert!(world.did("Started v1") && !world.did("delete a"), "{fencer:?}: {:#?}", world.log);
+    world
+}
+
+/// Its pod is gone, and nobody of ours has removed it.
+fn pod_is_removed(world: &mut World) {
+    world.remove_pod("a");
+    world.seen.attachments.clear();
+    world.run();
+    assert!(!world.did("delete a"), "{:#?}", world.log);
+}
+
+fn node_is_deleted(world: &mut World) {
+    world.seen.node = None;
+    pod_is_removed(world);
+}
+
+/// Another machine that has its name knows nothing of its processes.
+#[test]
+fn what_was_begun_with_a_machine_is_not_given_back_while_another_has_its_name() {
+    for (fencer, minimum) in BEGINNINGS {
+        for (address, is_let_in) in [(ANOTHER, false), (ADDRESS, true)] {
+            let mut world = begun(&fencer, minimum);
+            world.node_becomes(|node| with_address(node, address));
+            world.node_reboots();
+            world.run();
+            assert!(world.did("delete a graceful") && !world.did("delete a grace 0"), "{fencer:?}: {:#?}", world.log);
+            world.remove_pod("a");
+            world.seen.attachments.clear();
+            world.run();
+            assert_eq!(world.did("ask Unfenced"), is_let_in, "{fencer:?} {address}: {:#?}", world.log);
+            if !is_let_in {
+                assert_eq!(world.condition("Stalled"), machine_may_run(), "{fencer:?}: {:#?}", world.log);
+                say_that_it_is_off(&mut world, "1");
+                world.run();
+            }
+            assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{fencer:?} {address}: {:#?}", world.log);
+        }
+    }
+}
+
+/// With the Node Kubernetes has removed its pods, whoever writes on there.
+#[test]
+fn nor_while_its_node_is_deleted() {
+    for (fencer, minimum) in BEGINNINGS {
+        let mut world = begun(&fencer, minimum);
+        node_is_deleted(&mut world);
+        assert_eq!(desired(&world, POWER), Some(Desired::Fenced), "{fencer:?}: {:#?}", world.log);
+        assert_eq!(world.condition("Stalled"), machine_may_run(), "{fencer:?}: {:#?}", world.log);
+        say_that_it_is_off(&mut world, "1");
+        world.run();
+        assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{fencer:?}: {:#?}", world.log);
+    }
+}
+
+#[test]
+fn a_node_that_is_made_anew_is_given_back_when_it_is_the_machine_and_has_rebooted() {
+    let cases = [("boot-2", ADDRESS, true), ("boot-2", ANOTHER, false), ("boot-1", ADDRESS, false)];
+    for (fencer, minimum) in BEGINNINGS {
+        for (boot_id, address, is_let_in) in cases {
+            let mut world = begun(&fencer, minimum);
+            node_is_deleted(&mut world);
+            world.seen.node = Some(Arc::new(created_again(boot_id, address)));
+            world.run();
+            let is_recovered = world.seen.phase() == Some(Phase::Recovered);
+            let about = format!("{fencer:?} {boot_id} {address}: {:#?}", world.log);
+            assert_eq!((world.did("ask Unfenced"), is_recovered), (is_let_in, is_let_in), "{about}");
+        }
+    }
+}
+
+/// What ran there may run still, and its kubelet has only just begun to end it.
+#[test]
+fn a_node_whose_pods_others_removed_is_let_in_when_its_agent_finds_it_clean() {
+    for (fencer, minimum) in BEGINNINGS {
+        let mut world = begun(&fencer, minimum);
+        pod_is_removed(&mut world);
+        world.wait(100.0);
+        world.run();
+        assert_eq!(desired(&world, POWER), Some(Desired::Fenced), "it is away, {fencer:?}: {:#?}", world.log);
+        world.node_returns();
+        world.run();
+        assert_eq!(desired(&world, POWER), Some(Desired::Fenced), "{fencer:?}: {:#?}", world.log);
+        let status = clean(&world);
+        says(&mut world, status);
+        world.run();
+        assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{fencer:?}: {:#?}", world.log);
+    }
+}
+
+/// The kubelet that is back ends the pods that are there, and may need their storage for that.
+#[test]
+fn beside_its_own_kubelet_it_is_given_back_unless_a_pod_is_gone() {
+    for is_gone in [false, true] {
+        let pods = vec![pod("a", "n1", &[csi("v1")]), pod("b", "n1", &[csi("v2")])];
+        let mut world = failed_at("PowerOff", pods, &[external()]);
+        world.fencers.insert(POWER.into(), Fencer::BeginsOnly("v1"));
+        world.run();
+        if is_gone {
+            pod_is_removed(&mut world);
+        }
+        world.node_returns();
+        world.run_controller();
+        assert!(is_gone || world.did("delete a graceful"), "{:#?}", world.log);
+        assert_eq!(world.did("ask Unfenced"), !is_gone, "{:#?}", world.log);
+    }
+}
+
+/// Without power no process of the machine is left, whichever of its volumes shows that; but for those of a boot after that.
+#[test]
+fn a_machine_that_is_proved_to_be_off_by_another_volume_is_given_back() {
+    for (is_again, is_let_in) in [(false, true), (true, false)] {
+        let pods = vec![pod("a", "n1", &[csi("v1")]), pod("b", "n1", &[csi("v2")])];
+        let mut world = failed_at("PowerOff", pods, &[external()]);
+        world.fencers.insert(POWER.into(), Fencer::HangsBut("v1", Proof::PowerOff));
+        world.run();
+        assert!(world.did("delete a grace 0") && world.did("Started v2"), "{:#?}", world.log);
+        if is_again {
+            Arc::make_mut(&mut world.seen.fence).status.as_mut().unwrap().failed_boot_ids = vec!["boot-1-again".into()];
+        }
+        world.remove_pod("b");
+        world.seen.attachments.clear();
+        world.node_becomes(|node| with_address(node, ANOTHER));
+        world.node_reboots();
+        world.run();
+        assert_eq!(world.did("ask Unfenced"), is_let_in, "{is_again}: {:#?}", world.log);
+    }
+}
