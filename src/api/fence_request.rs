@@ -96,6 +96,12 @@ impl FenceRequest {
         let mut results = self.status.iter().flat_map(|status| &status.volumes);
         results.find(|row| row.episode == episode && row.name == name)
     }
+
+    /// Whether an external fencer is asked, and nobody else.
+    pub fn is_external(&self) -> bool {
+        let mut methods = self.spec.volumes.iter().flat_map(|volume| &volume.methods);
+        methods.all(|method| method.type_ == FencerMethodType::External)
+    }
 }
 
 /// What the controller wants of a fencer.
@@ -290,6 +296,11 @@ pub struct FenceResult {
 }
 
 impl FenceResult {
+    /// Whether its fencer has begun: one that has given access back since is where it was before.
+    pub fn is_begun(&self) -> bool {
+        self.started_at.is_some() && self.result != FenceOutcome::Unfenced
+    }
+
     /// A row for the round that is asked for, with a result and nothing else: nothing is proved.
     pub fn of(asked: &RequestedVolume, result: FenceOutcome) -> Self {
         Self {

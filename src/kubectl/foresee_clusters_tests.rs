@@ -251,7 +251,7 @@ pub(in crate::kubectl) fn live_of(found: &Found, name: &str) -> Option<LiveNode>
         migration_targets: Default::default(),
         node_report: None,
         reports: Default::default(),
-        is_shut_out: false,
+        requests: Vec::new(),
         lease_is_still: node.is_unreachable(),
         node,
         pods,

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::cidr;
 use super::conditions;
+use super::fence_request::{FenceRequest, FenceResult};
 use super::fencing::{FenceMethodType, NodeIdentity, PolicyMode};
 use super::names;
 use super::slim::Node;
@@ -134,25 +135,42 @@ impl NodeFence {
         planned.filter(move |(plan, _)| self.may_have_gone(plan))
     }
 
-    /// Whether a pod of a row has gone, or was to: what deletes it by force may be on its way.
+    /// Whether a pod of a row has gone, or was to: what deletes it by force may be on its way. Of an earlier episode's pods there is no
+    /// record any more.
     pub fn may_have_gone(&self, plan: &PlannedVolume) -> bool {
-        self.has_pod_in(plan, &[PodStatusState::Releasing, PodStatusState::Released])
-    }
-
-    /// Whether a pod of a row has gone, whoever removed it.
-    pub fn has_gone(&self, plan: &PlannedVolume) -> bool {
-        self.has_pod_in(plan, &[PodStatusState::Released])
-    }
-
-    /// Whether a pod of a row stands so. Of an earlier episode's pods there is no record any more: they may have.
-    fn has_pod_in(&self, plan: &PlannedVolume, states: &[PodStatusState]) -> bool {
         let recorded = self.status.as_ref().map(|status| status.pods.as_slice()).unwrap_or_default();
-        let is_in = |pod: &PlannedPod| {
+        let goes = |pod: &PlannedPod| {
             let row = recorded.iter().find(|row| row.episode == pod.episode && row.uid == pod.uid);
-            row.is_some_and(|row| states.contains(&row.state))
+            row.is_some_and(|row| matches!(row.state, PodStatusState::Releasing | PodStatusState::Released))
         };
         let mut pods = self.spec.plan.pods.iter();
-        plan.episode != self.spec.episode || pods.any(|pod| pod.volumes.contains(&plan.name) && is_in(pod))
+        plan.episode != self.spec.episode || pods.any(|pod| pod.volumes.contains(&plan.name) && goes(pod))
+    }
+
+    /// Whether an external fencer has begun by this request with a row that no other method has proved. It may have cut the machine off
+    /// from all its volumes, whatever it has answered.
+    pub fn is_begun_externally(&self, request: &FenceRequest) -> bool {
+        let is_open = |plan: &&PlannedVolume| {
+            let row = self.recorded_volume(plan.episode, &plan.name);
+            row.is_none_or(|row| !row.has_ended() && !row.is_proved_by_another())
+        };
+        let is_begun =
+            |plan: &PlannedVolume| request.result_of(plan.episode, &plan.name).is_some_and(FenceResult::is_begun);
+        request.is_external() && self.spec.plan.volumes.iter().filter(is_open).any(is_begun)
+    }
+
+    /// Whether an external fencer has proved in this episode, by whichever volume, that the machine lost its power: that ended the processes
+    /// of all its volumes. Not when it has failed again since, in a boot after that.
+    pub fn has_lost_its_power(&self) -> bool {
+        let Some(status) = &self.status else { return false };
+        let mut rows = status.volumes.iter().filter(|row| row.episode == self.spec.episode);
+        status.failed_boot_ids.is_empty() && rows.any(VolumeStatus::is_proved_to_be_off)
+    }
+
+    /// How a planned volume is recorded.
+    pub fn recorded_volume(&self, episode: i64, name: &str) -> Option<&VolumeStatus> {
+        let mut rows = self.status.iter().flat_map(|status| &status.volumes);
+        rows.find(|row| row.episode == episode && row.name == name)
     }
 
     /// Whether the Node tells another boot than that which was frozen. Where one of the two is not known it tells none: nothing
@@ -208,6 +226,16 @@ impl NodeFence {
     /// machine.
     pub fn has_other_addresses(&self, node: &Node) -> bool {
         !cidr::readable(&self.spec.node.addresses).is_empty() && self.may_be_another_machine(node)
+    }
+
+    /// Whether no kubelet that is there knows the processes of the machine that failed: its Node is deleted, and with it Kubernetes removes
+    /// the pods by force; or another machine has its name, and its kubelet lets the pods go at once. Without frozen addresses a Node that was
+    /// made anew in another boot may be another's.
+    pub fn is_beyond_its_kubelet(&self, node: Option<&Node>) -> bool {
+        node.is_none_or(|node| {
+            let is_anew = node.metadata.uid.as_deref() != Some(&self.spec.node.uid);
+            self.has_other_addresses(node) || is_anew && self.may_be_another_machine(node)
+        })
     }
 
     /// Whether this method cuts off the machine that was frozen, and what is there by the name of the Node may be another one.

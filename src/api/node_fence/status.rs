@@ -13,7 +13,7 @@ use super::PlannedVolume;
 
 /// Reason of Ready and Stalled: the node is there, and only the proof is lacking that it reaches its storage again.
 pub const AWAITING_STORAGE: &str = "AwaitingStorage";
-/// Reason of Stalled and NodeClean: a network fence shuts out a machine that may write on, or an external fencer keeps it out, until
+/// Reason of Stalled and NodeClean: a network fence shuts out a machine that may write on, or an external fencer may keep it out, until
 /// somebody says that it is off. And what holds another machine of its name until then.
 pub const MACHINE_MAY_RUN: &str = "MachineMayRun";
 /// Reason of a row that a network fence or an external fencer proves nothing of: what is there by the name of the Node may be another
@@ -174,6 +174,18 @@ impl VolumeStatus {
     pub fn is_proved_externally(&self) -> bool {
         let by_fencer = self.method == Some(FenceMethodType::External) || self.external_proof.is_some();
         by_fencer && self.proved_at.is_some()
+    }
+
+    /// Whether it is proved, and not by an external fencer: what that one gives back gives no access to it.
+    pub fn is_proved_by_another(&self) -> bool {
+        let is_proved = self.proved_at.is_some() && self.proof > Proof::None;
+        is_proved && self.method != Some(FenceMethodType::External)
+    }
+
+    /// Whether an external fencer has proved that the machine lost its power; a record of before `externalProof` tells it while the proof
+    /// stands.
+    pub fn is_proved_to_be_off(&self) -> bool {
+        self.is_proved_externally() && self.external_proof.unwrap_or(self.proof) == Proof::PowerOff
     }
 
     /// Whether it is not proved by the end of the machine's power, after which none of its processes lives. A proof that was taken back

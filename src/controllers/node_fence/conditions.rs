@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use crate::api::conditions::{self, State};
-use crate::api::fence_request::IO_IN_PROGRESS;
+use crate::api::fence_request::{Desired, IO_IN_PROGRESS};
 use crate::api::names;
 use crate::api::node_fence::{
     ANOTHER_MACHINE, AWAITING_STORAGE, MACHINE_MAY_RUN, NodeFenceStatus, PODS_MAX, Phase, PodStatusState,
@@ -18,7 +18,7 @@ use super::clean::{self, CleanBy};
 use super::decide::{NodeState, Seen, Step};
 use super::rows::{Rows, VolumeRow};
 use super::status::Counts;
-use super::{fencers, io, requests, shut_out, storage};
+use super::{external, fencers, io, requests, shut_out, storage};
 
 /// What one condition says.
 struct Said {
@@ -207,7 +207,7 @@ fn stalled(seen: &Seen, rows: &Rows, awaited: Option<&str>, now: Now) -> Option<
     let since = now.wall.signed_duration_since(seen.fence.spec.plan.decided_at).to_std().unwrap_or_default();
     let certain = waiting(rows)
         .filter(|(reason, _)| matches!(reason.as_str(), "FencerMissing" | "Unimplemented" | "UnknownVolumeKind"));
-    let certain = certain.or_else(|| another_machine(rows)).or_else(|| awaits_machine(seen));
+    let certain = certain.or_else(|| another_machine(rows)).or_else(|| awaits_machine(seen, rows));
     let told = match (certain, since >= patience) {
         (Some(known), _) => Some(known),
         (None, is_late) if rows.node == NodeState::Back => {
@@ -288,23 +288,25 @@ fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
         let by = row.status.reason.as_deref().unwrap_or(CleanBy::Rebooted.reason());
         return said("NodeClean", true, by, "");
     }
-    if let Some((reason, message)) = awaits_machine(seen).filter(|_| !done) {
+    if let Some((reason, message)) = awaits_machine(seen, rows).filter(|_| !done) {
         return said("NodeClean", State::Unknown, reason, message);
     }
     match clean::by(seen).filter(|_| is_there) {
         Some(by) => said("NodeClean", true, by.reason(), ""),
-        None if is_there => still_unclean(seen),
+        None if is_there => still_unclean(seen, rows),
         None => said("NodeClean", State::Unknown, "NodeAway", ""),
     }
 }
 
 /// A network fence shuts out a machine whose Node was deleted, or whose name another machine may have, or an external fencer keeps it
 /// out: only who knows the machine can say that it is off.
-fn awaits_machine(seen: &Seen) -> Option<(String, String)> {
-    let kept = seen.requests.iter().find(|request| requests::keeps_shut_out(seen, request))?;
+fn awaits_machine(seen: &Seen, rows: &Rows) -> Option<(String, String)> {
+    let kept = seen.requests.iter().find(|request| requests::keeps_shut_out(seen, &rows.pods, request))?;
     let node = seen.fence.metadata.name.as_deref().unwrap_or_default();
     let how = if kept.shuts_out() {
         "its addresses stay shut out".to_owned()
+    } else if external::has_only_begun(seen, kept) {
+        format!("fencer {} has begun to cut it off, and proved nothing; it stays so", kept.spec.fencer_name)
     } else {
         format!("fencer {} keeps it cut off", kept.spec.fencer_name)
     };
@@ -327,15 +329,17 @@ fn awaits_machine(seen: &Seen) -> Option<(String, String)> {
 }
 
 /// What is left on a node that is back, in the agent's words.
-fn still_unclean(seen: &Seen) -> Said {
+fn still_unclean(seen: &Seen, rows: &Rows) -> Said {
     const REMEDY: &str = "rebooting the node clears it";
+    let kept = kept_off(seen, rows);
     let Some(cleanup) = clean::cleanup(seen) else {
         let boot = if storage::is_by_path(seen) {
             "the node is in the boot in which its pods lost their storage"
         } else {
             "the node is back in a boot in which it failed"
         };
-        let message = format!("{boot}, and {}: see that bulkhead-node-agent runs on it; {REMEDY}", why_unheard(seen));
+        let message =
+            format!("{boot}, and {}: see that bulkhead-node-agent runs on it; {REMEDY}{kept}", why_unheard(seen));
         return said("NodeClean", false, "AgentMissing", message);
     };
     let told = |left: &Remnant| format!("{} ({})", printable(&left.id), left.reason);
@@ -343,10 +347,17 @@ fn still_unclean(seen: &Seen) -> Said {
     let more = cleanup.remaining.len().saturating_sub(left.len());
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     if cleanup.state == CleanupState::Blocked {
-        let message = format!("left on the node: {}{more}; {REMEDY}", left.join(", "));
+        let message = format!("left on the node: {}{more}; {REMEDY}{kept}", left.join(", "));
         return said("NodeClean", false, "CleanupBlocked", message);
     }
     said("NodeClean", false, "Cleaning", format!("the agent cleans: {:?}", cleanup.state))
+}
+
+/// Who keeps the node off its storages until then: what hangs there may hang for that.
+fn kept_off(seen: &Seen, rows: &Rows) -> String {
+    let mut open = seen.requests.iter().filter(|request| request.spec.desired == Desired::Fenced);
+    let kept = open.find(|request| external::lets_processes_in(seen, &rows.pods, request));
+    kept.map(|it| format!("; until then fencer {} is not told to give back", it.spec.fencer_name)).unwrap_or_default()
 }
 
 /// Why nothing that an agent says counts.

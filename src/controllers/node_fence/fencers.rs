@@ -245,12 +245,7 @@ pub fn result<'a>(seen: &'a Seen, row: &VolumeRow, fencer: &str) -> Option<&'a F
 
 /// Whether a fencer has begun with the row.
 pub fn has_begun(seen: &Seen, row: &VolumeRow, fencer: &str) -> bool {
-    result(seen, row, fencer).is_some_and(is_begun)
-}
-
-/// Whether an answer says that its fencer has begun: one that has given access back since is where it was before.
-pub fn is_begun(result: &FenceResult) -> bool {
-    result.started_at.is_some() && result.result != FenceOutcome::Unfenced
+    result(seen, row, fencer).is_some_and(FenceResult::is_begun)
 }
 
 /// All answers for a row, in the order of its methods.

@@ -42,7 +42,7 @@ pub fn take_back(seen: &Seen, rows: &Rows) -> Option<Step> {
     if rows.held.is_none() && rows.outage.is_none() {
         return None;
     }
-    let effects = requests::turn_round(seen, |request| requests::is_taken_back(seen, rows, request));
+    let effects = requests::turn_round(seen, rows, |request| requests::is_taken_back(seen, rows, request));
     if effects.is_empty() { None } else { Step::new("Holding", effects) }
 }
 

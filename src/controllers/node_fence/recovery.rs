@@ -12,7 +12,7 @@ use crate::api::time::Now;
 
 use super::decide::{Effect, NodeState, Seen, Step, is_settled};
 use super::rows::Rows;
-use super::{clean, external, fencers, requests, storage};
+use super::{clean, fencers, requests, storage};
 
 /// The step that turns requests round.
 pub(super) const UNDOING: &str = "Undoing";
@@ -30,7 +30,7 @@ pub fn after_recovery(seen: &Seen, now: Now) -> Option<Step> {
         return None;
     }
     // A request whose creation arrived long after its sender gave it up is taken back, and nothing else is done.
-    if let Some(step) = requests::withdraw(seen) {
+    if let Some(step) = requests::withdraw(seen, &status.pods) {
         return Some(step);
     }
     // So is a taint that arrived as late: nobody else would take it off.
@@ -58,7 +58,7 @@ pub fn undo(seen: &Seen, rows: &Rows) -> Option<Step> {
         rows.volumes.iter().any(|row| row.needed && fencers::all(row).contains(&request.spec.fencer_name.as_str()))
     };
     let have_pods_gone = || rows.pods.iter().all(|row| is_settled(row.state));
-    let effects = requests::turn_round(seen, |request| match rows.node {
+    let effects = requests::turn_round(seen, rows, |request| match rows.node {
         NodeState::Back => requests::may_be_undone(request) || is_asked_in_vain(request),
         NodeState::Gone => requests::may_be_undone(request) && have_pods_gone() && !is_needed(request),
         NodeState::Away => false,
@@ -69,7 +69,7 @@ pub fn undo(seen: &Seen, rows: &Rows) -> Option<Step> {
 /// Whether an external fencer was asked again and has not begun with that: it would act on the whole node, whose kubelet is there
 /// to end the pods. A driver would only take once more what it has taken.
 fn is_asked_in_vain(request: &FenceRequest) -> bool {
-    external::is_external(request) && request.spec.volumes.iter().any(|volume| !has_begun_round(request, volume))
+    request.is_external() && request.spec.volumes.iter().any(|volume| !has_begun_round(request, volume))
 }
 
 /// Whether the fencer has begun with the round that is asked for. That it gave access back before is no beginning.
@@ -83,7 +83,7 @@ pub fn give_back(seen: &Seen, rows: &Rows) -> Option<Step> {
     if !rows.is_over() {
         return None;
     }
-    if let Some(step) = requests::withdraw(seen) {
+    if let Some(step) = requests::withdraw(seen, &rows.pods) {
         return Some(step);
     }
     if storage::is_awaited(seen, rows) {

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use kube::api::ObjectMeta;
 
-use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceRequestSpec, FencerMethod, RequestedVolume};
+use crate::api::fence_request::{
+    Desired, FenceOutcome, FenceRequest, FenceRequestSpec, FenceResult, FencerMethod, RequestedVolume,
+};
 use crate::api::fencing::FenceMethodType;
 use crate::api::names;
 use crate::api::node_fence::{Phase, PodStatus, PodStatusState, VolumeStatusState};
@@ -252,14 +254,14 @@ fn new_request(seen: &Seen, fencer: &str, volumes: Vec<RequestedVolume>, now: No
 /// Whether the fencer may still begin with a row. What it has begun is recorded, and its pods go in any case.
 pub fn may_be_undone(request: &FenceRequest) -> bool {
     let is_begun =
-        |volume: &RequestedVolume| request.result_of(volume.episode, &volume.name).is_some_and(fencers::is_begun);
+        |volume: &RequestedVolume| request.result_of(volume.episode, &volume.name).is_some_and(FenceResult::is_begun);
     request.spec.desired == Desired::Fenced && !request.spec.volumes.iter().all(is_begun)
 }
 
 /// Whether the fencer has begun with anything of it. What it did in an earlier episode is no beginning of this one.
 pub fn has_begun(request: &FenceRequest) -> bool {
     let results = request.status.iter().flat_map(|status| &status.volumes);
-    results.into_iter().any(|row| fencers::is_begun(row) && row.episode == request.spec.episode)
+    results.into_iter().any(|row| row.is_begun() && row.episode == request.spec.episode)
 }
 
 /// Whether a request is taken back while nothing more may begin: its fencer has not begun with any of it. What an earlier episode has
@@ -272,9 +274,9 @@ pub fn is_taken_back(seen: &Seen, rows: &Rows, request: &FenceRequest) -> bool {
 
 /// Turns every open request round that `is_unwanted` holds of; but none that shuts the node out: with it all volumes would be let
 /// in, those too that were begun. Nor one that would let in processes whose pods have gone.
-pub fn turn_round(seen: &Seen, is_unwanted: impl Fn(&FenceRequest) -> bool) -> Vec<Effect> {
+pub fn turn_round(seen: &Seen, rows: &Rows, is_unwanted: impl Fn(&FenceRequest) -> bool) -> Vec<Effect> {
     let open = seen.requests.iter().filter(|it| it.spec.desired == Desired::Fenced && !it.shuts_out());
-    let open = open.filter(|it| is_unwanted(it) && !external::lets_processes_in(seen, it));
+    let open = open.filter(|it| is_unwanted(it) && !external::lets_processes_in(seen, &rows.pods, it));
     open.map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect()
 }
 
@@ -287,8 +289,8 @@ pub fn unfenced(request: &FenceRequest) -> FenceRequest {
 }
 
 /// Takes the requests back: first turned to Unfenced, then, once the fencer has confirmed every row it began, removed.
-pub fn withdraw(seen: &Seen) -> Option<Step> {
-    let (kept, free): (Vec<_>, Vec<_>) = seen.requests.iter().partition(|request| keeps_shut_out(seen, request));
+pub fn withdraw(seen: &Seen, pods: &[PodStatus]) -> Option<Step> {
+    let (kept, free): (Vec<_>, Vec<_>) = seen.requests.iter().partition(|request| keeps_shut_out(seen, pods, request));
     let fenced: Vec<_> = free.iter().filter(|request| request.spec.desired == Desired::Fenced).collect();
     if !fenced.is_empty() {
         let effects = fenced.into_iter().map(|request| Effect::AskAgain(Box::new(unfenced(request)))).collect();
@@ -314,9 +316,9 @@ pub fn withdraw(seen: &Seen) -> Option<Step> {
 }
 
 /// Whether a request is not turned round, since that would let a machine in that may write on.
-pub fn keeps_shut_out(seen: &Seen, request: &FenceRequest) -> bool {
+pub fn keeps_shut_out(seen: &Seen, pods: &[PodStatus], request: &FenceRequest) -> bool {
     let is_open = request.spec.desired == Desired::Fenced && clean::may_write_on(seen);
-    is_open && (request.shuts_out() || external::lets_processes_in(seen, request))
+    is_open && (request.shuts_out() || external::lets_processes_in(seen, pods, request))
 }
 
 /// A node that was switched off has lost all that ran there, and nobody but its fencer may bring it back: when everything of
@@ -328,7 +330,7 @@ pub fn give_power_back(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     if rows.node != NodeState::Away || !moved || !detached || rows.volumes.iter().any(|row| row.needed) {
         return None;
     }
-    let effects = turn_round(seen, external::is_external);
+    let effects = turn_round(seen, rows, FenceRequest::is_external);
     if effects.is_empty() { None } else { Step::live("GivingPowerBack", effects) }
 }
 

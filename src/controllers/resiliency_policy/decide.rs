@@ -8,6 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Taint;
 
 use crate::api::driver_report::DriverReport;
+use crate::api::fence_request::FenceRequest;
 use crate::api::node_fence::{NodeFence, Phase};
 use crate::api::proof::Fencers;
 use crate::api::resiliency_policy::ResiliencyPolicy;
@@ -58,8 +59,8 @@ pub struct Seen {
     pub namespaces: NamespaceLabels,
     /// All NodeFences.
     pub fences: Vec<Arc<NodeFence>>,
-    /// Nodes that a NetworkFence may shut out, as their FenceRequests say.
-    pub shut_out: BTreeSet<String>,
+    /// The FenceRequests of the nodes.
+    pub requests: BTreeMap<String, Vec<Arc<FenceRequest>>>,
     /// What the drivers can answer, and external fencers see.
     pub reports: BTreeMap<String, Arc<DriverReport>>,
     /// Drivers whose sidecar has not been heard of lately.

@@ -3,9 +3,13 @@
 //! FenceRequest for both, whose end lets in all that it shut out. Nor does the open one grow by it: its fence proves nothing of another
 //! machine (docs/adr/0027).
 
+use std::sync::Arc;
+
+use crate::api::fence_request::FenceRequest;
 use crate::api::fencing::{FenceMethodType, Proof};
 use crate::api::names::MACHINE_OFF_ANNOTATION;
 use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, VolumeStatus, VolumeStatusState};
+use crate::api::slim::Node;
 
 use super::brakes;
 use super::candidates::{Candidate, Cause};
@@ -22,9 +26,10 @@ pub(super) fn held(seen: &Seen, candidate: &Candidate, fence: &NodeFence, begins
     if !fence.may_be_another_machine(node) {
         return None;
     }
-    // Rows name the method that was tried or has proved last; whether somebody is shut out their FenceRequest says.
-    let is_asked_for = seen.shut_out.contains(name) || live.is_some_and(|live| live.is_shut_out);
-    let keeper = keeper(fence, is_asked_for);
+    // Rows name the method that was tried or has proved last; whether somebody is shut out, or a fencer has begun, their FenceRequests say.
+    let stored = seen.requests.get(name).into_iter().flatten();
+    let requests: Vec<_> = stored.chain(live.into_iter().flat_map(|live| &live.requests)).map(Arc::as_ref).collect();
+    let keeper = keeper(fence, node, &requests);
     let about = if begins { unbegun(fence, keeper) } else { ungrown(fence, keeper, candidate.cause) };
     let policy = acting(&candidate.pods).into_keys().next().unwrap_or_default().to_owned();
     about.map(|about| Restrained { node: name.to_owned(), policy, brake: MACHINE_MAY_RUN, about: Some(about) })
@@ -73,16 +78,18 @@ fn is_cut_off(fence: &NodeFence) -> bool {
     })
 }
 
-/// Who may keep the machine of the episode out, in words; that its Node was deleted shows nothing. Of an external fencer the record
-/// tells alone: no pod goes by force before it is there, and a plan is written only beside the record that it rests on. Whether the
-/// fencer has given back what it took it does not tell: that is on a person's word, or when the row is about to be clean.
-fn keeper(fence: &NodeFence, is_asked_for: bool) -> Option<&'static str> {
+/// Who may keep the machine of the episode out, in words; that its Node was deleted shows nothing. Of what an external fencer has proved
+/// the record tells alone: no pod goes by force before it is there, and a plan is written only beside the record that it rests on. Whether
+/// the fencer has given back what it took it does not tell: that is on a person's word, or when the row is about to be clean.
+fn keeper(fence: &NodeFence, node: &Node, requests: &[&FenceRequest]) -> Option<&'static str> {
     let is_open = brakes::in_progress(fence);
     let mut rows = fence.status.iter().flat_map(|status| &status.volumes);
     let by_network = |row: &VolumeStatus| row.method == Some(FenceMethodType::NetworkFence) && !row.has_ended();
-    if is_asked_for || is_open && rows.any(by_network) {
+    if requests.iter().any(|request| request.shuts_out()) || is_open && rows.any(by_network) {
         return Some("a NetworkFence");
     }
-    let is_kept_out = is_open && fence.proved_externally().any(|(plan, row)| row.leaves_power(plan));
-    is_kept_out.then_some("an external fencer")
+    let is_kept_out = fence.proved_externally().any(|(plan, row)| row.leaves_power(plan));
+    let is_begun = fence.is_beyond_its_kubelet(Some(node)) && !fence.has_lost_its_power();
+    let is_begun = is_begun && requests.iter().any(|request| fence.is_begun_externally(request));
+    (is_open && (is_kept_out || is_begun)).then_some("an external fencer")
 }

@@ -168,7 +168,10 @@ impl Memory {
         let is_unproved = |fencer: &&String| !self.fencers.has_moved(&names::fencer_lease(fencer));
         let unproved_fencers = external.iter().filter(is_unproved).cloned().collect();
         let labels = |ns: Arc<Namespace>| (ns.name_any(), ns.metadata.labels.clone().unwrap_or_default());
-        let shutting_out = found.requests.iter().filter(|request| request.shuts_out());
+        let mut requests: BTreeMap<String, Vec<Arc<FenceRequest>>> = BTreeMap::new();
+        for request in found.requests {
+            requests.entry(request.spec.node_name.clone()).or_default().push(request);
+        }
         let passed = |at: &Instant| now.mono.saturating_duration_since(*at);
         let believed = |node: &Node| self.believed(node, &found.heartbeats, now);
         let nodes: Vec<_> = found.nodes.iter().map(|node| (node.clone(), believed(node))).collect();
@@ -182,7 +185,7 @@ impl Memory {
             counts: self.counts.clone(),
             conflicts: None,
             namespaces: found.namespaces.into_iter().map(labels).collect(),
-            shut_out: shutting_out.map(|request| request.spec.node_name.clone()).collect(),
+            requests,
             fences: found.fences,
             silent_fencers,
             missing_fencers,

@@ -136,12 +136,12 @@ pub async fn read(reads: &Client, stores: &Stores, name: &str, silence: Silence)
     let leases: Api<Lease> = Api::namespaced(client(reads, &protobuf::LEASE), NODE_LEASES);
     let pods: Api<Pod> = Api::all(client(reads, &protobuf::POD));
     let of_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
-    let (node, lease, pods, reports, is_shut_out) = tokio::try_join!(
+    let (node, lease, pods, reports, requests) = tokio::try_join!(
         async { Ok(nodes.get_opt(name).await?) },
         async { Ok(leases.get_opt(name).await?) },
         async { Ok(pods.list(&of_node).await?) },
         reports_on(reads, stores, name),
-        is_shut_out(reads, stores, name),
+        requests_for(reads, stores, name),
     )?;
     let Some(node) = node else { return Ok(None) };
     let pods: Vec<_> = pods.items.into_iter().map(|pod| PodView::new(Arc::new(pod), stores)).collect();
@@ -157,7 +157,7 @@ pub async fn read(reads: &Client, stores: &Stores, name: &str, silence: Silence)
         csi_node: stores.csi_nodes.get(&ObjectKey::cluster(name)),
         reports,
         node_report: stores.node_reports.get(&ObjectKey::cluster(name)),
-        is_shut_out,
+        requests,
     }))
 }
 
@@ -203,12 +203,12 @@ async fn reports_on(reads: &Client, stores: &Stores, node: &str) -> Result<Repor
     Ok(reports)
 }
 
-/// Whether a FenceRequest says so now: the watch may be late. Without a NodeFence nobody was asked for anything.
-async fn is_shut_out(reads: &Client, stores: &Stores, node: &str) -> Result<bool> {
+/// The FenceRequests of a node as they are now: the watch may be late. Without a NodeFence nobody was asked for anything.
+async fn requests_for(reads: &Client, stores: &Stores, node: &str) -> Result<Vec<Arc<FenceRequest>>> {
     if stores.fences.get(&ObjectKey::cluster(node)).is_none() {
-        return Ok(false);
+        return Ok(Vec::new());
     }
     let requests: Api<FenceRequest> = Api::all(reads.clone());
     let of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    Ok(requests.list(&of_node).await?.items.iter().any(FenceRequest::shuts_out))
+    Ok(requests.list(&of_node).await?.items.into_iter().map(Arc::new).collect())
 }

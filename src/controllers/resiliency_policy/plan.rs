@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::api::fence_request::FenceRequest;
 use crate::api::fencing::{PlannedMethod, PolicyMode, Proof};
 use crate::api::names;
 use crate::api::node_fence::{
@@ -49,8 +50,8 @@ pub struct LiveNode {
     pub reports: Reports,
     /// What its agent says.
     pub node_report: Option<Arc<NodeVolumeReport>>,
-    /// Whether a FenceRequest says that a NetworkFence may shut it out.
-    pub is_shut_out: bool,
+    /// What fencers are asked for it.
+    pub requests: Vec<Arc<FenceRequest>>,
 }
 
 /// The volumes behind attachments, by PersistentVolume name.

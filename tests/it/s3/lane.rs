@@ -162,13 +162,16 @@ impl<'a> Lane<'a> {
         Ok(pods)
     }
 
-    /// The one attachment of a volume.
+    /// The one attachment of a volume. One that nobody uses any more is emptied first, and goes a moment later.
     pub async fn attachment(&self, claim: &str) -> Result<MountpointS3PodAttachment, Failed> {
-        let mut all = self.attachments_of(claim).await?;
-        match all.pop() {
-            Some(one) if all.is_empty() => Ok(one),
-            one => Err(format!("not one attachment: {one:?} {all:?}").into()),
-        }
+        let look = async || {
+            let mut all = self.attachments_of(claim).await?;
+            Ok(match all.pop() {
+                Some(one) if all.is_empty() => Ok(one),
+                one => Err(format!("{one:?} {all:?}")),
+            })
+        };
+        Ok(self.world.cluster.wait(&format!("{}: {claim} has one attachment", self.name), SOON, look).await?)
     }
 
     /// Waits until exactly these workloads share the volume in these groups: each group one Mountpoint Pod that runs, on

@@ -1,7 +1,7 @@
 //! I1: never two writers. Writers write all the time; so what the array accepts is looked at whenever something that
 //! decides it has changed. Where a detach revokes nothing, or nothing is attached, whoever else removes a pod by force makes a second
 //! writer: that is not judged, until its machine is shut out. Who lets it in again is us. Nor is what is published to a machine by the
-//! name that another one has by now.
+//! name that another one has by now, nor what was left published to that name when somebody else removed the pod.
 
 use bulkhead::api::fencing::Proof;
 
@@ -33,9 +33,11 @@ impl World {
                 continue;
             }
             let is_taken_back = self.shape.network.is_none() && self.shape.attaches(&volume);
-            let is_by_name = self.is_published_to_the_other(&node, &volume);
-            let is_ours = is_taken_back || !self.oracle.by_others.contains(&uid);
+            let is_by_others = self.oracle.by_others.contains(&uid);
+            let is_published = self.is_published_to_the_other(&node, &volume);
             let newest = self.oracle.newest.entry(volume.clone()).or_insert_with(|| (number, node.clone()));
+            let is_by_name = is_published || is_by_others && node_of(&newest.1) == node_of(&node);
+            let is_ours = is_taken_back || !is_by_others;
             if number >= newest.0 {
                 *newest = (number, node);
             } else if newest.1 != node && !(is_taken_back && is_by_name) && is_ours {

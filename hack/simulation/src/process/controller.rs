@@ -185,7 +185,7 @@ impl World {
             migration_targets: BTreeSet::new(),
             node_report,
             reports: self.api.reports.values().map(|report| (report.name_any(), report.clone())).collect(),
-            is_shut_out: self.api.requests.values().any(|it| it.spec.node_name == name && it.shuts_out()),
+            requests: self.api.requests.values().filter(|it| it.spec.node_name == name).cloned().collect(),
         }))
     }
 

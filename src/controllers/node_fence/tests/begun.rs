@@ -8,7 +8,7 @@ use crate::api::fencing::Proof;
 use crate::api::node_fence::Phase;
 use crate::controllers::testing::*;
 
-use super::cleaning::{clean, says};
+use super::cleaning::{clean, condition, says};
 use super::given_back::{ANOTHER, created_again, desired, failed_at, machine_may_run};
 use super::network::{ADDRESS, say_that_it_is_off, with_address};
 use super::world::{Fencer, World};
@@ -26,6 +26,16 @@ fn begun(fencer: &Fencer, minimum: &str) -> World {
     world.fencers.insert(POWER.into(), fencer.clone());
     world.run();
     assert!(world.did("Started v1") && !world.did("delete a"), "{fencer:?}: {:#?}", world.log);
+    world
+}
+
+/// Its fencer has begun with the first of two volumes, and has proved less than is demanded.
+fn half_begun() -> World {
+    let pods = vec![pod("a", "n1", &[csi("v1")]), pod("b", "n1", &[csi("v2")])];
+    let mut world = failed_at("PowerOff", pods, &[external()]);
+    world.fencers.insert(POWER.into(), Fencer::BeginsOnly("v1"));
+    world.run();
+    assert!(world.did("Started v1") && !world.did("Started v2"), "{:#?}", world.log);
     world
 }
 
@@ -74,6 +84,8 @@ fn nor_while_its_node_is_deleted() {
         node_is_deleted(&mut world);
         assert_eq!(desired(&world, POWER), Some(Desired::Fenced), "{fencer:?}: {:#?}", world.log);
         assert_eq!(world.condition("Stalled"), machine_may_run(), "{fencer:?}: {:#?}", world.log);
+        let told = condition(&world, "NodeClean").2;
+        assert!(told.contains("fencer power.example.com has begun to cut it off, and proved nothing"), "{told}");
         say_that_it_is_off(&mut world, "1");
         world.run();
         assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{fencer:?}: {:#?}", world.log);
@@ -96,41 +108,63 @@ fn a_node_that_is_made_anew_is_given_back_when_it_is_the_machine_and_has_reboote
     }
 }
 
-/// What ran there may run still, and its kubelet has only just begun to end it.
+/// What ran there may run still, and its kubelet has only just begun to end it; also what runs for a volume that was not begun with, for it is
+/// the whole machine that is cut off.
 #[test]
 fn a_node_whose_pods_others_removed_is_let_in_when_its_agent_finds_it_clean() {
-    for (fencer, minimum) in BEGINNINGS {
-        let mut world = begun(&fencer, minimum);
-        pod_is_removed(&mut world);
-        world.wait(100.0);
-        world.run();
-        assert_eq!(desired(&world, POWER), Some(Desired::Fenced), "it is away, {fencer:?}: {:#?}", world.log);
+    for (removed, is_seen_at_once) in [("a", false), ("a", true), ("b", false), ("b", true)] {
+        let mut world = half_begun();
+        world.remove_pod(removed);
+        if !is_seen_at_once {
+            world.run();
+        }
         world.node_returns();
-        world.run();
-        assert_eq!(desired(&world, POWER), Some(Desired::Fenced), "{fencer:?}: {:#?}", world.log);
+        world.run_controller();
+        assert_eq!(desired(&world, POWER), Some(Desired::Fenced), "{removed} {is_seen_at_once}: {:#?}", world.log);
+        world.remove_pod("a");
+        world.run_controller();
+        let told = condition(&world, "NodeClean").2;
+        assert!(told.ends_with("until then fencer power.example.com is not told to give back"), "{told}");
         let status = clean(&world);
         says(&mut world, status);
         world.run();
-        assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{fencer:?}: {:#?}", world.log);
+        assert!(world.did("ask Unfenced"), "{removed} {is_seen_at_once}: {:#?}", world.log);
     }
+}
+
+/// Nothing that its fencer gives back is access to what its driver has taken.
+#[test]
+fn what_its_driver_has_proved_keeps_nothing_that_was_begun() {
+    let pods = vec![pod("a", "n1", &[csi("v1")])];
+    let mut world = failed_at("Verified", pods, &[external(), unpublish()]);
+    world.fencers.insert(POWER.into(), Fencer::Fails("DeadlineExceeded"));
+    world.run();
+    assert!(world.did("Started v1") && world.did("delete a grace 0"), "{:#?}", world.log);
+    world.wait(61.0);
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Detached), "{:#?}", world.log);
+    assert_eq!(desired(&world, POWER), Some(Desired::Unfenced), "it may have its power again: {:#?}", world.log);
+}
+
+/// Without frozen addresses nobody can tell whether that is the machine.
+#[test]
+fn a_node_that_is_made_anew_in_another_boot_waits_where_no_agent_told_its_addresses() {
+    let mut world = begun(&Fencer::Hangs, "Verified");
+    Arc::make_mut(&mut world.seen.fence).spec.node.addresses.clear();
+    node_is_deleted(&mut world);
+    world.seen.node = Some(Arc::new(created_again("boot-2", ADDRESS)));
+    world.run();
+    assert!(!world.did("ask Unfenced"), "{:#?}", world.log);
+    assert_eq!(world.condition("Stalled"), machine_may_run(), "{:#?}", world.log);
 }
 
 /// The kubelet that is back ends the pods that are there, and may need their storage for that.
 #[test]
-fn beside_its_own_kubelet_it_is_given_back_unless_a_pod_is_gone() {
-    for is_gone in [false, true] {
-        let pods = vec![pod("a", "n1", &[csi("v1")]), pod("b", "n1", &[csi("v2")])];
-        let mut world = failed_at("PowerOff", pods, &[external()]);
-        world.fencers.insert(POWER.into(), Fencer::BeginsOnly("v1"));
-        world.run();
-        if is_gone {
-            pod_is_removed(&mut world);
-        }
-        world.node_returns();
-        world.run_controller();
-        assert!(is_gone || world.did("delete a graceful"), "{:#?}", world.log);
-        assert_eq!(world.did("ask Unfenced"), !is_gone, "{:#?}", world.log);
-    }
+fn beside_its_own_kubelet_it_is_given_back() {
+    let mut world = half_begun();
+    world.node_returns();
+    world.run_controller();
+    assert!(world.did("delete a graceful") && world.did("ask Unfenced"), "{:#?}", world.log);
 }
 
 /// Without power no process of the machine is left, whichever of its volumes shows that; but for those of a boot after that.
@@ -143,7 +177,7 @@ fn a_machine_that_is_proved_to_be_off_by_another_volume_is_given_back() {
         world.run();
         assert!(world.did("delete a grace 0") && world.did("Started v2"), "{:#?}", world.log);
         if is_again {
-            Arc::make_mut(&mut world.seen.fence).status.as_mut().unwrap().failed_boot_ids = vec!["boot-1-again".into()];
+            Arc::make_mut(&mut world.seen.fence).status.as_mut().unwrap().failed_boot_ids = vec!["boot-1-then".into()];
         }
         world.remove_pod("b");
         world.seen.attachments.clear();

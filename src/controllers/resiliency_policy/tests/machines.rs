@@ -1,6 +1,5 @@
 //! Another machine has the name of one that a network fence shuts out, or an external fencer keeps out, and fails too.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::ResourceExt as _;
@@ -20,8 +19,8 @@ use super::super::memory::{Found, Memory};
 use super::super::plan::LiveNode;
 use super::World;
 
-const FROZEN: &str = "10.0.0.1";
-const ANOTHER: &str = "10.0.0.9";
+pub(super) const FROZEN: &str = "10.0.0.1";
+pub(super) const ANOTHER: &str = "10.0.0.9";
 
 fn by(methods: &[&str]) -> Value {
     let method = |type_: &&str| match *type_ {
@@ -34,7 +33,7 @@ fn by(methods: &[&str]) -> Value {
 }
 
 /// The failed node, in that boot and by that address.
-fn machine(boot_id: &str, address: &str) -> Node {
+pub(super) fn machine(boot_id: &str, address: &str) -> Node {
     let mut node = unreachable("n0");
     node.status.node_info.boot_id = boot_id.into();
     node.status.addresses = vec![NodeAddress { type_: "InternalIP".into(), address: address.into() }];
@@ -45,7 +44,11 @@ fn machine(boot_id: &str, address: &str) -> Node {
 }
 
 /// A node has failed, and its volume is cut off by that method.
-fn cut_off(method: FenceMethodType, phase: Phase, (state, reason): (VolumeStatusState, Option<&str>)) -> World {
+pub(super) fn cut_off(
+    method: FenceMethodType,
+    phase: Phase,
+    (state, reason): (VolumeStatusState, Option<&str>),
+) -> World {
     let methods: &[&str] = match method {
         FenceMethodType::External => &["External"],
         _ => &["NetworkFence", "Unpublish"],
@@ -96,11 +99,11 @@ fn kept_out(phase: Phase, row: (VolumeStatusState, Option<&str>), proof: Proof) 
     world
 }
 
-fn episode(world: &World) -> i64 {
+pub(super) fn episode(world: &World) -> i64 {
     world.fence("n0").unwrap().spec.episode
 }
 
-fn say_that_it_is_off(world: &mut World, episode: &str) {
+pub(super) fn say_that_it_is_off(world: &mut World, episode: &str) {
     let annotations = Arc::make_mut(&mut world.seen.fences[0]).annotations_mut();
     annotations.insert(names::MACHINE_OFF_ANNOTATION.into(), episode.into());
 }
@@ -248,7 +251,7 @@ fn whom_a_request_shuts_out_is_shut_out_whatever_the_rows_say() {
         (FenceMethodType::External, (Clean, Some("Rebooted"))),
     ] {
         let mut world = cut_off(method, Phase::Cleaning, row);
-        world.seen.shut_out.insert("n0".into());
+        world.seen.requests.insert("n0".into(), vec![Arc::new(shutting_out())]);
         world.node_becomes(machine("boot-2", ANOTHER));
         world.rest();
         assert_eq!(episode(&world), 1, "{method:?} {row:?}");
@@ -266,7 +269,7 @@ fn a_request_that_is_read_live_shuts_out_too() {
     let row = (VolumeStatusState::Clean, Some(NODE_DELETED));
     let mut world = cut_off(FenceMethodType::Unpublish, Phase::Cleaning, row);
     world.node_becomes(machine("boot-2", ANOTHER));
-    let live = LiveNode { is_shut_out: true, ..world.look_at("n0").unwrap() };
+    let live = LiveNode { requests: vec![Arc::new(shutting_out())], ..world.look_at("n0").unwrap() };
     world.live.insert("n0".into(), live);
     world.rest();
     assert_eq!(episode(&world), 1);
@@ -275,24 +278,30 @@ fn a_request_that_is_read_live_shuts_out_too() {
 }
 
 #[test]
-fn a_pass_knows_whom_requests_shut_out() {
-    let mut requests: Vec<FenceRequest> = ["n0", "n1"].map(request).into();
-    let status = requests[0].status.get_or_insert_default();
-    conditions::set(&mut status.conditions, SHUT_OUT, State::True, "NetworkFence", "", 1, now().wall);
-    let found = Found { requests: requests.into_iter().map(Arc::new).collect(), ..Found::default() };
+fn a_pass_knows_what_is_asked_for_which_node() {
+    let requests = ["n0", "n1", "n0"].map(|node| Arc::new(request(node, DRIVER, &json!([]))));
+    let found = Found { requests: requests.into(), ..Found::default() };
     let seen = Memory::default().look(found, (0, 1), now());
-    assert_eq!(seen.shut_out, BTreeSet::from(["n0".to_owned()]));
+    let counted = seen.requests.iter().map(|(node, requests)| (node.as_str(), requests.len()));
+    assert_eq!(counted.collect::<Vec<_>>(), [("n0", 2), ("n1", 1)]);
 }
 
-fn request(node: &str) -> FenceRequest {
+pub(super) fn request(node: &str, fencer: &str, volumes: &Value) -> FenceRequest {
     serde_json::from_value(json!({
         "apiVersion": "bulkhead.dev/v1alpha1", "kind": "FenceRequest", "metadata": { "name": node },
         "spec": {
-            "fencerName": DRIVER, "nodeName": node, "episode": 1, "desired": "Fenced", "callTimeout": "5s",
-            "node": { "uid": format!("uid-{node}") }, "volumes": [],
+            "fencerName": fencer, "nodeName": node, "episode": 1, "desired": "Fenced", "callTimeout": "5s",
+            "node": { "uid": format!("uid-{node}") }, "volumes": volumes,
         },
     }))
     .unwrap()
+}
+
+fn shutting_out() -> FenceRequest {
+    let mut request = request("n0", DRIVER, &json!([]));
+    let status = request.status.get_or_insert_default();
+    conditions::set(&mut status.conditions, SHUT_OUT, State::True, "NetworkFence", "", 1, now().wall);
+    request
 }
 
 /// The store may be a moment behind.

@@ -1,6 +1,7 @@
 //! The pass over the cluster, in a cluster that lives in one value. Expectations come from the design and the API.
 
 mod act;
+mod begun;
 mod brakes;
 mod conflict;
 mod crash_loops;
@@ -300,6 +301,6 @@ fn live_node(node: Node, silence: Silence, pods: Vec<PodView>) -> LiveNode {
         migration_targets: BTreeSet::new(),
         node_report: None,
         reports: BTreeMap::new(),
-        is_shut_out: false,
+        requests: Vec::new(),
     }
 }
