@@ -296,6 +296,11 @@ pub struct FenceResult {
 }
 
 impl FenceResult {
+    /// Whether it says that the machine has no power.
+    pub fn says_power_off(&self) -> bool {
+        self.result == FenceOutcome::Fenced && self.proof == Proof::PowerOff
+    }
+
     /// Whether its fencer has begun: one that has given access back since is where it was before.
     pub fn is_begun(&self) -> bool {
         self.started_at.is_some() && self.result != FenceOutcome::Unfenced

@@ -178,9 +178,17 @@ fn firsts_found(world: &World) -> impl Iterator<Item = Fault> {
 }
 
 /// What only a person can know: that the boot is over which an incident is of. Machines that boot by another address may be others, and
-/// some are.
+/// some are. So may a Node that was made anew where nobody tells addresses, if a fencer may have cut the one before off.
 fn who_is_off(world: &World) -> Vec<Fault> {
-    let may_be_another = |node: &&String| world.shape.network.is_some() || world.machines.contains_key(&first_of(node));
+    let is_anew = |node: &str| {
+        let frozen = world.api.get::<NodeFence>(node).map(|fence| fence.spec.node.uid.clone());
+        frozen.is_some() && frozen != world.api.get::<Node>(node).and_then(|node| node.uid())
+    };
+    let without_addresses = world.shape.power.is_some() && !world.shape.leaves_power();
+    let may_be_another = |node: &&String| {
+        let is_second = world.machines.contains_key(&first_of(node));
+        world.shape.network.is_some() || is_second || without_addresses && is_anew(node)
+    };
     let nodes = world.shape.nodes.iter().filter(may_be_another);
     nodes.map(|node| Fault::Person(Person::SayOff(node.clone()))).collect()
 }

@@ -147,24 +147,36 @@ impl NodeFence {
         plan.episode != self.spec.episode || pods.any(|pod| pod.volumes.contains(&plan.name) && goes(pod))
     }
 
-    /// Whether an external fencer has begun by this request with a row that no other method has proved. It may have cut the machine off
-    /// from all its volumes, whatever it has answered.
+    /// Whether an external fencer has begun by this request with a row that has not ended. It may have cut the machine off from all its
+    /// volumes, whatever it has answered.
     pub fn is_begun_externally(&self, request: &FenceRequest) -> bool {
-        let is_open = |plan: &&PlannedVolume| {
-            let row = self.recorded_volume(plan.episode, &plan.name);
-            row.is_none_or(|row| !row.has_ended() && !row.is_proved_by_another())
+        let is_begun = |plan: &PlannedVolume| {
+            let has_ended = self.recorded_volume(plan.episode, &plan.name).is_some_and(VolumeStatus::has_ended);
+            let answer = request.result_of(plan.episode, &plan.name);
+            !has_ended && answer.is_some_and(FenceResult::is_begun)
         };
-        let is_begun =
-            |plan: &PlannedVolume| request.result_of(plan.episode, &plan.name).is_some_and(FenceResult::is_begun);
-        request.is_external() && self.spec.plan.volumes.iter().filter(is_open).any(is_begun)
+        request.is_external() && self.spec.plan.volumes.iter().any(is_begun)
+    }
+
+    /// Whether a machine that an external fencer lets in would write to that volume again: no other method has taken it, and nothing shows
+    /// that its processes have ended.
+    pub fn is_exposed(&self, episode: i64, volume: &str) -> bool {
+        self.recorded_volume(episode, volume)
+            .is_none_or(|row| !row.is_clean() && !row.is_proved_by_another() && !row.is_off())
     }
 
     /// Whether an external fencer has proved in this episode, by whichever volume, that the machine lost its power: that ended the processes
-    /// of all its volumes. Not when it has failed again since, in a boot after that.
-    pub fn has_lost_its_power(&self) -> bool {
-        let Some(status) = &self.status else { return false };
-        let mut rows = status.volumes.iter().filter(|row| row.episode == self.spec.episode);
-        status.failed_boot_ids.is_empty() && rows.any(VolumeStatus::is_proved_to_be_off)
+    /// of all its volumes. Its answer will do where it came too late to be recorded. Not when it has failed again since, in a boot after
+    /// that.
+    pub fn has_lost_its_power<'a>(&self, requests: impl IntoIterator<Item = &'a FenceRequest>) -> bool {
+        let recorded = self.status.iter().flat_map(|status| &status.volumes);
+        let mut recorded = recorded.filter(|row| row.episode == self.spec.episode);
+        let statuses = requests.into_iter().filter_map(|request| request.status.as_ref());
+        let answers = statuses.flat_map(|status| &status.volumes);
+        let mut answers = answers.filter(|row| row.episode == self.spec.episode && row.is_begun());
+        let has_failed_again = self.status.as_ref().is_some_and(|status| !status.failed_boot_ids.is_empty());
+        let is_off = recorded.any(VolumeStatus::is_proved_to_be_off) || answers.any(FenceResult::says_power_off);
+        is_off && !has_failed_again
     }
 
     /// How a planned volume is recorded.

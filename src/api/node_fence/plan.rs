@@ -52,6 +52,8 @@ pub const NODE_FAILURE: &str = "NodeFailure";
 pub const VOLUME_TAINT: &str = "VolumeTaint";
 /// Reason of a pod that is kept since its policies only rehearse, beside pods that are released in earnest.
 pub const DRY_RUN: &str = "DryRun";
+/// Reason of a pod that the plan keeps since it has finished.
+pub const COMPLETED: &str = "Completed";
 /// Reason of a pod that is released because its node has lost the path to the backend of its volumes.
 pub const STORAGE_PATH_LOSS: &str = "StoragePathLoss";
 

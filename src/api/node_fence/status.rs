@@ -163,11 +163,14 @@ impl VolumeStatus {
         self.state == VolumeStatusState::Clean && self.reason.as_deref() == Some(NODE_DELETED)
     }
 
-    /// Whether nothing of it was cut off, or nothing is left: a row that is clean has no process, but for one that is only taken for clean
-    /// since the Node was deleted.
+    /// Whether nothing is left of it: no process has it, but where it is only taken for clean since the Node was deleted.
+    pub fn is_clean(&self) -> bool {
+        self.state == VolumeStatusState::Clean && !self.is_clean_by_deletion()
+    }
+
+    /// Whether nothing of it was cut off, or nothing is left.
     pub fn has_ended(&self) -> bool {
-        let is_clean = self.state == VolumeStatusState::Clean && !self.is_clean_by_deletion();
-        is_clean || self.state == VolumeStatusState::Undone
+        self.is_clean() || self.state == VolumeStatusState::Undone
     }
 
     /// Whether an external fencer has proved it: now, or before its proof was taken back, or before another method proved it.
@@ -176,10 +179,19 @@ impl VolumeStatus {
         by_fencer && self.proved_at.is_some()
     }
 
-    /// Whether it is proved, and not by an external fencer: what that one gives back gives no access to it.
+    /// Whether its proof stands, and is not an external fencer's: what that one gives back gives no access to it.
     pub fn is_proved_by_another(&self) -> bool {
-        let is_proved = self.proved_at.is_some() && self.proof > Proof::None;
-        is_proved && self.method != Some(FenceMethodType::External)
+        self.is_proved() && self.method != Some(FenceMethodType::External)
+    }
+
+    /// Whether the proof stands that the machine has no power.
+    pub fn is_off(&self) -> bool {
+        self.is_proved() && self.proof == Proof::PowerOff
+    }
+
+    fn is_proved(&self) -> bool {
+        use VolumeStatusState::{Clean, Detached, Fenced};
+        matches!(self.state, Fenced | Detached | Clean) && self.proved_at.is_some() && self.proof > Proof::None
     }
 
     /// Whether an external fencer has proved that the machine lost its power; a record of before `externalProof` tells it while the proof

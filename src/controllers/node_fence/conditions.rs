@@ -306,7 +306,7 @@ fn awaits_machine(seen: &Seen, rows: &Rows) -> Option<(String, String)> {
     let how = if kept.shuts_out() {
         "its addresses stay shut out".to_owned()
     } else if external::has_only_begun(seen, kept) {
-        format!("fencer {} has begun to cut it off, and proved nothing; it stays so", kept.spec.fencer_name)
+        format!("fencer {} has begun to cut it off, and has not proved it; it stays so", kept.spec.fencer_name)
     } else {
         format!("fencer {} keeps it cut off", kept.spec.fencer_name)
     };

@@ -23,7 +23,7 @@ use crate::mutants::{self, Mutant};
 
 use super::change::Change;
 use super::rows::Rows;
-use super::{detach, guard, held, pace, recovery, requests, shut_out, status, volumes};
+use super::{detach, external, guard, held, pace, recovery, requests, shut_out, status, volumes};
 
 /// A row of the plan: episode and volume name.
 pub type RowKey = (i64, String);
@@ -304,6 +304,7 @@ fn look_again(seen: &Seen, rows: &Rows) -> Option<Duration> {
 fn next(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let taken_back = recovery::undo(seen, rows)
         .or_else(|| shut_out::again(seen, rows, now))
+        .or_else(|| external::again(seen, rows, now))
         .or_else(|| recovery::give_back(seen, rows))
         .or_else(|| held::take_back(seen, rows));
     if taken_back.is_some() || rows.is_held() {

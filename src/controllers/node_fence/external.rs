@@ -1,14 +1,17 @@
 //! What rests on an external fencer. It gives back all that it did when its request is turned round, so the processes of pods that
 //! went by force on its word would write again, beside their replacements. A driver gives access by a publish only.
 
-use crate::api::fence_request::{FenceOutcome, FenceRequest};
-use crate::api::node_fence::{PlannedVolume, PodStatus, VolumeStatus};
+use std::sync::Arc;
+
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest};
+use crate::api::node_fence::{COMPLETED, PlannedPod, PlannedVolume, PodStatus, PodStatusState, VolumeStatus};
+use crate::api::time::Now;
 use crate::mutants::{self, Mutant};
 
+use super::again;
 use super::clean::{self, CleanBy};
-use super::decide::{NodeState, Seen};
-use super::pods::RELEASED_BY_OTHERS;
-use super::rows;
+use super::decide::{NodeState, Seen, Step};
+use super::rows::{self, Rows};
 
 /// Whether the end of a request would let in processes of pods that are gone, or that a kubelet ends which knows nothing of them: nothing
 /// shows that they have ended. Neither the deletion of the Node does, nor another machine that has taken its name. `pods` are the rows as
@@ -26,15 +29,14 @@ pub fn lets_processes_in(seen: &Seen, pods: &[PodStatus], request: &FenceRequest
     let is_off = !is_denied && seen.fence.is_machine_said_to_be_off();
     let is_let_in = mutants::is_on(Mutant::ProcessesLetIn);
     let may_run = |(plan, row): (&PlannedVolume, &VolumeStatus)| is_denied || row.is_short_of_power(plan);
-    let is_out_of_sight = is_beyond_its_kubelet(seen) || have_others_removed_pods(seen, pods);
-    let is_begun = is_out_of_sight && is_begun(seen, request) && (is_denied || !seen.fence.has_lost_its_power());
+    let is_begun = is_begun(seen, request) && is_out_of_sight(seen, pods) && (is_denied || !has_lost_its_power(seen));
     !is_clean && !is_off && !is_let_in && (is_begun || relied_on(seen, request).any(may_run))
 }
 
 /// Whether an external fencer keeps out a machine that may have power: pods went by force on its proof; or it has begun, and no kubelet is
 /// there that knows what runs on the machine.
 pub fn keeps_out(seen: &Seen, request: &FenceRequest) -> bool {
-    let is_begun = is_beyond_its_kubelet(seen) && is_begun(seen, request) && !seen.fence.has_lost_its_power();
+    let is_begun = is_begun(seen, request) && is_beyond_its_kubelet(seen) && !has_lost_its_power(seen);
     is_begun || relied_on(seen, request).any(|(plan, row)| row.leaves_power(plan))
 }
 
@@ -47,21 +49,54 @@ fn is_begun(seen: &Seen, request: &FenceRequest) -> bool {
     !mutants::is_on(Mutant::BegunGivenBack) && seen.fence.is_begun_externally(request)
 }
 
-fn is_beyond_its_kubelet(seen: &Seen) -> bool {
-    seen.fence.is_beyond_its_kubelet(seen.node.as_deref())
+fn has_lost_its_power(seen: &Seen) -> bool {
+    seen.fence.has_lost_its_power(seen.requests.iter().map(Arc::as_ref))
 }
 
-/// Whether somebody else has removed a pod without our proof, and nobody but an external fencer may have cut off its volumes: what it runs
-/// is cut off by what was begun with any of them, and its replacement may write.
-fn have_others_removed_pods(seen: &Seen, pods: &[PodStatus]) -> bool {
-    let is_cut_off = |episode: i64, volume: &String| {
-        seen.fence.recorded_volume(episode, volume).is_some_and(VolumeStatus::is_proved_by_another)
+/// Whether no kubelet that is there knows what runs on the machine, and it has a volume to write to when it is let in.
+fn is_beyond_its_kubelet(seen: &Seen) -> bool {
+    let mut volumes = seen.fence.spec.plan.volumes.iter();
+    let is_exposed = |volume: &PlannedVolume| seen.fence.is_exposed(volume.episode, &volume.name);
+    seen.fence.is_beyond_its_kubelet(seen.node.as_deref()) && volumes.any(is_exposed)
+}
+
+/// Whether processes may run whose pods are gone, and write when the machine is let in: a fencer cuts off all of it, whichever volume it
+/// has begun with. Of the pods of an earlier episode there is no record any more.
+fn is_out_of_sight(seen: &Seen, pods: &[PodStatus]) -> bool {
+    let plan = &seen.fence.spec.plan;
+    let is_exposed = |episode: i64, volume: &str| seen.fence.is_exposed(episode, volume);
+    let mut carried = plan.volumes.iter().filter(|volume| volume.episode != seen.fence.spec.episode);
+    let mut gone = plan.pods.iter().filter(|pod| is_gone(seen, pods, pod));
+    is_beyond_its_kubelet(seen)
+        || carried.any(|volume| is_exposed(volume.episode, &volume.name))
+        || gone.any(|pod| pod.volumes.iter().any(|volume| is_exposed(pod.episode, volume)))
+}
+
+/// Whether a planned pod is gone, whoever removed it. One that stays is looked for where nothing but the API is believed, and no row has
+/// it.
+fn is_gone(seen: &Seen, pods: &[PodStatus], plan: &PlannedPod) -> bool {
+    let row = pods.iter().find(|row| row.episode == plan.episode && row.uid == plan.uid);
+    match row.map(|row| row.state) {
+        Some(PodStatusState::Released) => true,
+        Some(PodStatusState::Kept | PodStatusState::Undone) => {
+            plan.reason != COMPLETED && seen.is_live() && !seen.pods.iter().any(|pod| pod.uid() == plan.uid)
+        }
+        _ => false,
+    }
+}
+
+/// Asks again for what has failed with a machine whose Node is deleted, though no pod waits for it any more: that it has no power ends
+/// the wait.
+pub fn again(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
+    if rows.node != NodeState::Gone || rows.is_held() {
+        return None;
+    }
+    let is_kept = |request: &&Arc<FenceRequest>| {
+        request.spec.desired == Desired::Fenced && lets_processes_in(seen, &rows.pods, request)
     };
-    seen.fence.spec.plan.pods.iter().any(|plan| {
-        let row = pods.iter().find(|row| row.episode == plan.episode && row.uid == plan.uid);
-        let is_gone = row.is_some_and(|row| row.reason.as_deref() == Some(RELEASED_BY_OTHERS));
-        is_gone && plan.volumes.iter().any(|volume| !is_cut_off(plan.episode, volume))
-    })
+    let raised = |request: &Arc<FenceRequest>| again::raised(seen, rows, request, |row| row.is_committed(), now);
+    let effects: Vec<_> = seen.requests.iter().filter(is_kept).filter_map(raised).collect();
+    if effects.is_empty() { None } else { Step::new("Fencing", effects) }
 }
 
 /// The recorded rows that this fencer may have proved, and whose pods may have gone by force on that: a row names the method and not

@@ -1,6 +1,7 @@
 //! Carries one node's incident through: taint, fence, read back, release, detach, clean. Keyed by node name.
 
 pub mod act;
+mod again;
 pub mod answers;
 pub mod boots;
 pub mod change;

@@ -20,9 +20,6 @@ use super::{fencers, unattached, units, volumes};
 /// Reasons of a pod that no proof of its own volumes can release.
 const BLOCKED: [&str; 3] = ["LocalVolume", UNKNOWN_VOLUME_KIND, "SharerHeld"];
 
-/// Reason of a pod that somebody else removed.
-pub const RELEASED_BY_OTHERS: &str = "ReleasedByOthers";
-
 /// The recorded row of a planned pod, or a new one.
 pub fn recorded(plan: &PlannedPod, recorded: &NodeFenceStatus) -> PodStatus {
     let known = recorded.pods.iter().find(|row| row.episode == plan.episode && row.uid == plan.uid);
@@ -86,7 +83,7 @@ pub fn observe_departures(seen: &Seen, rows: &mut Rows, now: Now) {
         }
         row.state = PodStatusState::Released;
         row.released_at = Some(time::stamp(now.wall));
-        row.reason = if ours { volumes::reason(seen, &row.uid, row.state) } else { Some(RELEASED_BY_OTHERS.into()) };
+        row.reason = if ours { volumes::reason(seen, &row.uid, row.state) } else { Some("ReleasedByOthers".into()) };
         row.message = (!ours).then(|| "deleted by somebody else, without our proof".into());
     }
 }

@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, RequestedVolume};
+use crate::api::fence_request::{Desired, FenceRequest};
 use crate::api::fencing::FenceMethodType;
 use crate::api::node_fence::ANOTHER_MACHINE;
 use crate::api::time::Now;
 
 use super::decide::{Effect, NodeState, Seen, Step, is_closed};
 use super::rows::{Rows, VolumeRow};
-use super::{clean, fencers, pods, requests};
+use super::{again, clean, pods};
 
 /// Asks again for the fences that do not hold any more. A person's hold stops that too: it may be that person who lifts.
 pub fn again(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
@@ -28,28 +28,8 @@ fn raised(seen: &Seen, rows: &Rows, request: &Arc<FenceRequest>, now: Now) -> Op
     if request.spec.desired != Desired::Fenced || !request.shuts_out() {
         return None;
     }
-    let mut next = FenceRequest::clone(request);
-    next.status = None;
-    let due = |volume: &&mut RequestedVolume| {
-        let row = rows.volumes.iter().find(|row| row.plan.episode == volume.episode && row.plan.name == volume.name);
-        row.is_some_and(|row| is_due(seen, row, request, volume.round, now))
-    };
-    let mut is_raised = false;
-    for volume in next.spec.volumes.iter_mut().filter(due) {
-        volume.round += 1;
-        is_raised = true;
-    }
-    is_raised.then(|| Effect::AskAgain(Box::new(next)))
-}
-
-fn is_due(seen: &Seen, row: &VolumeRow, request: &FenceRequest, round: i32, now: Now) -> bool {
-    let may_write_on = !is_closed(row.status.state) || clean::may_write_on(seen);
-    let fencer = request.spec.fencer_name.as_str();
-    let answer = fencers::result(seen, row, fencer).filter(|answer| answer.round >= round);
-    let is_lifted = answer.is_some_and(|answer| answer.result == FenceOutcome::Failed);
-    let asked = fencers::asked(seen, row, fencer).filter(|asked| asked.round == round);
-    let passed = asked.map(|asked| now.mono.saturating_duration_since(asked.at));
-    may_write_on && is_lifted && was_shut_out(row) && passed.is_none_or(|passed| passed >= requests::backoff(round))
+    let may_write_on = |row: &VolumeRow| !is_closed(row.status.state) || clean::may_write_on(seen);
+    again::raised(seen, rows, request, |row| was_shut_out(row) && may_write_on(row), now)
 }
 
 /// Whether a row is one for which its node is shut out already: to shut it out again takes nothing from who runs there.

@@ -89,7 +89,9 @@ fn keeper(fence: &NodeFence, node: &Node, requests: &[&FenceRequest]) -> Option<
         return Some("a NetworkFence");
     }
     let is_kept_out = fence.proved_externally().any(|(plan, row)| row.leaves_power(plan));
-    let is_begun = fence.is_beyond_its_kubelet(Some(node)) && !fence.has_lost_its_power();
-    let is_begun = is_begun && requests.iter().any(|request| fence.is_begun_externally(request));
+    let is_exposed = fence.spec.plan.volumes.iter().any(|volume| fence.is_exposed(volume.episode, &volume.name));
+    let may_run =
+        is_exposed && fence.is_beyond_its_kubelet(Some(node)) && !fence.has_lost_its_power(requests.iter().copied());
+    let is_begun = may_run && requests.iter().any(|request| fence.is_begun_externally(request));
     (is_open && (is_kept_out || is_begun)).then_some("an external fencer")
 }

@@ -11,7 +11,7 @@ use crate::api::fence_request::FenceRequest;
 use crate::api::fencing::{PlannedMethod, PolicyMode, Proof};
 use crate::api::names;
 use crate::api::node_fence::{
-    DRY_RUN, Evidence, NODE_FAILURE, PODS_MAX, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
+    COMPLETED, DRY_RUN, Evidence, NODE_FAILURE, PODS_MAX, Plan, PlannedPod, PlannedPolicy, PlannedVolume, PodAction,
 };
 use crate::api::node_volume_report::NodeVolumeReport;
 use crate::api::resiliency_policy::ResiliencyPolicy;
@@ -134,7 +134,7 @@ fn decide_pod(live: &LiveNode, pod: &PodView, effective: Option<&Effective>, pat
         return PodDecision::Keep("StaticPod");
     }
     if pod.pod.is_finished() {
-        return PodDecision::Keep("Completed");
+        return PodDecision::Keep(COMPLETED);
     }
     let Some(effective) = effective.filter(|effective| effective.releases_on_node_failure()) else {
         return PodDecision::Keep("NoPolicy");
@@ -167,7 +167,7 @@ fn planned_policy(policy: &ResiliencyPolicy) -> Option<PlannedPolicy> {
 /// A finished pod without a volume is nobody's concern. A node of batch jobs has hundreds of them, which must not make
 /// the plan larger than its definition allows.
 pub(super) fn is_spare(row: &PlannedPod) -> bool {
-    row.reason == "Completed" && row.volumes.is_empty()
+    row.reason == COMPLETED && row.volumes.is_empty()
 }
 
 /// A plan that is being drawn up: rows of pods, and of the volumes that they bring.

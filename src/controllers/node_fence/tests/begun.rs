@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use crate::api::fence_request::Desired;
 use crate::api::fencing::Proof;
-use crate::api::node_fence::Phase;
+use crate::api::node_fence::{Phase, PodAction, PodStatusState};
+use crate::api::usage::PodView;
 use crate::controllers::testing::*;
 
 use super::cleaning::{clean, condition, says};
-use super::given_back::{ANOTHER, created_again, desired, failed_at, machine_may_run};
+use super::given_back::{ANOTHER, created_again, desired, failed_again, failed_at, machine_may_run};
 use super::network::{ADDRESS, say_that_it_is_off, with_address};
 use super::world::{Fencer, World};
 
@@ -85,7 +86,7 @@ fn nor_while_its_node_is_deleted() {
         assert_eq!(desired(&world, POWER), Some(Desired::Fenced), "{fencer:?}: {:#?}", world.log);
         assert_eq!(world.condition("Stalled"), machine_may_run(), "{fencer:?}: {:#?}", world.log);
         let told = condition(&world, "NodeClean").2;
-        assert!(told.contains("fencer power.example.com has begun to cut it off, and proved nothing"), "{told}");
+        assert!(told.contains("fencer power.example.com has begun to cut it off, and has not proved it"), "{told}");
         say_that_it_is_off(&mut world, "1");
         world.run();
         assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{fencer:?}: {:#?}", world.log);
@@ -132,18 +133,100 @@ fn a_node_whose_pods_others_removed_is_let_in_when_its_agent_finds_it_clean() {
     }
 }
 
+/// Its rows are closed with the Node, so that no record has it.
+#[test]
+fn that_it_has_no_power_counts_though_its_node_is_deleted() {
+    for (says, is_let_in) in [(Proof::PowerOff, true), (Proof::Verified, false)] {
+        let mut world = begun(&Fencer::Hangs, "PowerOff");
+        node_is_deleted(&mut world);
+        world.fencers.insert(POWER.into(), Fencer::Proves(says));
+        world.run();
+        assert_eq!(world.did("ask Unfenced"), is_let_in, "{says:?}: {:#?}", world.log);
+        assert_eq!(world.seen.phase() == Some(Phase::Recovered), is_let_in, "{says:?}: {:#?}", world.log);
+    }
+}
+
 /// Nothing that its fencer gives back is access to what its driver has taken.
 #[test]
 fn what_its_driver_has_proved_keeps_nothing_that_was_begun() {
-    let pods = vec![pod("a", "n1", &[csi("v1")])];
+    for (is_deleted, end) in [(false, Phase::Detached), (true, Phase::Recovered)] {
+        let mut world = driver_proves_after_it(vec![pod("a", "n1", &[csi("v1")])]);
+        if is_deleted {
+            world.seen.node = None;
+            world.seen.attachments.clear();
+        }
+        world.wait(61.0);
+        world.run();
+        assert_eq!(world.seen.phase(), Some(end), "{is_deleted}: {:#?}", world.log);
+        let wanted = (!is_deleted).then_some(Desired::Unfenced);
+        assert_eq!(desired(&world, POWER), wanted, "it may have its power again, {is_deleted}: {:#?}", world.log);
+    }
+}
+
+/// The driver of the first volume proves it, after an external fencer has begun with that and failed.
+fn driver_proves_after_it(pods: Vec<PodView>) -> World {
     let mut world = failed_at("Verified", pods, &[external(), unpublish()]);
+    for row in world.plan().pods.iter_mut().filter(|row| row.name == "kept") {
+        (row.action, row.reason) = (PodAction::Keep, "NoPolicy".into());
+    }
     world.fencers.insert(POWER.into(), Fencer::Fails("DeadlineExceeded"));
     world.run();
     assert!(world.did("Started v1") && world.did("delete a grace 0"), "{:#?}", world.log);
+    world
+}
+
+/// It has cut off all of the machine, also what nobody has taken from it.
+#[test]
+fn what_its_driver_has_proved_of_one_volume_says_nothing_of_the_others() {
+    for is_deleted in [false, true] {
+        let mut world = driver_proves_after_it(vec![pod("a", "n1", &[csi("v1")]), pod("kept", "n1", &[csi("v2")])]);
+        assert_eq!(world.pod("kept").0, PodStatusState::Kept, "{:#?}", world.log);
+        world.remove_pod("kept");
+        world.seen.attachments.clear();
+        if is_deleted {
+            world.seen.node = None;
+        }
+        world.wait(61.0);
+        world.run();
+        assert_eq!(desired(&world, POWER), Some(Desired::Fenced), "{is_deleted}: {:#?}", world.log);
+    }
+}
+
+/// Which pods of an earlier episode are gone is not on record any more.
+#[test]
+fn what_an_earlier_episode_has_begun_is_kept_until_the_node_is_clean() {
+    let mut world = failed_again(Fencer::Fails("DeadlineExceeded"));
+    world.node_returns();
+    world.run_controller();
+    assert!(!world.did("ask Unfenced"), "{:#?}", world.log);
+}
+
+/// Nobody else would ask again for a volume that no pod waits for.
+#[test]
+fn a_fencer_that_has_failed_is_asked_again_though_its_node_is_deleted() {
+    let mut world = begun(&Fencer::Fails("BmcUnavailable"), "PowerOff");
+    node_is_deleted(&mut world);
+    assert_eq!(world.condition("Stalled"), machine_may_run(), "{:#?}", world.log);
+    world.fencers.insert(POWER.into(), Fencer::Proves(Proof::PowerOff));
     world.wait(61.0);
     world.run();
-    assert_eq!(world.seen.phase(), Some(Phase::Detached), "{:#?}", world.log);
-    assert_eq!(desired(&world, POWER), Some(Desired::Unfenced), "it may have its power again: {:#?}", world.log);
+    world.assert_order(&["Failed v1", "ask Fenced v1 round 2", "Fenced v1", "ask Unfenced"]);
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+}
+
+/// It was off in the first boot and is off in the second: nothing of either lives.
+#[test]
+fn what_is_proved_to_be_off_again_is_given_its_power() {
+    let mut world = failed_at("PowerOff", vec![pod("a", "n1", &[csi("v1")])], &[external()]);
+    world.fencers.insert(POWER.into(), Fencer::Proves(Proof::PowerOff));
+    world.run_until("v1 is Fenced");
+    Arc::make_mut(&mut world.seen.fence).status.as_mut().unwrap().failed_boot_ids = vec!["boot-1-then".into()];
+    world.remove_pod("a");
+    world.seen.attachments.clear();
+    world.run();
+    world.wait(61.0);
+    world.run();
+    assert!(world.did("ask Unfenced"), "{:#?}", world.log);
 }
 
 /// Without frozen addresses nobody can tell whether that is the machine.

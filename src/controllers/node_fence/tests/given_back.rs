@@ -88,8 +88,11 @@ fn taken_back(world: &mut World, reason: &str) {
 }
 
 /// The node was back in that boot, and fails again with another pod: what was cut off before is carried over.
-fn failed_again() -> World {
-    let mut world = cut_off(Proof::Verified);
+pub fn failed_again(first: Fencer) -> World {
+    let mut world = failed(vec![pod("a", "n1", &[csi("v1")])], &[external()]);
+    world.fencers.insert(POWER.into(), first);
+    world.run();
+    assert!(world.did("Started v1"), "{:#?}", world.log);
     world.node_returns();
     world.run();
     let again = pod("b", "n1", &[csi("v2")]);
@@ -140,7 +143,7 @@ pub fn created_again(boot_id: &str, address: &str) -> Node {
 #[test]
 fn what_an_earlier_episode_has_cut_off_is_not_given_back_for_a_hold_or_an_outage() {
     for (name, stops) in [("a hold", hold as fn(&mut World)), ("an outage", outage)] {
-        let mut world = failed_again();
+        let mut world = failed_again(Fencer::Proves(Proof::Verified));
         stops(&mut world);
         world.run();
         assert!(!world.did("ask Unfenced"), "{name}: {:#?}", world.log);

@@ -62,14 +62,24 @@ fn where_what_was_begun_keeps_out_nobody_another_machine_is_failed_over() {
         (row.method, row.proof, row.proved_at) = (Some(FenceMethodType::Unpublish), Proof::Verified, row.committed_at);
     };
     let is_off: Change = |row| (row.external_proof, row.proved_at) = (Some(Proof::PowerOff), row.committed_at);
-    for (name, result, change, node) in [
-        ("it was given back", FenceOutcome::Unfenced, as_it_is, machine("boot-2", ANOTHER)),
-        ("its driver has proved it", FenceOutcome::Failed, by_its_driver, machine("boot-2", ANOTHER)),
-        ("it has lost its power", FenceOutcome::Failed, is_off, machine("boot-2", ANOTHER)),
-        ("a frozen address", FenceOutcome::Failed, as_it_is, machine("boot-2", FROZEN)),
+    let rebooted = || {
+        let mut node = machine("boot-2", ANOTHER);
+        node.metadata.uid = machine("boot-1", FROZEN).metadata.uid;
+        node
+    };
+    for (name, result, change, (node, is_frozen)) in [
+        ("it was given back", FenceOutcome::Unfenced, as_it_is, (machine("boot-2", ANOTHER), true)),
+        ("its driver has proved it", FenceOutcome::Failed, by_its_driver, (machine("boot-2", ANOTHER), true)),
+        ("it has lost its power", FenceOutcome::Failed, is_off, (machine("boot-2", ANOTHER), true)),
+        ("a frozen address", FenceOutcome::Failed, as_it_is, (machine("boot-2", FROZEN), true)),
+        ("no address is frozen, and its Node is the same", FenceOutcome::Failed, as_it_is, (rebooted(), false)),
     ] {
         let (mut world, request) = begun(result);
-        change(&mut Arc::make_mut(&mut world.seen.fences[0]).status.as_mut().unwrap().volumes[0]);
+        let fence = Arc::make_mut(&mut world.seen.fences[0]);
+        change(&mut fence.status.as_mut().unwrap().volumes[0]);
+        if !is_frozen {
+            fence.spec.node.addresses.clear();
+        }
         world.seen.requests.insert("n0".into(), vec![Arc::new(request)]);
         world.node_becomes(node);
         world.rest();
