@@ -72,15 +72,14 @@ fn is_out_of_sight(seen: &Seen, pods: &[PodStatus]) -> bool {
         || gone.any(|pod| pod.volumes.iter().any(|volume| is_exposed(pod.episode, volume)))
 }
 
-/// Whether a planned pod is gone, whoever removed it. One that stays is looked for where nothing but the API is believed, and no row has
-/// it.
+/// Whether a planned pod is gone, whoever removed it. Of one that stays no row tells; should it only be missing from the store, which has
+/// all pods with volumes, it is there in a moment.
 fn is_gone(seen: &Seen, pods: &[PodStatus], plan: &PlannedPod) -> bool {
     let row = pods.iter().find(|row| row.episode == plan.episode && row.uid == plan.uid);
+    let is_there = || seen.pods.iter().any(|pod| pod.uid() == plan.uid);
     match row.map(|row| row.state) {
         Some(PodStatusState::Released) => true,
-        Some(PodStatusState::Kept | PodStatusState::Undone) => {
-            plan.reason != COMPLETED && seen.is_live() && !seen.pods.iter().any(|pod| pod.uid() == plan.uid)
-        }
+        Some(PodStatusState::Kept | PodStatusState::Undone) => plan.reason != COMPLETED && !is_there(),
         _ => false,
     }
 }
