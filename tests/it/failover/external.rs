@@ -3,18 +3,20 @@
 
 use bulkhead::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult, FencerMethodType};
 use bulkhead::api::fencing::{FenceMethodType, Proof};
-use bulkhead::api::node_fence::NodeFence;
+use bulkhead::api::node_fence::{NodeFence, Phase};
 use bulkhead_testbed::Identity;
 use bulkhead_testbed::cluster::{Cluster, ClusterOptions, Workload};
 use chrono::{SubsecRound, Utc};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::api::PostParams;
-use kube::{Api, Error};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Error, ResourceExt};
 use libtest_mimic::Failed;
 use serde_json::{Value, json};
 
 use super::fleet::{Lane, LaneOptions, options};
-use super::look::{Before, condition, volume_row};
+use super::look::{Before, condition, phase, volume_row};
 
 /// A fencer that may answer for its own name.
 pub(super) struct Played {
@@ -142,6 +144,45 @@ pub(super) async fn only_power_off_frees(
     fencer.answer(&unfenced, FenceOutcome::Unfenced, Proof::None).await?;
     lane.victim()?.revive().await?;
     lane.recovered().await?;
+    lane.end().await
+}
+
+/// A call that failed may have cut the machine off: with its Node deleted nobody would know of what runs there. That it has no power ends
+/// the wait, though no pod waits for that any more.
+pub async fn what_a_fencer_has_begun_is_kept_while_its_node_is_deleted(cluster: &Cluster) -> Result<(), Failed> {
+    let fencer = Played::new(cluster, "power.begun.test").await?;
+    let policy = by(&fencer.name, "PowerOff", &[]);
+    let (lane, set, _) =
+        Lane::open(cluster, "begun", LaneOptions { sidecar: false, policy, ..LaneOptions::default() }).await?;
+    lane.victim()?.kill().await;
+    let request = lane.request_of(&fencer.name, "asked", is_asked).await?;
+    let begun = fencer.answer(&request, FenceOutcome::Started, Proof::None).await?;
+    fencer.answer(&begun, FenceOutcome::Failed, Proof::None).await?;
+    lane.victim()?.power_off().await;
+    Api::<Node>::all(lane.client()).delete(lane.victim()?.name(), &DeleteParams::default()).await?;
+    // Kubernetes does both too: pod garbage collection after 40 s and more, attach/detach after six minutes.
+    let by_force = DeleteParams::default().grace_period(0);
+    Api::<Pod>::default_namespaced(lane.client()).delete(&lane.pod(&set, 0).await?.name_any(), &by_force).await?;
+    for attachment in lane.attachments().await? {
+        Api::<VolumeAttachment>::all(lane.client()).delete(&attachment, &DeleteParams::default()).await?;
+    }
+    lane.moved(&set).await?;
+    let told = |fence: &NodeFence| condition(fence, "NodeClean") == Some(("Unknown", "MachineMayRun"));
+    let fence = lane.fence("its machine may write on", told).await?;
+    let stalled = fence.status.iter().flat_map(|status| &status.conditions).find(|it| it.type_ == "Stalled");
+    let message = stalled.map(|it| it.message.as_str()).unwrap_or_default();
+    assert!(message.contains("power.begun.test has begun to cut it off, and has not proved it"), "{message}");
+
+    let round = |request: &FenceRequest| request.spec.volumes.first().map(|asked| asked.round);
+    let open = lane.request_of(&fencer.name, "asked", is_asked).await?;
+    let begun = fencer.answer(&open, FenceOutcome::Started, Proof::None).await?;
+    let failed = fencer.answer(&begun, FenceOutcome::Failed, Proof::None).await?;
+    let again = lane.request_of(&fencer.name, "asked again", |it| is_asked(it) && round(it) > round(&failed)).await?;
+    let again = fencer.answer(&again, FenceOutcome::Started, Proof::None).await?;
+    fencer.answer(&again, FenceOutcome::Fenced, Proof::PowerOff).await?;
+    let unfenced = lane.request_of(&fencer.name, "given back", |it| it.spec.desired == Desired::Unfenced).await?;
+    fencer.answer(&unfenced, FenceOutcome::Unfenced, Proof::None).await?;
+    lane.fence("over", |fence| phase(fence) == Some(Phase::Recovered)).await?;
     lane.end().await
 }
 

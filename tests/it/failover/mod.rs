@@ -173,6 +173,7 @@ pub fn trials() -> Vec<Trial> {
         methods::without_a_sidecar_the_attacher_can_acknowledge,
         methods::the_fence_brings_the_secret_of_its_volume,
         external::a_node_without_power_frees_its_pods,
+        external::what_a_fencer_has_begun_is_kept_while_its_node_is_deleted,
         external::when_nobody_answers_the_next_method_is_tried,
         power::a_machine_is_switched_off_and_on_again_by_its_bmc,
         power::a_bmc_that_is_broken_holds_the_pods,
