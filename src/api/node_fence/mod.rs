@@ -158,16 +158,20 @@ impl NodeFence {
         request.is_external() && self.spec.plan.volumes.iter().any(is_begun)
     }
 
-    /// Whether a machine that an external fencer lets in would write to that volume again: no other method has taken it, and nothing shows
-    /// that its processes have ended.
-    pub fn is_exposed(&self, episode: i64, volume: &str) -> bool {
-        self.recorded_volume(episode, volume)
-            .is_none_or(|row| !row.is_clean() && !row.is_proved_by_another() && !row.is_off())
+    /// The volumes that a machine would write to again which an external fencer lets in: no other method has taken them, and nothing shows
+    /// that its processes have ended. Those of the machine itself are nobody else's.
+    pub fn exposed_volumes(&self) -> impl Iterator<Item = &PlannedVolume> {
+        let is_of_storage = |plan: &&PlannedVolume| plan.driver.is_some() || plan.is_unattached();
+        let is_exposed = |plan: &&PlannedVolume| {
+            let row = self.recorded_volume(plan.episode, &plan.name);
+            row.is_none_or(|row| !row.is_clean() && !row.is_proved_by_another() && !row.is_off())
+        };
+        self.spec.plan.volumes.iter().filter(is_of_storage).filter(is_exposed)
     }
 
     /// Whether an external fencer has proved in this episode, by whichever volume, that the machine lost its power: that ended the processes
-    /// of all its volumes. Its answer will do where it came too late to be recorded. Not when it has failed again since, in a boot after
-    /// that.
+    /// of all its volumes. Its answer will do where it came too late to be recorded. Not when it failed in a further boot of the episode:
+    /// in which of them it was off is not on record.
     pub fn has_lost_its_power<'a>(&self, requests: impl IntoIterator<Item = &'a FenceRequest>) -> bool {
         let recorded = self.status.iter().flat_map(|status| &status.volumes);
         let mut recorded = recorded.filter(|row| row.episode == self.spec.episode);

@@ -1,17 +1,18 @@
 //! What rests on an external fencer. It gives back all that it did when its request is turned round, so the processes of pods that
 //! went by force on its word would write again, beside their replacements. A driver gives access by a publish only.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult};
 use crate::api::node_fence::{COMPLETED, PlannedPod, PlannedVolume, PodStatus, PodStatusState, VolumeStatus};
 use crate::api::time::Now;
 use crate::mutants::{self, Mutant};
 
-use super::again;
 use super::clean::{self, CleanBy};
 use super::decide::{NodeState, Seen, Step};
-use super::rows::{self, Rows};
+use super::rows::{self, Rows, VolumeRow};
+use super::{again, fencers};
 
 /// Whether the end of a request would let in processes of pods that are gone, or that a kubelet ends which knows nothing of them: nothing
 /// shows that they have ended. Neither the deletion of the Node does, nor another machine that has taken its name. `pods` are the rows as
@@ -55,21 +56,17 @@ fn has_lost_its_power(seen: &Seen) -> bool {
 
 /// Whether no kubelet that is there knows what runs on the machine, and it has a volume to write to when it is let in.
 fn is_beyond_its_kubelet(seen: &Seen) -> bool {
-    let mut volumes = seen.fence.spec.plan.volumes.iter();
-    let is_exposed = |volume: &PlannedVolume| seen.fence.is_exposed(volume.episode, &volume.name);
-    seen.fence.is_beyond_its_kubelet(seen.node.as_deref()) && volumes.any(is_exposed)
+    seen.fence.is_beyond_its_kubelet(seen.node.as_deref()) && seen.fence.exposed_volumes().next().is_some()
 }
 
 /// Whether processes may run whose pods are gone, and write when the machine is let in: a fencer cuts off all of it, whichever volume it
 /// has begun with. Of the pods of an earlier episode there is no record any more.
 fn is_out_of_sight(seen: &Seen, pods: &[PodStatus]) -> bool {
-    let plan = &seen.fence.spec.plan;
-    let is_exposed = |episode: i64, volume: &str| seen.fence.is_exposed(episode, volume);
-    let mut carried = plan.volumes.iter().filter(|volume| volume.episode != seen.fence.spec.episode);
-    let mut gone = plan.pods.iter().filter(|pod| is_gone(seen, pods, pod));
+    let gone = seen.fence.spec.plan.pods.iter().filter(|pod| is_gone(seen, pods, pod));
+    let lost: BTreeSet<&String> = gone.flat_map(|pod| &pod.volumes).collect();
+    let mut exposed = seen.fence.exposed_volumes();
     is_beyond_its_kubelet(seen)
-        || carried.any(|volume| is_exposed(volume.episode, &volume.name))
-        || gone.any(|pod| pod.volumes.iter().any(|volume| is_exposed(pod.episode, volume)))
+        || exposed.any(|volume| volume.episode != seen.fence.spec.episode || lost.contains(&volume.name))
 }
 
 /// Whether a planned pod is gone, whoever removed it. Of one that stays no row tells; should it only be missing from the store, which has
@@ -84,8 +81,8 @@ fn is_gone(seen: &Seen, pods: &[PodStatus], plan: &PlannedPod) -> bool {
     }
 }
 
-/// Asks again for what has failed with a machine whose Node is deleted, though no pod waits for it any more: that it has no power ends
-/// the wait.
+/// Asks again for what was begun with a machine whose Node is deleted and has not been proved, though no pod waits for it any more: that it
+/// has no power ends the wait.
 pub fn again(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     if rows.node != NodeState::Gone || rows.is_held() {
         return None;
@@ -93,7 +90,14 @@ pub fn again(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     let is_kept = |request: &&Arc<FenceRequest>| {
         request.spec.desired == Desired::Fenced && lets_processes_in(seen, &rows.pods, request)
     };
-    let raised = |request: &Arc<FenceRequest>| again::raised(seen, rows, request, |row| row.is_committed(), now);
+    let raised = |request: &Arc<FenceRequest>| {
+        let is_short = |row: &VolumeRow, answer: &FenceResult| {
+            let is_weak = answer.proof < fencers::minimum(row, &request.spec.fencer_name);
+            answer.is_begun()
+                && (answer.result == FenceOutcome::Failed || answer.result == FenceOutcome::Fenced && is_weak)
+        };
+        again::raised(seen, rows, request, is_short, now)
+    };
     let effects: Vec<_> = seen.requests.iter().filter(is_kept).filter_map(raised).collect();
     if effects.is_empty() { None } else { Step::new("Fencing", effects) }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::api::fence_request::{Desired, FenceRequest};
+use crate::api::fence_request::{Desired, FenceOutcome, FenceRequest, FenceResult};
 use crate::api::fencing::FenceMethodType;
 use crate::api::node_fence::ANOTHER_MACHINE;
 use crate::api::time::Now;
@@ -28,8 +28,11 @@ fn raised(seen: &Seen, rows: &Rows, request: &Arc<FenceRequest>, now: Now) -> Op
     if request.spec.desired != Desired::Fenced || !request.shuts_out() {
         return None;
     }
-    let may_write_on = |row: &VolumeRow| !is_closed(row.status.state) || clean::may_write_on(seen);
-    again::raised(seen, rows, request, |row| was_shut_out(row) && may_write_on(row), now)
+    let is_lifted = |row: &VolumeRow, answer: &FenceResult| {
+        let may_write_on = !is_closed(row.status.state) || clean::may_write_on(seen);
+        answer.result == FenceOutcome::Failed && was_shut_out(row) && may_write_on
+    };
+    again::raised(seen, rows, request, is_lifted, now)
 }
 
 /// Whether a row is one for which its node is shut out already: to shut it out again takes nothing from who runs there.

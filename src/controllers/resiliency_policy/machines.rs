@@ -89,7 +89,7 @@ fn keeper(fence: &NodeFence, node: &Node, requests: &[&FenceRequest]) -> Option<
         return Some("a NetworkFence");
     }
     let is_kept_out = fence.proved_externally().any(|(plan, row)| row.leaves_power(plan));
-    let is_exposed = fence.spec.plan.volumes.iter().any(|volume| fence.is_exposed(volume.episode, &volume.name));
+    let is_exposed = fence.exposed_volumes().next().is_some();
     let may_run =
         is_exposed && fence.is_beyond_its_kubelet(Some(node)) && !fence.has_lost_its_power(requests.iter().copied());
     let is_begun = may_run && requests.iter().any(|request| fence.is_begun_externally(request));

@@ -110,7 +110,7 @@ fn a_node_that_is_made_anew_is_given_back_when_it_is_the_machine_and_has_reboote
 }
 
 /// What ran there may run still, and its kubelet has only just begun to end it; also what runs for a volume that was not begun with, for it is
-/// the whole machine that is cut off.
+/// the whole machine that is cut off. The agent looks for what was begun; the rest its kubelet has ended by then.
 #[test]
 fn a_node_whose_pods_others_removed_is_let_in_when_its_agent_finds_it_clean() {
     for (removed, is_seen_at_once) in [("a", false), ("a", true), ("b", false), ("b", true)] {
@@ -150,8 +150,11 @@ fn that_it_has_no_power_counts_though_its_node_is_deleted() {
 #[test]
 fn what_its_driver_has_proved_keeps_nothing_that_was_begun() {
     for (is_deleted, end) in [(false, Phase::Detached), (true, Phase::Recovered)] {
-        let mut world = driver_proves_after_it(vec![pod("a", "n1", &[csi("v1")])]);
+        // With folders of the node, as every DaemonSet of its network has.
+        let kept = pod("kept", "n1", &[local("host")]);
+        let mut world = driver_proves_after_it(vec![pod("a", "n1", &[csi("v1")]), kept]);
         if is_deleted {
+            world.remove_pod("kept");
             world.seen.node = None;
             world.seen.attachments.clear();
         }
@@ -204,14 +207,16 @@ fn what_an_earlier_episode_has_begun_is_kept_until_the_node_is_clean() {
 /// Nobody else would ask again for a volume that no pod waits for.
 #[test]
 fn a_fencer_that_has_failed_is_asked_again_though_its_node_is_deleted() {
-    let mut world = begun(&Fencer::Fails("BmcUnavailable"), "PowerOff");
-    node_is_deleted(&mut world);
-    assert_eq!(world.condition("Stalled"), machine_may_run(), "{:#?}", world.log);
-    world.fencers.insert(POWER.into(), Fencer::Proves(Proof::PowerOff));
-    world.wait(61.0);
-    world.run();
-    world.assert_order(&["Failed v1", "ask Fenced v1 round 2", "Fenced v1", "ask Unfenced"]);
-    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+    for first in [Fencer::Fails("BmcUnavailable"), Fencer::Proves(Proof::Verified)] {
+        let mut world = begun(&first, "PowerOff");
+        node_is_deleted(&mut world);
+        assert_eq!(world.condition("Stalled"), machine_may_run(), "{first:?}: {:#?}", world.log);
+        world.fencers.insert(POWER.into(), Fencer::Proves(Proof::PowerOff));
+        world.wait(61.0);
+        world.run();
+        world.assert_order(&["ask Fenced v1 round 1", "ask Fenced v1 round 2", "Fenced v1", "ask Unfenced"]);
+        assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{first:?}: {:#?}", world.log);
+    }
 }
 
 /// It was off in the first boot and is off in the second: nothing of either lives.
