@@ -1,9 +1,11 @@
 //! The conditions of a NodeFence, each from the rows alone: what it waits for, in the documented reasons.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 
 use crate::api::conditions::{self, State};
-use crate::api::fence_request::{Desired, IO_IN_PROGRESS};
+use crate::api::fence_request::{Desired, FenceRequest, IO_IN_PROGRESS};
 use crate::api::names;
 use crate::api::node_fence::{
     ANOTHER_MACHINE, AWAITING_STORAGE, MACHINE_MAY_RUN, NodeFenceStatus, PODS_MAX, Phase, PodStatusState,
@@ -294,7 +296,7 @@ fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
     match clean::by(seen).filter(|_| is_there) {
         Some(by) => said("NodeClean", true, by.reason(), ""),
         None if is_there => still_unclean(seen, rows),
-        None => said("NodeClean", State::Unknown, "NodeAway", ""),
+        None => said("NodeClean", State::Unknown, "NodeAway", kept_off(seen, rows)),
     }
 }
 
@@ -331,7 +333,10 @@ fn awaits_machine(seen: &Seen, rows: &Rows) -> Option<(String, String)> {
 /// What is left on a node that is back, in the agent's words.
 fn still_unclean(seen: &Seen, rows: &Rows) -> Said {
     const REMEDY: &str = "rebooting the node clears it";
-    let kept = kept_off(seen, rows);
+    let kept = match kept_off(seen, rows) {
+        kept if kept.is_empty() => kept,
+        kept => format!("; {kept}"),
+    };
     let Some(cleanup) = clean::cleanup(seen) else {
         let boot = if storage::is_by_path(seen) {
             "the node is in the boot in which its pods lost their storage"
@@ -353,11 +358,14 @@ fn still_unclean(seen: &Seen, rows: &Rows) -> Said {
     said("NodeClean", false, "Cleaning", format!("the agent cleans: {:?}", cleanup.state))
 }
 
-/// Who keeps the node off its storages until then: what hangs there may hang for that.
+/// Who keeps the node off its storages, or without power, until it is clean: what hangs there may hang for that.
 fn kept_off(seen: &Seen, rows: &Rows) -> String {
     let mut open = seen.requests.iter().filter(|request| request.spec.desired == Desired::Fenced);
     let kept = open.find(|request| external::lets_processes_in(seen, &rows.pods, request));
-    kept.map(|it| format!("; until then fencer {} is not told to give back", it.spec.fencer_name)).unwrap_or_default()
+    let told = |it: &Arc<FenceRequest>| {
+        format!("fencer {} is not told to give back before it has booted again, or is found clean", it.spec.fencer_name)
+    };
+    kept.map(told).unwrap_or_default()
 }
 
 /// Why nothing that an agent says counts.

@@ -125,7 +125,7 @@ fn a_node_whose_pods_others_removed_is_let_in_when_its_agent_finds_it_clean() {
         world.remove_pod("a");
         world.run_controller();
         let told = condition(&world, "NodeClean").2;
-        assert!(told.ends_with("until then fencer power.example.com is not told to give back"), "{told}");
+        assert!(told.contains("; fencer power.example.com is not told to give back before it has booted"), "{told}");
         let status = clean(&world);
         says(&mut world, status);
         world.run();
@@ -192,6 +192,8 @@ fn what_its_driver_has_proved_of_one_volume_says_nothing_of_the_others() {
         world.wait(61.0);
         world.run();
         assert_eq!(desired(&world, POWER), Some(Desired::Fenced), "{is_deleted}: {:#?}", world.log);
+        let told = condition(&world, "NodeClean").2;
+        assert_eq!(told.starts_with("fencer power.example.com is not told to give back"), !is_deleted, "{told}");
     }
 }
 
