@@ -114,9 +114,8 @@ impl NodeFence {
     /// The volumes that a fence call may have been sent for and that were not given back since: what the node must not
     /// hold any more. A row stays here when it is Clean, so that who looks for them looks on.
     pub fn volumes_to_clean(&self) -> impl Iterator<Item = &PlannedVolume> {
-        let rows = self.status.as_ref().map(|status| status.volumes.as_slice()).unwrap_or_default();
-        let cut_off = move |plan: &&PlannedVolume| {
-            let row = rows.iter().find(|row| row.episode == plan.episode && row.name == plan.name);
+        let cut_off = |plan: &&PlannedVolume| {
+            let row = self.recorded_volume(plan.episode, &plan.name);
             row.is_some_and(|row| row.committed_at.is_some() && row.state != VolumeStatusState::Undone)
         };
         self.spec.plan.volumes.iter().filter(cut_off)
@@ -246,12 +245,13 @@ impl NodeFence {
 
     /// Whether no kubelet that is there knows the processes of the machine that failed: its Node is deleted, and with it Kubernetes removes
     /// the pods by force; or another machine has its name, and its kubelet lets the pods go at once. Without frozen addresses a Node that was
-    /// made anew in another boot may be another's.
+    /// made anew in another boot may be another's. Only where it has a volume to write to when it is let in.
     pub fn is_beyond_its_kubelet(&self, node: Option<&Node>) -> bool {
-        node.is_none_or(|node| {
+        let is_unknown = node.is_none_or(|node| {
             let is_anew = node.metadata.uid.as_deref() != Some(&self.spec.node.uid);
             self.has_other_addresses(node) || is_anew && self.may_be_another_machine(node)
-        })
+        });
+        is_unknown && self.exposed_volumes().next().is_some()
     }
 
     /// Whether this method cuts off the machine that was frozen, and what is there by the name of the Node may be another one.

@@ -1,4 +1,5 @@
-//! A further round for what has failed, or is proved too weakly, though no pod waits for it any more: the machine must stay cut off, or be shown to be.
+//! A further round for what has failed, or is proved too weakly, though no pod waits for it any more: the machine must stay cut off, or be
+//! shown to be.
 
 use crate::api::fence_request::{FenceRequest, FenceResult};
 use crate::api::time::Now;
@@ -39,8 +40,7 @@ fn is_due(
     is_short: impl Fn(&VolumeRow, &FenceResult) -> bool,
 ) -> bool {
     let fencer = request.spec.fencer_name.as_str();
-    let answer = fencers::result(seen, row, fencer).filter(|answer| answer.round >= round);
-    let asked = fencers::asked(seen, row, fencer).filter(|asked| asked.round == round);
-    let passed = asked.map(|asked| now.mono.saturating_duration_since(asked.at));
+    let answer = fencers::result_in(seen, row, fencer, round);
+    let passed = fencers::asked_since(seen, row, fencer, round, now);
     answer.is_some_and(|answer| is_short(row, answer)) && passed.is_none_or(|passed| passed >= requests::backoff(round))
 }

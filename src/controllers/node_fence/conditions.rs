@@ -296,7 +296,7 @@ fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
     match clean::by(seen).filter(|_| is_there) {
         Some(by) => said("NodeClean", true, by.reason(), ""),
         None if is_there => still_unclean(seen, rows),
-        None => said("NodeClean", State::Unknown, "NodeAway", kept_off(seen, rows)),
+        None => said("NodeClean", State::Unknown, "NodeAway", kept_off(seen, rows).unwrap_or_default()),
     }
 }
 
@@ -333,10 +333,7 @@ fn awaits_machine(seen: &Seen, rows: &Rows) -> Option<(String, String)> {
 /// What is left on a node that is back, in the agent's words.
 fn still_unclean(seen: &Seen, rows: &Rows) -> Said {
     const REMEDY: &str = "rebooting the node clears it";
-    let kept = match kept_off(seen, rows) {
-        kept if kept.is_empty() => kept,
-        kept => format!("; {kept}"),
-    };
+    let kept = kept_off(seen, rows).map(|kept| format!("; {kept}")).unwrap_or_default();
     let Some(cleanup) = clean::cleanup(seen) else {
         let boot = if storage::is_by_path(seen) {
             "the node is in the boot in which its pods lost their storage"
@@ -359,13 +356,13 @@ fn still_unclean(seen: &Seen, rows: &Rows) -> Said {
 }
 
 /// Who keeps the node off its storages, or without power, until it is clean: what hangs there may hang for that.
-fn kept_off(seen: &Seen, rows: &Rows) -> String {
+fn kept_off(seen: &Seen, rows: &Rows) -> Option<String> {
     let mut open = seen.requests.iter().filter(|request| request.spec.desired == Desired::Fenced);
     let kept = open.find(|request| external::lets_processes_in(seen, &rows.pods, request));
     let told = |it: &Arc<FenceRequest>| {
         format!("fencer {} is not told to give back before it has booted again, or is found clean", it.spec.fencer_name)
     };
-    kept.map(told).unwrap_or_default()
+    kept.map(told)
 }
 
 /// Why nothing that an agent says counts.

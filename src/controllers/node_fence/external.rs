@@ -54,9 +54,8 @@ fn has_lost_its_power(seen: &Seen) -> bool {
     seen.fence.has_lost_its_power(seen.requests.iter().map(Arc::as_ref))
 }
 
-/// Whether no kubelet that is there knows what runs on the machine, and it has a volume to write to when it is let in.
 fn is_beyond_its_kubelet(seen: &Seen) -> bool {
-    seen.fence.is_beyond_its_kubelet(seen.node.as_deref()) && seen.fence.exposed_volumes().next().is_some()
+    seen.fence.is_beyond_its_kubelet(seen.node.as_deref())
 }
 
 /// Whether processes may run whose pods are gone, and write when the machine is let in: a fencer cuts off all of it, whichever volume it

@@ -243,6 +243,17 @@ pub fn result<'a>(seen: &'a Seen, row: &VolumeRow, fencer: &str) -> Option<&'a F
     seen.request(fencer)?.result_of(row.plan.episode, &row.plan.name)
 }
 
+/// A fencer's answer for this round of a row, or for a later one.
+pub fn result_in<'a>(seen: &'a Seen, row: &VolumeRow, fencer: &str, round: i32) -> Option<&'a FenceResult> {
+    result(seen, row, fencer).filter(|result| result.round >= round)
+}
+
+/// How long ago this process asked a fencer for this round of a row; `None` where it did not.
+pub fn asked_since(seen: &Seen, row: &VolumeRow, fencer: &str, round: i32, now: Now) -> Option<Duration> {
+    let asked = asked(seen, row, fencer).filter(|asked| asked.round == round);
+    asked.map(|asked| now.mono.saturating_duration_since(asked.at))
+}
+
 /// Whether a fencer has begun with the row.
 pub fn has_begun(seen: &Seen, row: &VolumeRow, fencer: &str) -> bool {
     result(seen, row, fencer).is_some_and(FenceResult::is_begun)

@@ -143,10 +143,8 @@ fn needs_new_round(
     now: Now,
 ) -> bool {
     let fencer = request.spec.fencer_name.as_str();
-    let result = fencers::result(seen, row, fencer).filter(|result| result.round >= round);
-    let Some(result) = result else { return false };
-    let asked = fencers::asked(seen, row, fencer).filter(|asked| asked.round == round);
-    let passed = asked.map(|asked| now.mono.saturating_duration_since(asked.at));
+    let Some(result) = fencers::result_in(seen, row, fencer, round) else { return false };
+    let passed = fencers::asked_since(seen, row, fencer, round, now);
     let strong = answers::is_proof(row, &Answer { fencer, request, result });
     match result.result {
         FenceOutcome::Started => false,

@@ -9,9 +9,7 @@ use k8s_openapi::api::core::v1::Taint;
 use crate::api::conditions;
 use crate::api::fencing::Proof;
 use crate::api::names;
-use crate::api::node_fence::{
-    Channel, NodeFenceStatus, PlannedVolume, PodStatus, PodStatusState, VolumeStatus, VolumeStatusState,
-};
+use crate::api::node_fence::{Channel, PlannedVolume, PodStatus, PodStatusState, VolumeStatus, VolumeStatusState};
 use crate::api::resiliency_policy::{ResiliencyPolicy, RestraintType};
 use crate::api::slim::VolumeAttachment;
 use crate::api::time::{self, Now};
@@ -82,7 +80,7 @@ impl Rows {
         let recorded = seen.fence.status.clone().unwrap_or_default();
         let node = node_state(seen);
         let mut rows = Self {
-            volumes: seen.fence.spec.plan.volumes.iter().map(|plan| recorded_volume(seen, plan, &recorded)).collect(),
+            volumes: seen.fence.spec.plan.volumes.iter().map(|plan| recorded_volume(seen, plan)).collect(),
             pods: seen.fence.spec.plan.pods.iter().map(|plan| pods::recorded(plan, &recorded)).collect(),
             node,
             // The boot that it tells is put on record then.
@@ -226,8 +224,8 @@ pub fn outage(seen: &Seen) -> Option<RestraintType> {
     outages.map(|restraint| restraint.type_).next().or(unsure)
 }
 
-fn recorded_volume(seen: &Seen, plan: &PlannedVolume, recorded: &NodeFenceStatus) -> VolumeRow {
-    let known = recorded.volumes.iter().find(|row| row.episode == plan.episode && row.name == plan.name);
+fn recorded_volume(seen: &Seen, plan: &PlannedVolume) -> VolumeRow {
+    let known = seen.fence.recorded_volume(plan.episode, &plan.name);
     let fresh = || VolumeStatus {
         episode: plan.episode,
         name: plan.name.clone(),

@@ -30,12 +30,10 @@ pub(super) fn open(name: &str, live: &LiveNode, draft: Draft) -> Effect {
 /// The next episode of the same object; rows that are not clean are carried over under their own number.
 pub(super) fn reopen(fence: &NodeFence, live: &LiveNode, mut draft: Draft) -> Effect {
     let episode = fence.spec.episode + 1;
-    let status = fence.status.clone().unwrap_or_default();
     // Of a rehearsal nothing was ever sent.
     let rehearsed = modes::is_rehearsal(&fence.spec.policies);
     let unclean = |episode: i64, name: &str| {
-        let row = status.volumes.iter().find(|row| row.episode == episode && row.name == name);
-        row.is_some_and(|row| match row.state {
+        fence.recorded_volume(episode, name).is_some_and(|row| match row.state {
             VolumeStatusState::Undone | VolumeStatusState::Pending => false,
             // A Node that was deleted and is there again in the same boot holds what it held. Where no boot is told the row would
             // never be looked for, and be carried on for ever.

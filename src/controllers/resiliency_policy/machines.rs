@@ -71,9 +71,8 @@ fn ungrown(fence: &NodeFence, keeper: Option<&str>, cause: Cause) -> Option<Stri
 /// attachments too, whoever writes on there.
 fn is_cut_off(fence: &NodeFence) -> bool {
     use VolumeStatusState::{Detached, Fenced};
-    let rows = fence.status.as_ref().map(|status| status.volumes.as_slice()).unwrap_or_default();
     fence.spec.plan.volumes.iter().all(|plan| {
-        let row = rows.iter().find(|row| row.episode == plan.episode && row.name == plan.name);
+        let row = fence.recorded_volume(plan.episode, &plan.name);
         row.is_some_and(|row| matches!(row.state, Fenced | Detached) && row.proof > Proof::None)
     })
 }
@@ -89,9 +88,7 @@ fn keeper(fence: &NodeFence, node: &Node, requests: &[&FenceRequest]) -> Option<
         return Some("a NetworkFence");
     }
     let is_kept_out = fence.proved_externally().any(|(plan, row)| row.leaves_power(plan));
-    let is_exposed = fence.exposed_volumes().next().is_some();
-    let may_run =
-        is_exposed && fence.is_beyond_its_kubelet(Some(node)) && !fence.has_lost_its_power(requests.iter().copied());
+    let may_run = fence.is_beyond_its_kubelet(Some(node)) && !fence.has_lost_its_power(requests.iter().copied());
     let is_begun = may_run && requests.iter().any(|request| fence.is_begun_externally(request));
     (is_open && (is_kept_out || is_begun)).then_some("an external fencer")
 }
