@@ -1,4 +1,4 @@
-//! What the reasons mean, and what to do: the words of docs/operations.md, so that nobody needs the page at night. A reason
+//! What the reasons mean, and what to do: the words of docs/on-call.md, so that nobody needs the page at night. A reason
 //! that is not here is told as it is.
 
 use std::collections::BTreeSet;
@@ -55,7 +55,7 @@ pub fn of_incident(reason: &str) -> Option<Words> {
         "UnknownVolumeKind" => (
             "a volume is of a kind that no method covers",
             "see whether its message names a method that would, for the next time; release the pod by hand once you know that the node is \
-             off (docs/operations.md)",
+             off (docs/on-call.md)",
         ),
         "LocalVolume" => (
             "the pod's data is on the dead node",
@@ -67,7 +67,7 @@ pub fn of_incident(reason: &str) -> Option<Words> {
         ),
         "IdentityAmbiguous" => (
             "it is not certain whom to cut off, so nothing is done",
-            "find out on the array which host has the volume, unpublish there, then release the pod by hand (docs/operations.md)",
+            "find out on the array which host has the volume, unpublish there, then release the pod by hand (docs/on-call.md)",
         ),
         "AwaitingApproval" => (
             "the plan waits for a person",
@@ -111,7 +111,7 @@ pub fn of_incident(reason: &str) -> Option<Words> {
         ),
         "AnotherMachine" => (
             "another machine may have the node's name, with its pods: the network fence of the first proves nothing of it",
-            "nothing if it becomes Ready; should it be off for good, release the pods by hand (docs/operations.md)",
+            "nothing if it becomes Ready; should it be off for good, release the pods by hand (docs/on-call.md)",
         ),
         "CleanupBlocked" => (
             "the node is back, and something of the moved pods cannot be removed",
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn every_reason_of_an_incident_that_is_documented_has_words() {
-        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
+        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/on-call.md")).unwrap();
         let section = page.split("## An incident waits").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
         let named = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
         let rows: Vec<_> = named.filter(|reason| *reason != "REASON").collect();

@@ -62,14 +62,14 @@ impl World {
         let meant = self.meant(node, &fence.spec.node);
         let is_so = self.machines.get(&meant).is_none_or(|machine| {
             machine.power == Power::Off
-                || meant == node && fence.spec.node.boot_id.as_ref().is_some_and(|frozen| *frozen != machine.boot_id())
+                || meant == node && fence.spec.node.boot_id.is_some() && !fence.is_failed_boot(&machine.boot_id())
         });
-        let (said, episode) = (fence.is_machine_said_to_be_off(), fence.spec.episode.to_string());
+        let (said, word) = (fence.is_machine_said_to_be_off(), fence.machine_off_word());
         if is_so && !said && self.api.is_fenced(node) {
             self.counts.said_to_be_off += 1;
             self.api.update::<NodeFence>(node, |fence| {
                 let annotations = fence.metadata.annotations.get_or_insert_default();
-                annotations.insert(names::MACHINE_OFF_ANNOTATION.into(), episode);
+                annotations.insert(names::MACHINE_OFF_ANNOTATION.into(), word);
             });
         }
     }

@@ -263,11 +263,23 @@ impl NodeFence {
         }
     }
 
-    /// Whether somebody who knows says that the machine of this episode is off, or exists no more.
+    /// Whether somebody who knows says that the machine of this episode is off, or exists no more, since it failed last.
     pub fn is_machine_said_to_be_off(&self) -> bool {
         let annotations = self.metadata.annotations.as_ref();
         let said = annotations.and_then(|annotations| annotations.get(names::MACHINE_OFF_ANNOTATION));
-        said.is_some_and(|episode| *episode == self.spec.episode.to_string())
+        said.is_some_and(|said| *said == self.machine_off_word())
+    }
+
+    /// What that annotation says then: the episode, and of a node that came back and failed again in it, a digest of the boot in which
+    /// it did. Whoever saw the machine off before knows nothing of that one. A digest, as people paste it into their shells, and
+    /// boot ids are what a node says of itself.
+    pub fn machine_off_word(&self) -> String {
+        let episode = self.spec.episode;
+        let again = self.status.as_ref().and_then(|status| status.failed_boot_ids.first());
+        again.map_or_else(
+            || episode.to_string(),
+            |boot_id| format!("{episode}-{}", names::hex(&Sha256::digest(boot_id), 4)),
+        )
     }
 
     /// Whether only who knows the machine can end the incident, in whichever phase that is: the word that it is off is waited for.

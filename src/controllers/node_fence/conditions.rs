@@ -323,11 +323,8 @@ fn awaits_machine(seen: &Seen, rows: &Rows) -> Option<(String, String)> {
              off, or gone"
         )
     };
-    let (annotation, episode) = (names::MACHINE_OFF_ANNOTATION, seen.fence.spec.episode);
-    Some((
-        MACHINE_MAY_RUN.into(),
-        format!("{why}: kubectl annotate --overwrite nodefence {node} {annotation}={episode}"),
-    ))
+    let (annotation, word) = (names::MACHINE_OFF_ANNOTATION, seen.fence.machine_off_word());
+    Some((MACHINE_MAY_RUN.into(), format!("{why}: kubectl annotate --overwrite nodefence {node} {annotation}={word}")))
 }
 
 /// What is left on a node that is back, in the agent's words.

@@ -66,7 +66,7 @@ pub fn another_machine(seen: &Seen) -> (&'static str, String) {
     let message = format!(
         "what is there by the name {node} may be another machine than the one that failed, by its boot and its addresses: to cut \
          that one off proves nothing of it. Its pods go when it is Ready; should it be off for good, release them by hand \
-         (docs/operations.md)"
+         (docs/on-call.md)"
     );
     (ANOTHER_MACHINE, message)
 }

@@ -29,14 +29,14 @@ pub fn acted_on(policy: &ResiliencyPolicy, fences: &[impl AsRef<NodeFence>], now
 }
 
 /// Whether the node of that NodeFence counts against the policy's limit already: another episode of it is no further
-/// node. One of which nothing is left but that a person says that its machine is off counts by the window alone: nothing more
-/// is acted on, and Nodes of dead machines are deleted as a matter of course.
+/// node. One of which nothing is left but that a person says that its machine is off counts by the window alone: no pod goes by
+/// it any more, and Nodes of dead machines are deleted as a matter of course.
 pub fn counts(policy: &ResiliencyPolicy, fence: &NodeFence, now: DateTime<Utc>) -> bool {
     let name = policy.metadata.name.as_deref().unwrap_or_default();
     let window = TimeDelta::from_std(policy.spec.limits.window.get()).unwrap_or(TimeDelta::MAX);
     let recent = |at: DateTime<Utc>| now.signed_duration_since(at) < window;
     let mut history = fence.status.iter().flat_map(|status| &status.history);
-    let is_all_but_over = phase(fence) == Phase::Cleaning && fence.waits_for_word_of_its_machine();
+    let is_all_but_over = has_no_pod_left(fence) && fence.waits_for_word_of_its_machine();
     let is_acted_on = in_progress(fence) && !is_all_but_over;
     fence.spec.policies.iter().any(|p| p.name == name)
         && (is_acted_on || recent(fence.spec.plan.decided_at) || history.any(|past| recent(past.decided_at)))
@@ -45,6 +45,11 @@ pub fn counts(policy: &ResiliencyPolicy, fence: &NodeFence, now: DateTime<Utc>) 
 /// Whether the NodeFence is not Recovered.
 pub fn in_progress(fence: &NodeFence) -> bool {
     phase(fence) != Phase::Recovered
+}
+
+/// Whether no pod waits for its volumes any more, or for its end; a fencer that was asked for them may be silent for ever.
+fn has_no_pod_left(fence: &NodeFence) -> bool {
+    matches!(phase(fence), Phase::PodsReleased | Phase::Detached | Phase::Cleaning)
 }
 
 /// The phase of the episode that is planned. A status that still tells of the one before says nothing about it.

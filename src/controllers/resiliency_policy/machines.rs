@@ -42,7 +42,7 @@ fn unbegun(fence: &NodeFence, keeper: Option<&str>) -> Option<String> {
     Some(format!(
         "{keeper} may keep out the machine that failed under this name before, and this may be another one. Is that one off, or \
          gone: kubectl annotate --overwrite nodefence {name} {MACHINE_OFF_ANNOTATION}={}",
-        fence.spec.episode
+        fence.machine_off_word()
     ))
 }
 

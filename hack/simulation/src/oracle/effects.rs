@@ -2,7 +2,7 @@
 
 use bulkhead::api::fence_request::{FenceRequest, RequestedVolume};
 use bulkhead::api::names;
-use bulkhead::api::node_fence::{NodeFence, Phase, VolumeStatusState};
+use bulkhead::api::node_fence::{NodeFence, Phase};
 use bulkhead::api::slim::Pod;
 use bulkhead::controllers::node_fence::decide::Effect;
 use bulkhead::controllers::resiliency_policy::brakes::{self, Cluster};
@@ -188,20 +188,18 @@ impl World {
         broken.into_iter().for_each(|what| self.oracle.break_("I4", self.now, what));
     }
 
-    /// Its Node was deleted, or is another machine by now, and all that is left is what a person alone knows: whether the machine is
-    /// off. That would hold up other nodes for ever.
+    /// Its Node was deleted, or is another machine by now, its pods are gone, and all that is left is what a person alone knows: whether
+    /// the machine is off. That would hold up other nodes for ever.
     fn waits_for_word_of_its_machine(&self, fence: &NodeFence) -> bool {
-        let rows = fence.status.iter().flat_map(|status| &status.volumes);
-        let is_clean =
-            rows.into_iter().all(|row| matches!(row.state, VolumeStatusState::Clean | VolumeStatusState::Undone));
+        let has_pods = matches!(brakes::phase(fence), Phase::Planned | Phase::Fencing);
         let name = fence.name_any();
         let is_off_fabric = |machine: &String| self.machines.get(machine).is_some_and(|machine| machine.is_off_fabric);
         let is_off_fabric = machines_of(&name).iter().any(is_off_fabric);
         let is_shut_out = self.api.requests.values().any(|it| it.spec.node_name == name && it.shuts_out());
         let node = self.api.nodes.get(&name);
         let is_gone = node.is_none_or(|node| node.uid().as_ref() != Some(&fence.spec.node.uid));
-        let is_for_a_person = is_clean && is_gone || self.may_be_another_machine(fence);
-        brakes::phase(fence) == Phase::Cleaning && (is_shut_out || is_off_fabric) && is_for_a_person
+        let is_for_a_person = is_gone || self.may_be_another_machine(fence);
+        !has_pods && (is_shut_out || is_off_fabric) && is_for_a_person
     }
 
     /// The server has taken a write, or refused it.

@@ -146,6 +146,18 @@ fn that_it_has_no_power_counts_though_its_node_is_deleted() {
     }
 }
 
+/// So it holds up no other node by its policies' limits (`brakes::counts`), which a silent fencer would do for ever.
+#[test]
+fn no_pod_is_left_where_its_fencer_is_silent_about_the_rest() {
+    let mut world = half_begun();
+    world.remove_pod("b");
+    node_is_deleted(&mut world);
+    world.wait(3600.0);
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Detached), "{:#?}", world.log);
+    assert_eq!(world.condition("Stalled"), machine_may_run(), "{:#?}", world.log);
+}
+
 /// Nothing that its fencer gives back is access to what its driver has taken.
 #[test]
 fn what_its_driver_has_proved_keeps_nothing_that_was_begun() {

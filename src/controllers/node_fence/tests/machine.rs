@@ -9,6 +9,7 @@ use crate::api::node_fence::{Hold, Phase, PodStatusState, VolumeStatusState};
 use crate::api::slim::Node;
 use crate::controllers::testing::*;
 
+use super::cleaning::condition;
 use super::network::{
     ADDRESS, deleted, fencing_report, is_shut_out, say_that_it_is_off, shut_out_by_network, somebody_lifts,
     with_address,
@@ -53,6 +54,27 @@ fn another_boot_without_an_address_of_the_machine_is_no_reboot_of_it() {
     world.run();
     assert!(is_shut_out(&world), "time proves nothing: {:#?}", world.log);
     say_that_it_is_off(&mut world, "1");
+    world.run();
+    assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
+    assert!(!is_shut_out(&world), "{:#?}", world.log);
+}
+
+/// Somebody saw it off, it was started again, and failed once more before all its pods had gone.
+#[test]
+fn the_word_that_it_is_off_is_of_the_boot_in_which_it_failed_last() {
+    let mut world = shut_out_by_network(&[("pg", "v1")]);
+    world.run();
+    say_that_it_is_off(&mut world, "1");
+    Arc::make_mut(&mut world.seen.fence).status.as_mut().unwrap().failed_boot_ids = vec!["$(reboot)".into()];
+    world.node_becomes(|node| with_address(node, ANOTHER));
+    world.node_reboots();
+    world.run();
+    assert!(is_shut_out(&world), "{:#?}", world.log);
+    let word = world.seen.fence.machine_off_word();
+    assert!(word.starts_with("1-") && word.len() == 10, "what a node says of itself is no part of a command: {word}");
+    let (_, _, stalled) = condition(&world, "Stalled");
+    assert!(stalled.ends_with(&format!("bulkhead.dev/machine-is-off={word}")), "{stalled}");
+    say_that_it_is_off(&mut world, &word);
     world.run();
     assert_eq!(world.seen.phase(), Some(Phase::Recovered), "{:#?}", world.log);
     assert!(!is_shut_out(&world), "{:#?}", world.log);

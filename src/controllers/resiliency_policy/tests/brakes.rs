@@ -100,6 +100,9 @@ fn a_node_counts_while_in_progress_and_within_the_window() {
 fn a_node_whose_machine_awaits_a_word_counts_by_the_window_alone() {
     for (phase, reason, counts) in [
         (Phase::Cleaning, MACHINE_MAY_RUN, false),
+        // Its fencer has begun with one volume, and is silent about another.
+        (Phase::Detached, MACHINE_MAY_RUN, false),
+        (Phase::PodsReleased, MACHINE_MAY_RUN, false),
         (Phase::Cleaning, "CleanupBlocked", true),
         (Phase::Fencing, MACHINE_MAY_RUN, true),
     ] {
