@@ -270,22 +270,16 @@ impl NodeFence {
         said.is_some_and(|said| *said == self.machine_off_word())
     }
 
-    /// What that annotation says then: the episode, and of a node that came back and failed again in it, a digest of the boot in which
-    /// it did. Whoever saw the machine off before knows nothing of that one. A digest, as people paste it into their shells, and
-    /// boot ids are what a node says of itself.
+    /// What that annotation says then.
     pub fn machine_off_word(&self) -> String {
-        let episode = self.spec.episode;
-        let again = self.status.as_ref().and_then(|status| status.failed_boot_ids.first());
-        again.map_or_else(
-            || episode.to_string(),
-            |boot_id| format!("{episode}-{}", names::hex(&Sha256::digest(boot_id), 4)),
-        )
+        let failed = self.status.as_ref().map_or(&[][..], |status| &status.failed_boot_ids);
+        machine_off_word(self.spec.episode, failed)
     }
 
-    /// Whether only who knows the machine can end the incident, in whichever phase that is: the word that it is off is waited for.
+    /// Whether only who knows the machine can end the incident, in whichever phase that is: the word that it is off is waited for, also
+    /// while a person holds it.
     pub fn waits_for_word_of_its_machine(&self) -> bool {
-        let stalled = self.condition("Stalled").filter(|stalled| stalled.status == "True");
-        stalled.is_some_and(|stalled| stalled.reason == MACHINE_MAY_RUN)
+        self.condition("NodeClean").is_some_and(|clean| clean.reason == MACHINE_MAY_RUN)
     }
 
     /// Whether only the proof is waited for that the node reaches its storage again, in whichever phase that is.
@@ -309,4 +303,19 @@ impl NodeFence {
         }
         format!("sha256:{}", names::hex(&hash.finalize(), 16))
     }
+}
+
+/// What the annotation says that the machine of an episode is off: the episode, and where `status.failedBootIDs` has any, a digest of
+/// them. Whoever saw the machine off before knows nothing of a later failure. A digest, as people paste it into their shells, and boot
+/// ids are what a node says of itself.
+pub fn machine_off_word(episode: i64, failed_boot_ids: &[String]) -> String {
+    if failed_boot_ids.is_empty() {
+        return episode.to_string();
+    }
+    let mut hash = Sha256::new();
+    for boot_id in failed_boot_ids {
+        hash.update(boot_id);
+        hash.update([0]);
+    }
+    format!("{episode}-{}", names::hex(&hash.finalize(), 4))
 }

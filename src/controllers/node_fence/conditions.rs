@@ -9,7 +9,7 @@ use crate::api::fence_request::{Desired, FenceRequest, IO_IN_PROGRESS};
 use crate::api::names;
 use crate::api::node_fence::{
     ANOTHER_MACHINE, AWAITING_STORAGE, MACHINE_MAY_RUN, NodeFenceStatus, PODS_MAX, Phase, PodStatusState,
-    VolumeStatusState,
+    VolumeStatusState, machine_off_word,
 };
 use crate::api::node_volume_report::{CleanupState, Remnant};
 use crate::api::resiliency_policy::{Recovery, RestraintType};
@@ -46,13 +46,14 @@ pub(super) fn set(
     let phase = status.phase.unwrap_or(Phase::Planned);
     let done = phase == Phase::Recovered;
     let waiting = waiting(rows);
+    let may_run = awaits_machine(seen, rows, &status.failed_boot_ids).filter(|_| !done);
     // Until its attachments are gone, and were watched, that is what is waited for.
     let awaited = storage::awaited(seen, rows).filter(|_| matches!(phase, Phase::Detached | Phase::Cleaning));
     let stage = if awaited.is_some() { AWAITING_STORAGE } else { reason_or(phase) };
     // What nobody may try yet has not failed.
     let held = held(seen, rows, now).filter(|_| !done);
-    let stalled =
-        stalled(seen, rows, awaited.as_deref(), now).filter(|_| !done && rows.held.is_none() && !is_io(&held));
+    let stalled = stalled(seen, rows, awaited.as_deref(), may_run.as_ref(), now)
+        .filter(|_| !done && rows.held.is_none() && !is_io(&held));
     let ready = match (&held, &stalled) {
         _ if done => said("Ready", true, "Recovered", ""),
         (Some((reason, message)), _) => said("Ready", false, *reason, message),
@@ -74,7 +75,7 @@ pub(super) fn set(
     let steps = [fenced(counts, waiting.as_ref()), released(seen, counts, waiting.is_some()), detached(rows, counts)];
     let all = [Some(ready), reconciling, stalled, Some(held)].into_iter().flatten().chain(steps);
     let generation = seen.fence.metadata.generation.unwrap_or_default();
-    for it in all.chain([node_clean(seen, rows, done)]) {
+    for it in all.chain([node_clean(seen, rows, may_run, done)]) {
         conditions::set(&mut status.conditions, it.type_, it.state, &it.reason, it.message, generation, now.wall);
     }
 }
@@ -202,14 +203,20 @@ fn documented(reason: Option<&str>) -> String {
 }
 
 /// Reported once the policy's `giveUpAfter` has passed without proof; retries go on. `awaited` is what is said while nothing but the
-/// path to the storage is waited for.
-fn stalled(seen: &Seen, rows: &Rows, awaited: Option<&str>, now: Now) -> Option<(String, String)> {
+/// path to the storage is waited for, `may_run` while only who knows the machine can end it.
+fn stalled(
+    seen: &Seen,
+    rows: &Rows,
+    awaited: Option<&str>,
+    may_run: Option<&(String, String)>,
+    now: Now,
+) -> Option<(String, String)> {
     let patience = seen.policies.iter().map(|policy| policy.spec.fencing.give_up_after.get()).min();
     let patience = patience.unwrap_or(std::time::Duration::from_secs(300));
     let since = now.wall.signed_duration_since(seen.fence.spec.plan.decided_at).to_std().unwrap_or_default();
     let certain = waiting(rows)
         .filter(|(reason, _)| matches!(reason.as_str(), "FencerMissing" | "Unimplemented" | "UnknownVolumeKind"));
-    let certain = certain.or_else(|| another_machine(rows)).or_else(|| awaits_machine(seen, rows));
+    let certain = certain.or_else(|| another_machine(rows)).or_else(|| may_run.cloned());
     let told = match (certain, since >= patience) {
         (Some(known), _) => Some(known),
         (None, is_late) if rows.node == NodeState::Back => {
@@ -218,9 +225,7 @@ fn stalled(seen: &Seen, rows: &Rows, awaited: Option<&str>, now: Now) -> Option<
             not_clean_for_long(seen, rows, now).or_else(|| silent(seen, rows, may_begin))
         }
         (None, false) => None,
-        (None, true) => silent(seen, rows, |_| true)
-            .or_else(|| waiting(rows).map(|(_, message)| ("ProofTooWeak".into(), message)))
-            .or_else(|| unproved(rows)),
+        (None, true) => silent(seen, rows, |_| true).or_else(|| waiting(rows)).or_else(|| unproved(rows)),
     };
     told.or_else(|| without_storage_for_long(seen, awaited?, now))
 }
@@ -230,7 +235,7 @@ fn silent(seen: &Seen, rows: &Rows, counts: impl Fn(&VolumeRow) -> bool) -> Opti
     let mut open = rows.volumes.iter().filter(|row| row.needed && !row.is_cut_off() && counts(row));
     let (row, fencer) = open.find_map(|row| Some((row, fencers::silent(seen, row)?)))?;
     let message = if row.plan.driver.as_deref() == Some(fencer) {
-        "the driver's sidecar has not answered".to_owned()
+        format!("the sidecar of driver {fencer} has not answered")
     } else {
         format!("the external fencer {fencer} has not answered")
     };
@@ -259,7 +264,7 @@ fn unproved(rows: &Rows) -> Option<(String, String)> {
 fn not_clean_for_long(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
     seen.our_taint()?;
     let returned = seen.fence.status.as_ref()?.timeline.as_ref()?.returned_at?;
-    let left = node_clean(seen, rows, false);
+    let left = node_clean(seen, rows, None, false);
     (left.state == State::False && is_long(seen, returned, now)).then(|| ("CleanupBlocked".into(), left.message))
 }
 
@@ -278,7 +283,10 @@ fn is_long(seen: &Seen, since: DateTime<Utc>, now: Now) -> bool {
     now.wall.signed_duration_since(since).to_std().unwrap_or_default() >= patience
 }
 
-fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
+fn node_clean(seen: &Seen, rows: &Rows, may_run: Option<(String, String)>, done: bool) -> Said {
+    if let Some((reason, message)) = may_run {
+        return said("NodeClean", State::Unknown, reason, message);
+    }
     let committed = rows.volumes.iter().any(|row| row.is_committed());
     // One that has lost nothing but the path to its storage was never away.
     let is_there = rows.node == NodeState::Back || storage::is_by_path(seen);
@@ -290,9 +298,6 @@ fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
         let by = row.status.reason.as_deref().unwrap_or(CleanBy::Rebooted.reason());
         return said("NodeClean", true, by, "");
     }
-    if let Some((reason, message)) = awaits_machine(seen, rows).filter(|_| !done) {
-        return said("NodeClean", State::Unknown, reason, message);
-    }
     match clean::by(seen).filter(|_| is_there) {
         Some(by) => said("NodeClean", true, by.reason(), ""),
         None if is_there => still_unclean(seen, rows),
@@ -301,8 +306,8 @@ fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
 }
 
 /// A network fence shuts out a machine whose Node was deleted, or whose name another machine may have, or an external fencer keeps it
-/// out: only who knows the machine can say that it is off.
-fn awaits_machine(seen: &Seen, rows: &Rows) -> Option<(String, String)> {
+/// out: only who knows the machine can say that it is off, since it failed last.
+fn awaits_machine(seen: &Seen, rows: &Rows, failed_boot_ids: &[String]) -> Option<(String, String)> {
     let kept = seen.requests.iter().find(|request| requests::keeps_shut_out(seen, &rows.pods, request))?;
     let node = seen.fence.metadata.name.as_deref().unwrap_or_default();
     let how = if kept.shuts_out() {
@@ -323,8 +328,14 @@ fn awaits_machine(seen: &Seen, rows: &Rows) -> Option<(String, String)> {
              off, or gone"
         )
     };
-    let (annotation, word) = (names::MACHINE_OFF_ANNOTATION, seen.fence.machine_off_word());
-    Some((MACHINE_MAY_RUN.into(), format!("{why}: kubectl annotate --overwrite nodefence {node} {annotation}={word}")))
+    let (annotation, word) =
+        (names::MACHINE_OFF_ANNOTATION, machine_off_word(seen.fence.spec.episode, failed_boot_ids));
+    let said = seen.fence.metadata.annotations.iter().flatten().any(|(name, _)| name == annotation);
+    let since = if said { " (what was said before is of an earlier failure)" } else { "" };
+    Some((
+        MACHINE_MAY_RUN.into(),
+        format!("{why}{since}: kubectl annotate --overwrite nodefence {node} {annotation}={word}"),
+    ))
 }
 
 /// What is left on a node that is back, in the agent's words.

@@ -244,12 +244,13 @@ pub fn decide(seen: &Seen, now: Now) -> Decision {
     }
     let wanted = status::compute(seen, &rows, step.as_ref(), now);
     let change = rows.change_from(&recorded);
-    // That a kubelet was back is remembered, for it may have started pods, and in which boots it failed since; but the fencer is
-    // stopped first.
+    // That a kubelet was back is remembered, for it may have started pods; but the fencer is stopped first. Not so of the boots in
+    // which it failed since: what was said of the machine before counts no more then, and it is not let in on that.
     let returned = |status: &NodeFenceStatus| status.timeline.as_ref().and_then(|timeline| timeline.returned_at);
     let stops = step.as_ref().is_some_and(|step| step.reason == recovery::UNDOING);
-    let is_remembered = returned(&wanted) == returned(&recorded) && wanted.failed_boot_ids == recorded.failed_boot_ids;
-    if !stops && (change == Change::Intent || !is_remembered) {
+    let is_another_failure = wanted.failed_boot_ids != recorded.failed_boot_ids;
+    let is_news = change == Change::Intent || returned(&wanted) != returned(&recorded);
+    if is_another_failure || is_news && !stops {
         // What is asked for rests on no record, and the fencer works on it while this one is written.
         let asks = step.filter(|step| step.effects.iter().all(is_ask)).map(|step| step.effects).unwrap_or_default();
         return record(asks, wanted);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use crate::api::conditions;
@@ -181,7 +182,12 @@ fn tell_ready(cx: &Context, fence: &NodeFence, old: &NodeFenceStatus) {
     for (type_, event) in [("Stalled", "FenceFailed"), ("Held", "FenceHeld")] {
         let now = conditions::find(&new.conditions, type_).filter(|condition| condition.status == "True");
         let was = conditions::find(&old.conditions, type_).filter(|condition| condition.status == "True");
-        if let Some(condition) = now.filter(|now| was.is_none_or(|was| was.reason != now.reason)) {
+        // The command that ends it is another one since the machine failed again.
+        let is_command = |now: &&Condition| now.reason == MACHINE_MAY_RUN;
+        let is_news = |now: &&Condition| {
+            was.is_none_or(|was| was.reason != now.reason || is_command(now) && was.message != now.message)
+        };
+        if let Some(condition) = now.filter(is_news) {
             let note = format!("{}: {}", condition.reason, condition.message);
             tracing::warn!(node = fence.name_any(), note, "incident waits");
             let (event, action) = match condition.reason.as_str() {

@@ -47,9 +47,12 @@ pub fn in_progress(fence: &NodeFence) -> bool {
     phase(fence) != Phase::Recovered
 }
 
-/// Whether no pod waits for its volumes any more, or for its end; a fencer that was asked for them may be silent for ever.
+/// Whether no pod waits for its volumes any more, or for its end; a fencer that was asked for them may be silent for ever. Of a plan
+/// that has grown since the record says nothing.
 fn has_no_pod_left(fence: &NodeFence) -> bool {
-    matches!(phase(fence), Phase::PodsReleased | Phase::Detached | Phase::Cleaning)
+    let observed = fence.status.as_ref().and_then(|status| status.observed_generation);
+    let is_recorded = observed == fence.metadata.generation;
+    is_recorded && matches!(phase(fence), Phase::PodsReleased | Phase::Detached | Phase::Cleaning)
 }
 
 /// The phase of the episode that is planned. A status that still tells of the one before says nothing about it.

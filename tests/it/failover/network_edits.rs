@@ -54,7 +54,7 @@ pub async fn a_fence_that_somebody_lifts_while_the_machine_may_run_is_made_again
     let told = |fence: &NodeFence| condition(fence, "NodeClean") == Some(("Unknown", "MachineMayRun"));
     let fence = scene.lane.fence("its machine may write on", told).await?;
     scene.is_made_again("netmayrun", "10.77.22.1/32").await?;
-    let said = json!({ names::MACHINE_OFF_ANNOTATION: fence.spec.episode.to_string() });
+    let said = json!({ names::MACHINE_OFF_ANNOTATION: fence.machine_off_word() });
     let patch = Patch::Merge(json!({ "metadata": { "annotations": said } }));
     let incidents: Api<NodeFence> = Api::all(scene.lane.client());
     incidents.patch(&victim, &PatchParams::default(), &patch).await?;

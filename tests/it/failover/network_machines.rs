@@ -28,7 +28,7 @@ pub async fn a_deleted_node_stays_shut_out(cluster: &Cluster) -> Result<(), Fail
     assert_eq!(clients_out(scene.lane.array()), ["10.77.9.1/32"]);
     assert!(scene.csi_addons.operations().iter().all(|operation| operation.fenced));
     scene.lane.victim()?.power_off().await;
-    let said = json!({ names::MACHINE_OFF_ANNOTATION: fence.spec.episode.to_string() });
+    let said = json!({ names::MACHINE_OFF_ANNOTATION: fence.machine_off_word() });
     let patch = Patch::Merge(json!({ "metadata": { "annotations": said } }));
     let fences: Api<NodeFence> = Api::all(scene.lane.client());
     fences.patch(&victim, &PatchParams::default(), &patch).await?;

@@ -103,13 +103,13 @@ fn a_node_whose_machine_awaits_a_word_counts_by_the_window_alone() {
         // Its fencer has begun with one volume, and is silent about another.
         (Phase::Detached, MACHINE_MAY_RUN, false),
         (Phase::PodsReleased, MACHINE_MAY_RUN, false),
-        (Phase::Cleaning, "CleanupBlocked", true),
+        (Phase::Cleaning, "AgentMissing", true),
         (Phase::Fencing, MACHINE_MAY_RUN, true),
     ] {
         let mut world = World::with_failed(30, 1, &limits(json!({ "maxNodes": 1, "window": "10m" })));
         world.rest();
         world.reach("n0", phase);
-        world.stall("n0", reason);
+        world.is_clean("n0", reason);
         world.node_becomes(node("n0"));
         world.node_becomes(unreachable("n1"));
         world.wait(599.0);
@@ -119,6 +119,30 @@ fn a_node_whose_machine_awaits_a_word_counts_by_the_window_alone() {
         world.rest();
         assert_eq!(world.fence("n1").is_none(), counts, "{phase:?} {reason}");
     }
+}
+
+/// It came back from where it counted for none, and fails again.
+#[test]
+fn a_node_that_counts_again_waits_while_another_has_its_place() {
+    let mut world = World::with_failed(30, 1, &limits(json!({ "maxNodes": 1, "window": "10m" })));
+    world.rest();
+    world.reach("n0", Phase::Cleaning);
+    world.is_clean("n0", MACHINE_MAY_RUN);
+    world.node_becomes(node("n0"));
+    world.node_becomes(unreachable("n1"));
+    world.wait(601.0);
+    world.rest();
+    assert!(world.fence("n1").is_some());
+    world.is_clean("n0", "AgentMissing");
+    world.node_becomes(unreachable("n0"));
+    world.wait(3600.0);
+    world.rest();
+    assert_eq!((world.fence("n0").unwrap().spec.episode, world.restraints()), (1, vec![BudgetExhausted]));
+    world.reach("n1", Phase::Recovered);
+    world.node_becomes(node("n1"));
+    world.wait(601.0);
+    world.rest();
+    assert_eq!(world.fence("n0").unwrap().spec.episode, 2);
 }
 
 #[test]

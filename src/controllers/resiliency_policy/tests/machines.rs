@@ -142,6 +142,24 @@ fn another_machine_gets_no_incident_before_the_first_is_said_to_be_off() {
     }
 }
 
+/// Who saw it off before knows nothing of that.
+#[test]
+fn nor_on_a_word_of_before_the_first_failed_again() {
+    let mut world = shut_out();
+    let fence = Arc::make_mut(&mut world.seen.fences[0]);
+    fence.status.as_mut().unwrap().failed_boot_ids = vec!["boot-1-again".into()];
+    let word = fence.machine_off_word();
+    world.node_becomes(machine("boot-2", ANOTHER));
+    say_that_it_is_off(&mut world, "1");
+    world.rest();
+    assert_eq!(episode(&world), 1);
+    let [held] = world.decide().restrained.try_into().unwrap();
+    assert!(held.about.unwrap().ends_with(&format!("bulkhead.dev/machine-is-off={word}")));
+    say_that_it_is_off(&mut world, &word);
+    world.rest();
+    assert_eq!(episode(&world), 2);
+}
+
 #[test]
 fn who_is_the_same_machine_or_rests_on_no_address_is_failed_over_again() {
     use VolumeStatusState::{Clean, Detached};

@@ -232,14 +232,16 @@ impl World {
         let fence = Arc::make_mut(fence);
         let timeline = Timeline { decided_at: Some(fence.spec.plan.decided_at), ..Timeline::default() };
         let status = fence.status.take().unwrap_or_default();
-        fence.status = Some(NodeFenceStatus { phase: Some(phase), timeline: Some(timeline), ..status });
+        let observed_generation = fence.metadata.generation;
+        fence.status =
+            Some(NodeFenceStatus { phase: Some(phase), timeline: Some(timeline), observed_generation, ..status });
     }
 
-    /// node_fence writes what an incident waits for.
-    fn stall(&mut self, name: &str, reason: &str) {
+    /// node_fence writes what is known of what is left on the node.
+    fn is_clean(&mut self, name: &str, reason: &str) {
         let fence = self.seen.fences.iter_mut().find(|it| it.metadata.name.as_deref() == Some(name)).unwrap();
         let conditions = &mut Arc::make_mut(fence).status.get_or_insert_default().conditions;
-        conditions::set(conditions, "Stalled", State::True, reason, "", 1, self.now.wall);
+        conditions::set(conditions, "NodeClean", State::Unknown, reason, "", 1, self.now.wall);
     }
 
     /// The node becomes another.
