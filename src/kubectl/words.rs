@@ -68,7 +68,7 @@ const OF_INCIDENT: [(&str, &str, &str); 32] = [
     (
         "LocalVolume",
         "the pod's data is on the dead node",
-        "bring the node back, or give the data up: delete its claim, then release the pod by hand (docs/on-call.md)",
+        "bring the node back, or give the data up: delete its claim if it has one, then release the pod by hand (docs/on-call.md)",
     ),
     (
         "SharerHeld",

@@ -58,8 +58,8 @@ pub struct NodeFenceStatus {
     #[schemars(length(max = 512))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub pods: Vec<PodStatus>,
-    /// Boot ids in which the node was there and failed again in this episode, or its Node was deleted, before all its pods had gone; or
-    /// in which it was there after somebody had said that its machine is off; newest first. That it is back in one of them proves no reboot, as with spec.node.bootID. `unknown` where nobody saw in which
+    /// Boot ids in which the node was there and failed again in this episode, or its Node was deleted, before all its pods had gone;
+    /// newest first. That it is back in one of them proves no reboot, as with spec.node.bootID. `unknown` where nobody saw in which
     /// boot its Node was deleted: then the next one that it tells may be that.
     #[serde(default, rename = "failedBootIDs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 64)))]

@@ -44,14 +44,6 @@ pub fn failed_again<'a>(seen: &'a Seen, rows: &Rows, now: Now) -> Option<&'a str
     node.boot_id().filter(|_| has_failed && seen.fence.is_rebooted(node))
 }
 
-/// The boot in which it is there and failed, though its machine was said to be off: that was not so, or is not any more. On record it
-/// takes another word, whatever becomes of the node.
-pub fn denied<'a>(seen: &'a Seen, rows: &Rows) -> Option<&'a str> {
-    let node = seen.node.as_ref().filter(|_| rows.node == NodeState::Back)?;
-    let is_denied = seen.fence.is_machine_said_to_be_off() && seen.fence.has_failed_in(node);
-    node.boot_id().filter(|_| is_denied)
-}
-
 /// The boot in which the Node was deleted. Where the plan has no boot id none proves anything, and nobody asks for it.
 fn deleted_in(seen: &Seen) -> Option<&str> {
     seen.fence.spec.node.boot_id.as_ref()?;

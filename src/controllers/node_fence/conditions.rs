@@ -331,7 +331,11 @@ fn awaits_machine(seen: &Seen, rows: &Rows, failed_boot_ids: &[String]) -> Optio
     let (annotation, word) =
         (names::MACHINE_OFF_ANNOTATION, machine_off_word(seen.fence.spec.episode, failed_boot_ids));
     let said = seen.fence.metadata.annotations.iter().flatten().any(|(name, _)| name == annotation);
-    let since = if said { " (what was said before is of an earlier failure)" } else { "" };
+    let since = if said {
+        " (what the annotation says now does not count: it is of an earlier failure, or mistyped)"
+    } else {
+        ""
+    };
     Some((
         MACHINE_MAY_RUN.into(),
         format!("{why}{since}: kubectl annotate --overwrite nodefence {node} {annotation}={word}"),

@@ -61,9 +61,9 @@ fn begin_episode(seen: &Seen, status: &mut NodeFenceStatus) {
     status.failed_boot_ids.clear();
 }
 
-/// The node fails in a boot of which that is not known yet, or is there in one in which it was said to be off.
+/// The node fails in a boot of which that is not known yet.
 fn remember_boot(seen: &Seen, rows: &Rows, status: &mut NodeFenceStatus, now: Now) {
-    if let Some(boot_id) = boots::failed_again(seen, rows, now).or_else(|| boots::denied(seen, rows)) {
+    if let Some(boot_id) = boots::failed_again(seen, rows, now) {
         status.failed_boot_ids.insert(0, boot_id.to_owned());
         // Boot ids do not come again.
         status.failed_boot_ids.truncate(16);

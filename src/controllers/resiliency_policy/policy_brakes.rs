@@ -62,16 +62,17 @@ impl<'a> PolicyBrakes<'a> {
         Some((status::reason_of(restraint.type_), restraint.name.clone()))
     }
 
-    /// The brake that holds a node. One that counts already takes no further place; but while it counted for none, as it waited for a
-    /// person's word, others may have taken them all.
+    /// The brake that holds a node; one that counts already needs no further budget.
     pub(super) fn held_by(&self, node: &str, cause: Cause, is_counted: bool) -> Option<Holding> {
         let restraint = self.restrains(cause);
         if restraint.is_some() {
             return restraint;
         }
-        let own = usize::from(is_counted);
-        let whole = (self.acted_on.saturating_sub(own) >= self.limit).then_some(None);
-        let domain = || self.topology.exhausted(node, own).map(Some);
+        if is_counted {
+            return None;
+        }
+        let whole = (self.acted_on >= self.limit).then_some(None);
+        let domain = || self.topology.exhausted(node).map(Some);
         whole.or_else(domain).map(|domain| ("BudgetExhausted", domain))
     }
 }

@@ -51,8 +51,8 @@ impl<'a> Budgets<'a> {
     }
 
     /// The domain of the node that may have no further one acted on, as `key=value`.
-    pub fn exhausted(&self, node: &str, own: usize) -> Option<String> {
-        self.keys.iter().find_map(|budget| budget.exhausted(node, own))
+    pub fn exhausted(&self, node: &str) -> Option<String> {
+        self.keys.iter().find_map(|budget| budget.exhausted(node))
     }
 
     /// Counts a node that does not count yet.
@@ -75,11 +75,11 @@ impl<'a> Budget<'a> {
         Self { key, max_nodes, domains, sizes, acted_on: BTreeMap::new(), gone: 0 }
     }
 
-    fn exhausted(&self, node: &str, own: usize) -> Option<String> {
+    fn exhausted(&self, node: &str) -> Option<String> {
         let domain = self.domains.get(node)?;
         let number = |of: &BTreeMap<&str, usize>| of.get(domain).copied().unwrap_or_default();
         let limit = self.max_nodes.resolve(number(&self.sizes)).max(1);
-        ((number(&self.acted_on) + self.gone).saturating_sub(own) >= limit).then(|| format!("{}={domain}", self.key))
+        (number(&self.acted_on) + self.gone >= limit).then(|| format!("{}={domain}", self.key))
     }
 
     fn count(&mut self, node: &str) {

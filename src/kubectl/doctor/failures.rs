@@ -166,7 +166,10 @@ fn remedy(reason: &str) -> &'static str {
         BARE_POD => {
             "let a StatefulSet or another controller own it; or release.barePods: Delete, where nothing creates it again"
         }
-        TOO_WEAK => {
+        "IdentityAmbiguous" => {
+            "see why CSINode, attachment and pod are not of one Node object; to delete the pod has its volumes attached anew"
+        }
+        TOO_WEAK | "Unimplemented" => {
             "give the policy a method that can prove more for this driver, or a weaker proof: spec.fencing.drivers"
         }
         other => words::of_incident(other).map_or("kubectl bulkhead simulate node shows its row", |words| words.next),

@@ -115,3 +115,21 @@ fn a_node_whose_identity_is_in_doubt_is_told_and_what_people_hold_is_not() {
     assert_eq!(in_doubt(&held("IdentityAmbiguous")).map(|it| it.about), Some(format!("node {NODE}")));
     assert_eq!(in_doubt(&held("AwaitingApproval")), None);
 }
+
+#[test]
+fn nobody_is_told_to_switch_off_a_node_that_is_well() {
+    const REASONS: [&str; 8] = [
+        "LocalVolume",
+        "UnknownVolumeKind",
+        "SharerHeld",
+        BARE_POD,
+        TOO_WEAK,
+        "Unimplemented",
+        "IdentityAmbiguous",
+        "FencerMissing",
+    ];
+    for reason in REASONS {
+        let remedy = remedy(reason);
+        assert!(!remedy.contains("by hand") && !remedy.contains("power the node"), "{reason}: {remedy}");
+    }
+}

@@ -175,8 +175,9 @@ impl World {
                 fence.spec.policies.iter().any(|it| Some(&it.name) == policy.metadata.name.as_ref())
             };
             let limit = brakes::limit(&policy.spec.limits, self.api.nodes.values().count());
+            let known = self.api.fences.get(&name).is_some_and(|it| brakes::in_progress(it) && of(it));
             let acted = open.iter().filter(|it| of(it)).count();
-            if of(fence) && acted >= limit {
+            if of(fence) && !known && acted >= limit {
                 broken.push(format!(
                     "{name} is acted on as node {} of {limit} of policy {}",
                     acted + 1,

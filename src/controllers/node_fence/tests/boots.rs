@@ -345,7 +345,7 @@ fn begins_with(world: &mut World, ready: Option<&str>) {
     });
 }
 
-pub(super) fn failed_again(world: &World) -> Vec<String> {
+fn failed_again(world: &World) -> Vec<String> {
     boots(&world.seen.fence)
 }
 

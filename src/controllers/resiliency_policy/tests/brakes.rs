@@ -121,30 +121,6 @@ fn a_node_whose_machine_awaits_a_word_counts_by_the_window_alone() {
     }
 }
 
-/// It came back from where it counted for none, and fails again.
-#[test]
-fn a_node_that_counts_again_waits_while_another_has_its_place() {
-    let mut world = World::with_failed(30, 1, &limits(json!({ "maxNodes": 1, "window": "10m" })));
-    world.rest();
-    world.reach("n0", Phase::Cleaning);
-    world.is_clean("n0", MACHINE_MAY_RUN);
-    world.node_becomes(node("n0"));
-    world.node_becomes(unreachable("n1"));
-    world.wait(601.0);
-    world.rest();
-    assert!(world.fence("n1").is_some());
-    world.is_clean("n0", "AgentMissing");
-    world.node_becomes(unreachable("n0"));
-    world.wait(3600.0);
-    world.rest();
-    assert_eq!((world.fence("n0").unwrap().spec.episode, world.restraints()), (1, vec![BudgetExhausted]));
-    world.reach("n1", Phase::Recovered);
-    world.node_becomes(node("n1"));
-    world.wait(601.0);
-    world.rest();
-    assert_eq!(world.fence("n0").unwrap().spec.episode, 2);
-}
-
 #[test]
 fn an_outage_holds_everything_and_its_cooldown_survives_a_restart() {
     let mut world = World::with_failed(10, 6, &limits(json!({ "maxNodes": "100%", "cooldown": "10m" })));
