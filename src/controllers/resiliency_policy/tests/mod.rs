@@ -15,6 +15,7 @@ mod lately;
 mod machines;
 mod modes;
 mod observe;
+mod open_incidents;
 mod people;
 mod plan;
 mod plugins;
