@@ -34,7 +34,7 @@ pub const NODE_CLEAN_FINALIZER: &str = "bulkhead.dev/node-clean";
 pub const FENCE_OPEN_FINALIZER: &str = "bulkhead.dev/fence-open";
 
 /// Annotation of a NodeFence, by whoever knows it: the machine of a Node that was deleted is off, or exists no more. Its value is
-/// [`machine_off_word`](super::node_fence::machine_off_word).
+/// [`NodeFence::machine_off_word`](super::node_fence::NodeFence::machine_off_word).
 pub const MACHINE_OFF_ANNOTATION: &str = "bulkhead.dev/machine-is-off";
 
 /// Label of a NetworkFence of ours: the uid of the FenceRequest it is for.

@@ -148,7 +148,7 @@ fn a_policy_that_could_not_fence_is_counted_by_its_reason() {
 fn a_machine_that_may_run_is_counted_in_whichever_phase() {
     let telemetry = Telemetry::new();
     let metrics = resiliency_policy::metrics::Metrics::register(&telemetry);
-    let is_clean = |phase, reason| {
+    let node_clean = |phase, reason| {
         let mut fence = declared(Channel::Kubelet, "NodeUnreachable");
         let status = fence.status.get_or_insert_default();
         status.phase = Some(phase);
@@ -156,9 +156,9 @@ fn a_machine_that_may_run_is_counted_in_whichever_phase() {
         std::sync::Arc::new(fence)
     };
     let fences = [
-        is_clean(Phase::Detached, MACHINE_MAY_RUN),
-        is_clean(Phase::Cleaning, MACHINE_MAY_RUN),
-        is_clean(Phase::Cleaning, "AgentMissing"),
+        node_clean(Phase::Detached, MACHINE_MAY_RUN),
+        node_clean(Phase::Cleaning, MACHINE_MAY_RUN),
+        node_clean(Phase::Cleaning, "AgentMissing"),
     ];
     metrics.pass(&resiliency_policy::decide::Decision::default(), &fences);
     assert!(telemetry.encode().unwrap().contains("bulkhead_machines_shut_out 2\n"));

@@ -177,9 +177,8 @@ impl NodeFence {
         let statuses = requests.into_iter().filter_map(|request| request.status.as_ref());
         let answers = statuses.flat_map(|status| &status.volumes);
         let mut answers = answers.filter(|row| row.episode == self.spec.episode && row.is_begun());
-        let has_failed_again = self.status.as_ref().is_some_and(|status| !status.failed_boot_ids.is_empty());
         let is_off = recorded.any(VolumeStatus::is_proved_to_be_off) || answers.any(FenceResult::says_power_off);
-        is_off && !has_failed_again
+        is_off && self.failed_boot_ids().is_empty()
     }
 
     /// How a planned volume is recorded.
@@ -203,7 +202,7 @@ impl NodeFence {
 
     /// Whether that boot is on record as one in which the node failed. While the last of those is not known it may be any.
     pub fn is_failed_boot(&self, boot_id: &str) -> bool {
-        let mut again = self.status.iter().flat_map(|status| &status.failed_boot_ids);
+        let mut again = self.failed_boot_ids().iter();
         self.is_last_boot_unknown()
             || self.spec.node.boot_id.as_deref() == Some(boot_id)
             || boot_id != UNKNOWN_BOOT && again.any(|failed| failed == boot_id)
@@ -216,8 +215,7 @@ impl NodeFence {
 
     /// Whether the node failed last in a boot that nobody has seen ([`UNKNOWN_BOOT`]).
     pub fn is_last_boot_unknown(&self) -> bool {
-        let newest = self.status.as_ref().and_then(|status| status.failed_boot_ids.first());
-        newest.is_some_and(|boot_id| boot_id == UNKNOWN_BOOT)
+        self.failed_boot_ids().first().is_some_and(|boot_id| boot_id == UNKNOWN_BOOT)
     }
 
     /// Whether no process lives that ran where the node failed: it tells another boot, and has not failed in that one. A boot that is
@@ -272,8 +270,19 @@ impl NodeFence {
 
     /// What that annotation says then.
     pub fn machine_off_word(&self) -> String {
-        let failed = self.status.as_ref().map_or(&[][..], |status| &status.failed_boot_ids);
-        machine_off_word(self.spec.episode, failed)
+        machine_off_word(self.spec.episode, self.failed_boot_ids())
+    }
+
+    /// The command by which a person says so, once these boots are on record.
+    pub fn machine_off_command(&self, failed_boot_ids: &[String]) -> String {
+        let (name, annotation) = (self.metadata.name.as_deref().unwrap_or_default(), names::MACHINE_OFF_ANNOTATION);
+        let word = machine_off_word(self.spec.episode, failed_boot_ids);
+        format!("kubectl annotate --overwrite nodefence {name} {annotation}={word}")
+    }
+
+    /// The boots in which the node is on record as failed again in this episode, newest first.
+    pub fn failed_boot_ids(&self) -> &[String] {
+        self.status.as_ref().map_or(&[], |status| &status.failed_boot_ids)
     }
 
     /// Whether only who knows the machine can end the incident, in whichever phase that is: the word that it is off is waited for, also
@@ -305,17 +314,11 @@ impl NodeFence {
     }
 }
 
-/// What the annotation says that the machine of an episode is off: the episode, and where `status.failedBootIDs` has any, a digest of
-/// them. Whoever saw the machine off before knows nothing of a later failure. A digest, as people paste it into their shells, and boot
-/// ids are what a node says of itself.
-pub fn machine_off_word(episode: i64, failed_boot_ids: &[String]) -> String {
+/// The episode, and where `status.failedBootIDs` has any, a digest of them: whoever saw the machine off before knows nothing of a later
+/// failure. A digest, as people paste it into their shells, and boot ids are what a node says of itself.
+fn machine_off_word(episode: i64, failed_boot_ids: &[String]) -> String {
     if failed_boot_ids.is_empty() {
         return episode.to_string();
     }
-    let mut hash = Sha256::new();
-    for boot_id in failed_boot_ids {
-        hash.update(boot_id);
-        hash.update([0]);
-    }
-    format!("{episode}-{}", names::hex(&hash.finalize(), 4))
+    format!("{episode}-{}", names::hex(&Sha256::digest(failed_boot_ids.join("\0")), 4))
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use kube::ResourceExt;
 
 use crate::api::conditions::{self, State};
 use crate::api::fence_request::{Desired, FenceRequest, IO_IN_PROGRESS};
 use crate::api::names;
 use crate::api::node_fence::{
     ANOTHER_MACHINE, AWAITING_STORAGE, MACHINE_MAY_RUN, NodeFenceStatus, PODS_MAX, Phase, PodStatusState,
-    VolumeStatusState, machine_off_word,
+    VolumeStatusState,
 };
 use crate::api::node_volume_report::{CleanupState, Remnant};
 use crate::api::resiliency_policy::{Recovery, RestraintType};
@@ -75,7 +76,11 @@ pub(super) fn set(
     let steps = [fenced(counts, waiting.as_ref()), released(seen, counts, waiting.is_some()), detached(rows, counts)];
     let all = [Some(ready), reconciling, stalled, Some(held)].into_iter().flatten().chain(steps);
     let generation = seen.fence.metadata.generation.unwrap_or_default();
-    for it in all.chain([node_clean(seen, rows, may_run, done)]) {
+    let clean = match may_run {
+        Some((reason, message)) => said("NodeClean", State::Unknown, reason, message),
+        None => node_clean(seen, rows, done),
+    };
+    for it in all.chain([clean]) {
         conditions::set(&mut status.conditions, it.type_, it.state, &it.reason, it.message, generation, now.wall);
     }
 }
@@ -264,7 +269,7 @@ fn unproved(rows: &Rows) -> Option<(String, String)> {
 fn not_clean_for_long(seen: &Seen, rows: &Rows, now: Now) -> Option<(String, String)> {
     seen.our_taint()?;
     let returned = seen.fence.status.as_ref()?.timeline.as_ref()?.returned_at?;
-    let left = node_clean(seen, rows, None, false);
+    let left = node_clean(seen, rows, false);
     (left.state == State::False && is_long(seen, returned, now)).then(|| ("CleanupBlocked".into(), left.message))
 }
 
@@ -283,10 +288,7 @@ fn is_long(seen: &Seen, since: DateTime<Utc>, now: Now) -> bool {
     now.wall.signed_duration_since(since).to_std().unwrap_or_default() >= patience
 }
 
-fn node_clean(seen: &Seen, rows: &Rows, may_run: Option<(String, String)>, done: bool) -> Said {
-    if let Some((reason, message)) = may_run {
-        return said("NodeClean", State::Unknown, reason, message);
-    }
+fn node_clean(seen: &Seen, rows: &Rows, done: bool) -> Said {
     let committed = rows.volumes.iter().any(|row| row.is_committed());
     // One that has lost nothing but the path to its storage was never away.
     let is_there = rows.node == NodeState::Back || storage::is_by_path(seen);
@@ -328,18 +330,13 @@ fn awaits_machine(seen: &Seen, rows: &Rows, failed_boot_ids: &[String]) -> Optio
              off, or gone"
         )
     };
-    let (annotation, word) =
-        (names::MACHINE_OFF_ANNOTATION, machine_off_word(seen.fence.spec.episode, failed_boot_ids));
-    let said = seen.fence.metadata.annotations.iter().flatten().any(|(name, _)| name == annotation);
-    let since = if said {
+    let is_something_said = seen.fence.annotations().contains_key(names::MACHINE_OFF_ANNOTATION);
+    let since = if is_something_said {
         " (what the annotation says now does not count: it is of an earlier failure, or mistyped)"
     } else {
         ""
     };
-    Some((
-        MACHINE_MAY_RUN.into(),
-        format!("{why}{since}: kubectl annotate --overwrite nodefence {node} {annotation}={word}"),
-    ))
+    Some((MACHINE_MAY_RUN.into(), format!("{why}{since}: {}", seen.fence.machine_off_command(failed_boot_ids))))
 }
 
 /// What is left on a node that is back, in the agent's words.

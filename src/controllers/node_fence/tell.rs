@@ -172,6 +172,12 @@ fn held_by(status: &NodeFenceStatus) -> &str {
     conditions::find(&status.conditions, "Held").map(|held| held.reason.as_str()).unwrap_or_default()
 }
 
+/// Whether a condition says something else than before. The command that ends a wait for a person is another one once the machine has failed
+/// again.
+fn is_news(was: &Condition, now: &Condition) -> bool {
+    was.reason != now.reason || now.reason == MACHINE_MAY_RUN && was.message != now.message
+}
+
 fn tell_ready(cx: &Context, fence: &NodeFence, old: &NodeFenceStatus) {
     let Some(new) = &fence.status else { return };
     let held = |status: &NodeFenceStatus| conditions::is_true(&status.conditions, "Held");
@@ -182,12 +188,7 @@ fn tell_ready(cx: &Context, fence: &NodeFence, old: &NodeFenceStatus) {
     for (type_, event) in [("Stalled", "FenceFailed"), ("Held", "FenceHeld")] {
         let now = conditions::find(&new.conditions, type_).filter(|condition| condition.status == "True");
         let was = conditions::find(&old.conditions, type_).filter(|condition| condition.status == "True");
-        // The command that ends it is another one since the machine failed again.
-        let is_command = |now: &&Condition| now.reason == MACHINE_MAY_RUN;
-        let is_news = |now: &&Condition| {
-            was.is_none_or(|was| was.reason != now.reason || is_command(now) && was.message != now.message)
-        };
-        if let Some(condition) = now.filter(is_news) {
+        if let Some(condition) = now.filter(|now| was.is_none_or(|was| is_news(was, now))) {
             let note = format!("{}: {}", condition.reason, condition.message);
             tracing::warn!(node = fence.name_any(), note, "incident waits");
             let (event, action) = match condition.reason.as_str() {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use crate::api::fence_request::FenceRequest;
 use crate::api::fencing::{FenceMethodType, Proof};
-use crate::api::names::MACHINE_OFF_ANNOTATION;
 use crate::api::node_fence::{MACHINE_MAY_RUN, NodeFence, VolumeStatus, VolumeStatusState};
 use crate::api::slim::Node;
 
@@ -38,11 +37,10 @@ pub(super) fn held(seen: &Seen, candidate: &Candidate, fence: &NodeFence, begins
 /// The machine of the last episode is kept out and may run, and this is another one.
 fn unbegun(fence: &NodeFence, keeper: Option<&str>) -> Option<String> {
     let keeper = keeper.filter(|_| !fence.is_machine_said_to_be_off())?;
-    let name = fence.metadata.name.as_deref().unwrap_or_default();
     Some(format!(
         "{keeper} may keep out the machine that failed under this name before, and this may be another one. Is that one off, or \
-         gone: kubectl annotate --overwrite nodefence {name} {MACHINE_OFF_ANNOTATION}={}",
-        fence.machine_off_word()
+         gone: {}",
+        fence.machine_off_command(fence.failed_boot_ids())
     ))
 }
 

@@ -61,9 +61,9 @@ pub(super) fn is_shut_out(world: &World) -> bool {
     world.seen.requests.iter().any(|request| request.spec.desired == Desired::Fenced && request.shuts_out())
 }
 
-pub(super) fn say_that_it_is_off(world: &mut World, episode: &str) {
+pub(super) fn say_that_it_is_off(world: &mut World, word: &str) {
     let annotations = Arc::make_mut(&mut world.seen.fence).annotations_mut();
-    annotations.insert(names::MACHINE_OFF_ANNOTATION.into(), episode.into());
+    annotations.insert(names::MACHINE_OFF_ANNOTATION.into(), word.into());
 }
 
 #[test]

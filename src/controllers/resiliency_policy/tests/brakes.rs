@@ -109,7 +109,7 @@ fn a_node_whose_machine_awaits_a_word_counts_by_the_window_alone() {
         let mut world = World::with_failed(30, 1, &limits(json!({ "maxNodes": 1, "window": "10m" })));
         world.rest();
         world.reach("n0", phase);
-        world.is_clean("n0", reason);
+        world.node_clean("n0", reason);
         world.node_becomes(node("n0"));
         world.node_becomes(unreachable("n1"));
         world.wait(599.0);

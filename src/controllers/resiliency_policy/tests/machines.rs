@@ -103,9 +103,9 @@ pub(super) fn episode(world: &World) -> i64 {
     world.fence("n0").unwrap().spec.episode
 }
 
-pub(super) fn say_that_it_is_off(world: &mut World, episode: &str) {
+pub(super) fn say_that_it_is_off(world: &mut World, word: &str) {
     let annotations = Arc::make_mut(&mut world.seen.fences[0]).annotations_mut();
-    annotations.insert(names::MACHINE_OFF_ANNOTATION.into(), episode.into());
+    annotations.insert(names::MACHINE_OFF_ANNOTATION.into(), word.into());
 }
 
 /// At its end, or by the reboot of the other machine, the first one would be let in too.

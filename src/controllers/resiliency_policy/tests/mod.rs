@@ -239,7 +239,7 @@ impl World {
     }
 
     /// node_fence writes what is known of what is left on the node.
-    fn is_clean(&mut self, name: &str, reason: &str) {
+    fn node_clean(&mut self, name: &str, reason: &str) {
         let fence = self.seen.fences.iter_mut().find(|it| it.metadata.name.as_deref() == Some(name)).unwrap();
         let conditions = &mut Arc::make_mut(fence).status.get_or_insert_default().conditions;
         conditions::set(conditions, "NodeClean", State::Unknown, reason, "", 1, self.now.wall);
