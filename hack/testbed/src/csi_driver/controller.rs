@@ -9,10 +9,10 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use bulkhead::csi::server;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Status, TimeoutExpired};
 use tower::ServiceExt;
 
 use super::ControllerOptions;
@@ -39,9 +39,37 @@ async fn pass_on(array: Channel, request: Request) -> Response {
     match array.oneshot(request.map(Body::new)).await {
         Ok(answer) => answer.into_response(),
         Err(error) => {
-            tracing::warn!(%error, "the array's management is not reached");
-            let unavailable = Status::unavailable(format!("the array's management is not reached: {error}"));
-            unavailable.into_http::<Body>().into_response()
+            tracing::warn!(%error, "the array's management gave no answer");
+            no_answer(error).into_http::<Body>().into_response()
         }
+    }
+}
+
+/// The caller's deadline holds at three places: in the caller, in this server and in the channel to the array. Whichever is first,
+/// the caller must not read that the array cannot be reached.
+fn no_answer(error: impl std::error::Error + 'static) -> Status {
+    let mut links = std::iter::successors(Some(&error as &(dyn std::error::Error + 'static)), |link| link.source());
+    if links.any(|link| link.is::<TimeoutExpired>()) {
+        return Status::deadline_exceeded("the array's management did not answer before the call's deadline");
+    }
+    Status::unavailable(format!("the array's management is not reached: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    /// As a channel tells it: tonic's `transport::Error` cannot be made here.
+    #[derive(Debug, thiserror::Error)]
+    #[error("transport error")]
+    struct OfTransport(#[source] TimeoutExpired);
+
+    #[test]
+    fn a_deadline_is_no_array_that_is_not_reached() {
+        assert_eq!(no_answer(TimeoutExpired(())).code(), Code::DeadlineExceeded);
+        assert_eq!(no_answer(OfTransport(TimeoutExpired(()))).code(), Code::DeadlineExceeded);
+        assert_eq!(no_answer(io::Error::from(io::ErrorKind::ConnectionRefused)).code(), Code::Unavailable);
     }
 }
