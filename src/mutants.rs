@@ -68,11 +68,13 @@ pub enum Mutant {
     ProcessesLetIn,
     /// What an external fencer has begun and not proved is given back though another machine has the name of the first.
     BegunGivenBack,
+    /// What somebody said of a machine counts though it has failed again in another boot since.
+    FormerWordBelieved,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::NoFence,
         Self::NoReadBack,
         Self::DeleteBeforeFence,
@@ -104,6 +106,7 @@ impl Mutant {
         Self::ClusterIgnored,
         Self::ProcessesLetIn,
         Self::BegunGivenBack,
+        Self::FormerWordBelieved,
     ];
 }
 

@@ -60,6 +60,7 @@ impl Story {
             Mutant::ClaimIgnored => ("I3", 1, network::its_address_is_another_nodes_before_it_is_shut_out),
             Mutant::SecondBootForgotten => ("I5", 1, network::it_fails_again_after_a_reboot),
             Mutant::DeletedBootForgotten => ("I5", 1, network::its_node_is_deleted_after_a_reboot),
+            Mutant::FormerWordBelieved => ("I5", 1, network::another_machine_joins_when_it_has_failed_again),
             Mutant::ClusterIgnored => ("I2", 1, network::its_class_is_of_another_cluster),
             Mutant::ProcessesLetIn => ("I5", 1, stories::its_fencer_leaves_it_its_power),
             Mutant::BegunGivenBack => {

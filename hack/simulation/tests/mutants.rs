@@ -190,6 +190,11 @@ fn mutant_processes_let_in_is_caught() {
 }
 
 #[test]
+fn mutant_former_word_believed_is_caught() {
+    is_caught(Mutant::FormerWordBelieved);
+}
+
+#[test]
 fn mutant_begun_given_back_is_caught() {
     is_caught(Mutant::BegunGivenBack);
 }

@@ -1,5 +1,6 @@
 //! Whether a node still holds something of its incident: what proves that it does not, and what only seems to.
 
+use crate::api::names;
 use crate::api::node_fence::{NODE_DELETED, VolumeStatus};
 use crate::api::node_volume_report::Cleanup;
 use crate::mutants::{self, Mutant};
@@ -35,7 +36,7 @@ pub fn by(seen: &Seen) -> Option<CleanBy> {
     if seen.node.is_none() {
         return Some(CleanBy::NodeDeleted);
     }
-    if is_another_machine(seen) && !seen.fence.is_machine_said_to_be_off() {
+    if is_another_machine(seen) && !is_said_to_be_off(seen) {
         return None;
     }
     if is_rebooted(seen) {
@@ -70,7 +71,15 @@ pub fn is_back_uncleaned(seen: &Seen) -> bool {
 pub fn may_write_on(seen: &Seen) -> bool {
     let is_let_in = mutants::is_on(Mutant::DeletedNodeLetIn);
     let may_run = is_another_machine(seen) || was_node_deleted(seen) && !is_rebooted(seen);
-    may_run && !seen.fence.is_machine_said_to_be_off() && !is_let_in
+    may_run && !is_said_to_be_off(seen) && !is_let_in
+}
+
+/// Whether somebody who knows says that the machine is off, or exists no more, since it failed last.
+pub fn is_said_to_be_off(seen: &Seen) -> bool {
+    let is_any_word = mutants::is_on(Mutant::FormerWordBelieved);
+    let mut annotations = seen.fence.metadata.annotations.iter();
+    seen.fence.is_machine_said_to_be_off()
+        || is_any_word && annotations.any(|all| all.contains_key(names::MACHINE_OFF_ANNOTATION))
 }
 
 /// Whether a machine is shut out, or kept out by an external fencer that has not taken its power, and what is there by the name of its

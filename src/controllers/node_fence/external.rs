@@ -27,7 +27,7 @@ pub fn lets_processes_in(seen: &Seen, pods: &[PodStatus], request: &FenceRequest
         Some(CleanBy::TwoCleanPasses) => is_back,
         Some(CleanBy::NodeDeleted) | None => false,
     };
-    let is_off = !is_denied && seen.fence.is_machine_said_to_be_off();
+    let is_off = !is_denied && clean::is_said_to_be_off(seen);
     let is_let_in = mutants::is_on(Mutant::ProcessesLetIn);
     let may_run = |(plan, row): (&PlannedVolume, &VolumeStatus)| is_denied || row.is_short_of_power(plan);
     let is_begun = is_begun(seen, request) && is_out_of_sight(seen, pods) && (is_denied || !has_lost_its_power(seen));

@@ -5,6 +5,7 @@ use serde_json::json;
 use crate::array::Mood;
 use crate::chance::Prompt;
 use crate::faults::Fault;
+use crate::people::Person;
 use crate::run::settle;
 use crate::shape::{Clusters, NetworkShape, Shape, Workload, fence_class, policy};
 use crate::time::SECOND;
@@ -107,6 +108,15 @@ pub(crate) fn its_node_is_deleted_after_a_reboot(_: u64) -> World {
     at(&mut world, FAILS + 106 * SECOND, Fault::DeleteNode("n0".into()));
     at(&mut world, FAILS + 160 * SECOND, Fault::Reconnect("n0".into()));
     at(&mut world, FAILS + 161 * SECOND, Fault::RegisterNode("n0".into()));
+    to_its_end(world, &mut Prompt)
+}
+
+/// The same, but it had no power before it booted, and somebody said so. Now that it is shut out another machine takes its name.
+pub(crate) fn another_machine_joins_when_it_has_failed_again(_: u64) -> World {
+    let mut world = silent_again_after_a_reboot();
+    at(&mut world, FAILS + 69 * SECOND, Fault::PowerOff("n0".into()));
+    at(&mut world, FAILS + 70 * SECOND, Fault::Person(Person::SayOff("n0".into())));
+    at(&mut world, FAILS + 135 * SECOND, Fault::Replace("n0".into(), false));
     to_its_end(world, &mut Prompt)
 }
 
