@@ -271,6 +271,20 @@ impl Pod {
         self.metadata.deletion_timestamp.is_some()
     }
 
+    /// Whether this is a later version of that pod which tells nothing new but that it is not ready. Versions of one kind can be compared
+    /// (KEP-5504).
+    pub fn has_only_become_unready(&self, before: &Self) -> bool {
+        let version = |pod: &Self| pod.metadata.resource_version.as_deref()?.parse::<u64>().ok();
+        let is_later = version(self).zip(version(before)).is_some_and(|(now, then)| now > then);
+        let without_it = |pod: &Self| {
+            let mut pod = pod.clone();
+            pod.metadata.resource_version = None;
+            pod.status.conditions.retain(|condition| condition.type_ != "Ready");
+            pod
+        };
+        is_later && !self.is("Ready") && without_it(self) == without_it(before)
+    }
+
     /// Whether it waits for a tainted volume.
     pub fn is_held(&self) -> bool {
         self.spec.scheduling_gates.iter().any(|gate| gate.name == crate::api::names::VOLUME_TAINTED_GATE)

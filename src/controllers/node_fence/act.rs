@@ -21,7 +21,7 @@ use super::decide::{Effect, Seen};
 use super::detach;
 use super::memory::{Incident, Noted, is_too_late};
 use super::metrics::Metrics;
-use super::tell;
+use super::{pods, tell};
 
 /// Deletions under way at once.
 const CONCURRENCY: usize = 32;
@@ -153,8 +153,10 @@ impl Actor<'_> {
         match effect {
             effect if is_too_late(&effect, cx.clock.now()) => Ok(()),
             Effect::DeletePod { pod, grace_seconds, .. } => {
-                let version = pod.pod.metadata.resource_version.as_deref();
-                cx.writer.delete::<Pod>(&ObjectKey::from(pod.pod.as_ref()), pod.uid(), version, grace_seconds).await?;
+                let key = ObjectKey::from(pod.pod.as_ref());
+                let latest = pods::latest(pod.pod.clone(), cx.stores.pods.get(&key));
+                let version = latest.metadata.resource_version.as_deref();
+                cx.writer.delete::<Pod>(&key, pod.uid(), version, grace_seconds).await?;
                 tracing::info!(node = seen.fence.name_any(), pod = pod.display(), ?grace_seconds, "pod released");
                 tell::released(cx, &seen.fence, &pod);
                 self.metrics.released();

@@ -1,6 +1,7 @@
 //! Pods of the plan: which may go, which wait and why, and their release.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::api::conditions;
@@ -9,6 +10,7 @@ use crate::api::node_fence::{
     Channel, NodeFenceStatus, PlannedPod, PodAction, PodStatus, PodStatusState, VolumeStatusState,
 };
 use crate::api::pod_affinity;
+use crate::api::slim::Pod;
 use crate::api::time::{self, Now};
 use crate::api::usage::{PodView, UNKNOWN_VOLUME_KIND};
 use crate::mutants::{self, Mutant};
@@ -246,6 +248,13 @@ pub fn release(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
         }
     }
     Step::live("Releasing", effects)
+}
+
+/// The version at which a pod is deleted that a pass decided on: what the store has by then, where it is later and tells nothing else.
+/// Kubernetes marks all pods of a silent node as not ready while they are released; no release rests on that. One that is ready
+/// is another matter: only its kubelet says so.
+pub fn latest(decided: Arc<Pod>, stored: Option<Arc<Pod>>) -> Arc<Pod> {
+    stored.filter(|stored| stored.has_only_become_unready(&decided)).unwrap_or(decided)
 }
 
 /// Whether a volume is proved to be cut off, by an answer that still counts.

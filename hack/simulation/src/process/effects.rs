@@ -6,6 +6,7 @@ use std::time::Duration;
 use bulkhead::api::node_fence::NodeFence;
 use bulkhead::controllers::node_fence::decide::Effect as Fencing;
 use bulkhead::controllers::node_fence::memory::is_too_late;
+use bulkhead::controllers::node_fence::pods;
 use bulkhead::controllers::resiliency_policy::decide::Effect as Protecting;
 
 use crate::api::{Op, Refusal};
@@ -190,7 +191,10 @@ impl World {
             }
             Fencing::Withdraw(request) => (Op::OpenRequest(request.clone()), Purpose::Withdraw(request)),
             Fencing::FailPod { pod, .. } => (Op::FailPod(pod.pod), Purpose::Plain),
-            Fencing::DeletePod { pod, grace_seconds, .. } => (Op::DeletePod(pod.pod, grace_seconds), Purpose::Plain),
+            Fencing::DeletePod { pod, grace_seconds, .. } => {
+                let stored = self.controllers[pid].views.pods.get(pod.name());
+                (Op::DeletePod(pods::latest(pod.pod, stored), grace_seconds), Purpose::Plain)
+            }
             Fencing::DeleteAttachment(attachment) => (Op::DeleteAttachment(attachment), Purpose::Plain),
             Fencing::RemoveFinalizer => (Op::UnguardFence(fence), Purpose::Fence),
             Fencing::Forget => (Op::ForgetFence(fence), Purpose::Plain),

@@ -1,11 +1,16 @@
 //! What a write rests on.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::Taint;
 
 use crate::api::names;
-use crate::controllers::testing::node;
+use crate::api::slim::{Pod, StatusCondition};
+use crate::api::time;
+use crate::controllers::testing::{at, node};
 
 use super::super::act::precondition_for;
+use super::super::pods;
 
 #[test]
 fn the_key_is_for_the_node_as_it_was_read() {
@@ -15,4 +20,45 @@ fn the_key_is_for_the_node_as_it_was_read() {
         let taint = Taint { key: key.into(), ..Taint::default() };
         assert_eq!(precondition_for(&taint, &node).version, version, "{key}");
     }
+}
+
+#[test]
+fn a_pod_is_deleted_at_a_later_version_only_where_that_tells_no_more_than_that_it_is_not_ready() {
+    let decided = Arc::new(version_of_pod("9"));
+    let is_taken = |change: fn(&mut Pod)| {
+        let mut stored = version_of_pod("10");
+        stored.status.conditions = vec![condition("Ready", "False")];
+        change(&mut stored);
+        let stored = Arc::new(stored);
+        Arc::ptr_eq(&pods::latest(decided.clone(), Some(stored.clone())), &stored)
+    };
+    assert!(is_taken(|_| {}));
+    assert!(is_taken(|pod| pod.status.conditions.clear()));
+    for (what, change) in [
+        ("earlier", (|pod| pod.metadata.resource_version = Some("8".into())) as fn(&mut Pod)),
+        ("of another server", |pod| pod.metadata.resource_version = Some("x10".into())),
+        ("ready", |pod| pod.status.conditions = vec![condition("Ready", "True")]),
+        ("another pod", |pod| pod.metadata.uid = Some("other".into())),
+        ("kept", |pod| pod.metadata.finalizers = Some(vec!["a/b".into()])),
+        ("being deleted", |pod| pod.metadata.deletion_timestamp = Some(time::to_k8s(at(1)))),
+        ("labelled", |pod| pod.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into())),
+        ("annotated", |pod| pod.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into())),
+        ("finished", |pod| pod.status.phase = Some("Succeeded".into())),
+        ("disrupted", |pod| pod.status.conditions.push(condition("DisruptionTarget", "True"))),
+    ] {
+        assert!(!is_taken(change), "{what}");
+    }
+    assert!(Arc::ptr_eq(&pods::latest(decided.clone(), None), &decided));
+}
+
+fn version_of_pod(version: &str) -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.uid = Some("uid".into());
+    pod.metadata.resource_version = Some(version.into());
+    pod.status.conditions = vec![condition("Ready", "True")];
+    pod
+}
+
+fn condition(type_: &str, status: &str) -> StatusCondition {
+    StatusCondition { type_: type_.into(), status: status.into(), last_transition_time: None }
 }
