@@ -68,7 +68,7 @@ pub enum Mutant {
     ProcessesLetIn,
     /// What an external fencer has begun and not proved is given back though another machine has the name of the first.
     BegunGivenBack,
-    /// What somebody said of a machine counts though it has failed again in another boot since.
+    /// What somebody said of a machine lets it in, whichever failure that was of.
     FormerWordBelieved,
 }
 

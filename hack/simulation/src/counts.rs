@@ -104,6 +104,8 @@ counts! {
     released,
     /// Of these, pods that had been asked to end.
     ended,
+    /// Deletions of pods that had become unready since the live look.
+    marked_meanwhile,
     /// Pods that went by force, by us, though a volume of theirs is not attached.
     released_unattached,
     /// Pods deleted gracefully by us, as their node was back.

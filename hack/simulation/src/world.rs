@@ -172,6 +172,8 @@ pub enum Task {
     Report(Pid, u32),
     /// One of Kubernetes' own parts acts.
     Wake(Actor),
+    /// The node lifecycle controller marks a pod of a silent node, by name and uid.
+    PodNotReady(String, Option<String>),
     /// An attacher's call ends.
     Attached(u64),
     /// Something goes wrong, or right again.
@@ -304,6 +306,7 @@ impl World {
                     self.act(&actor, chance);
                 }
             }
+            Task::PodNotReady(name, uid) => self.pod_not_ready(&name, uid.as_deref()),
             Task::Attached(id) => self.attacher_call_ends(id, chance),
             Task::Fault(fault) => self.befall(&fault, chance),
             Task::Start(pid) => self.start(pid, chance),

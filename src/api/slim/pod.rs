@@ -271,8 +271,9 @@ impl Pod {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether this is a later version of that pod which tells nothing new but that it is not ready. Versions of one kind can be compared
-    /// (KEP-5504).
+    /// Whether this is a later version of that pod, which was ready, and tells nothing new but that it is not any more. To take an earlier
+    /// one for later would do no harm, as the API server takes the current one only: that versions can be compared is promised since
+    /// Kubernetes 1.35 (KEP-5504).
     pub fn has_only_become_unready(&self, before: &Self) -> bool {
         let version = |pod: &Self| pod.metadata.resource_version.as_deref()?.parse::<u64>().ok();
         let is_later = version(self).zip(version(before)).is_some_and(|(now, then)| now > then);
@@ -282,7 +283,7 @@ impl Pod {
             pod.status.conditions.retain(|condition| condition.type_ != "Ready");
             pod
         };
-        is_later && !self.is("Ready") && without_it(self) == without_it(before)
+        is_later && before.is("Ready") && !self.is("Ready") && without_it(self) == without_it(before)
     }
 
     /// Whether it waits for a tainted volume.

@@ -1,5 +1,7 @@
 //! Whether a node still holds something of its incident: what proves that it does not, and what only seems to.
 
+use kube::ResourceExt;
+
 use crate::api::names;
 use crate::api::node_fence::{NODE_DELETED, VolumeStatus};
 use crate::api::node_volume_report::Cleanup;
@@ -77,9 +79,8 @@ pub fn may_write_on(seen: &Seen) -> bool {
 /// Whether somebody who knows says that the machine is off, or exists no more, since it failed last.
 pub fn is_said_to_be_off(seen: &Seen) -> bool {
     let is_any_word = mutants::is_on(Mutant::FormerWordBelieved);
-    let mut annotations = seen.fence.metadata.annotations.iter();
     seen.fence.is_machine_said_to_be_off()
-        || is_any_word && annotations.any(|all| all.contains_key(names::MACHINE_OFF_ANNOTATION))
+        || is_any_word && seen.fence.annotations().contains_key(names::MACHINE_OFF_ANNOTATION)
 }
 
 /// Whether a machine is shut out, or kept out by an external fencer that has not taken its power, and what is there by the name of its

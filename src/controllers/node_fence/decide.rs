@@ -155,7 +155,7 @@ pub enum Effect {
         /// When the proof is too old to act on.
         not_after: Option<Instant>,
     },
-    /// Delete a pod of this uid at this resourceVersion.
+    /// Delete a pod of this uid at this resourceVersion, or a later one by which it is only not ready any more.
     DeletePod {
         /// The pod.
         pod: PodView,

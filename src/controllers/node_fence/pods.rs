@@ -250,9 +250,9 @@ pub fn release(seen: &Seen, rows: &Rows, now: Now) -> Option<Step> {
     Step::live("Releasing", effects)
 }
 
-/// The version at which a pod is deleted that a pass decided on: what the store has by then, where it is later and tells nothing else.
-/// Kubernetes marks all pods of a silent node as not ready while they are released; no release rests on that. One that is ready
-/// is another matter: only its kubelet says so.
+/// The version at which a pod is deleted that a pass decided on: what the store has by then, where it tells no more than that the pod is
+/// not ready any more. The node lifecycle controller marks all pods of a silent node so while they are released (MarkPodsNotReady). Any
+/// other change may be its kubelet's, and is decided on anew.
 pub fn latest(decided: Arc<Pod>, stored: Option<Arc<Pod>>) -> Arc<Pod> {
     stored.filter(|stored| stored.has_only_become_unready(&decided)).unwrap_or(decided)
 }

@@ -2,6 +2,7 @@
 //! eviction deletes pods after their 300 s.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bulkhead::api::names;
 use bulkhead::api::slim::{Lease, Node, Pod};
@@ -11,7 +12,7 @@ use kube::ResourceExt;
 
 use crate::chance::{Chance, Choice};
 use crate::time::{Millis, SECOND, stamp, wall};
-use crate::world::World;
+use crate::world::{Task, World};
 
 use super::Actor;
 use super::kubelet::set_condition;
@@ -79,7 +80,7 @@ impl World {
         if silent && node.ready() != "Unknown" {
             self.tell(|| format!("{name} is unreachable"));
             self.api.update::<Node>(name, |node| set_condition(&mut node.status.conditions, "Ready", "Unknown", now));
-            self.pods_not_ready(name);
+            self.pods_not_ready(name, chance);
             self.contradicts_later(name, chance);
             // NoExecute is rate-limited.
             let later = now + chance.between(Choice::Others, 0, 10_000);
@@ -111,16 +112,24 @@ impl World {
         self.counts.given_up_alive += 1;
     }
 
-    fn pods_not_ready(&mut self, name: &str) {
-        let now = self.now;
+    /// One after the other: its pods are released meanwhile.
+    fn pods_not_ready(&mut self, name: &str, chance: &mut dyn Chance) {
         let bound = self.api.pods.values().filter(|pod| pod.spec.node_name.as_deref() == Some(name));
-        let pods: Vec<_> = bound.map(|pod| pod.name_any()).collect();
-        for pod in pods {
-            self.api.update::<Pod>(&pod, |pod| {
-                if pod.is("Ready") {
-                    set_condition(&mut pod.status.conditions, "Ready", "False", now);
-                }
-            });
+        let pods: Vec<_> = bound.map(|pod| (pod.name_any(), pod.uid())).collect();
+        for (pod, uid) in pods {
+            match chance.between(Choice::Lifecycle, 0, SECOND) {
+                0 => self.pod_not_ready(&pod, uid.as_deref()),
+                later => self.schedule(self.now + later, Task::PodNotReady(pod, uid)),
+            }
+        }
+    }
+
+    /// It is written by uid: one that was made anew is not meant.
+    pub(crate) fn pod_not_ready(&mut self, name: &str, uid: Option<&str>) {
+        let now = self.now;
+        let is_meant = |pod: &Arc<Pod>| pod.is("Ready") && pod.metadata.uid.as_deref() == uid;
+        if self.api.get::<Pod>(name).as_ref().is_some_and(is_meant) {
+            self.api.update::<Pod>(name, |pod| set_condition(&mut pod.status.conditions, "Ready", "False", now));
         }
     }
 

@@ -192,8 +192,9 @@ impl World {
             Fencing::Withdraw(request) => (Op::OpenRequest(request.clone()), Purpose::Withdraw(request)),
             Fencing::FailPod { pod, .. } => (Op::FailPod(pod.pod), Purpose::Plain),
             Fencing::DeletePod { pod, grace_seconds, .. } => {
-                let stored = self.controllers[pid].views.pods.get(pod.name());
-                (Op::DeletePod(pods::latest(pod.pod, stored), grace_seconds), Purpose::Plain)
+                let latest = pods::latest(pod.pod.clone(), self.controllers[pid].views.pods.get(pod.name()));
+                self.counts.marked_meanwhile += u64::from(!Arc::ptr_eq(&latest, &pod.pod));
+                (Op::DeletePod(latest, grace_seconds), Purpose::Plain)
             }
             Fencing::DeleteAttachment(attachment) => (Op::DeleteAttachment(attachment), Purpose::Plain),
             Fencing::RemoveFinalizer => (Op::UnguardFence(fence), Purpose::Fence),

@@ -111,7 +111,8 @@ pub(crate) fn its_node_is_deleted_after_a_reboot(_: u64) -> World {
     to_its_end(world, &mut Prompt)
 }
 
-/// The same, but it had no power before it booted, and somebody said so. Now that it is shut out another machine takes its name.
+/// As in `it_fails_again_after_a_reboot`, but it had no power right before it booted, and somebody said so. It is not heard again, and
+/// another machine takes its name once it is shut out.
 pub(crate) fn another_machine_joins_when_it_has_failed_again(_: u64) -> World {
     let mut world = silent_again_after_a_reboot();
     at(&mut world, FAILS + 69 * SECOND, Fault::PowerOff("n0".into()));

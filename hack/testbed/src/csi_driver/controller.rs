@@ -40,16 +40,15 @@ async fn pass_on(array: Channel, request: Request) -> Response {
         Ok(answer) => answer.into_response(),
         Err(error) => {
             tracing::warn!(%error, "the array's management gave no answer");
-            no_answer(error).into_http::<Body>().into_response()
+            no_answer(&error).into_http::<Body>().into_response()
         }
     }
 }
 
-/// The caller's deadline holds at three places: in the caller, in this server and in the channel to the array. Whichever is first,
-/// the caller must not read that the array cannot be reached.
-fn no_answer(error: impl std::error::Error + 'static) -> Status {
-    let mut links = std::iter::successors(Some(&error as &(dyn std::error::Error + 'static)), |link| link.source());
-    if links.any(|link| link.is::<TimeoutExpired>()) {
+/// The caller's deadline holds at three places: in the caller, in this server, which says `Cancelled`, and in the channel to the array.
+/// Where that one is first, the caller must not read that the array cannot be reached.
+fn no_answer(error: &(dyn std::error::Error + 'static)) -> Status {
+    if std::iter::successors(Some(error), |link| link.source()).any(|link| link.is::<TimeoutExpired>()) {
         return Status::deadline_exceeded("the array's management did not answer before the call's deadline");
     }
     Status::unavailable(format!("the array's management is not reached: {error}"))
@@ -68,8 +67,8 @@ mod tests {
 
     #[test]
     fn a_deadline_is_no_array_that_is_not_reached() {
-        assert_eq!(no_answer(TimeoutExpired(())).code(), Code::DeadlineExceeded);
-        assert_eq!(no_answer(OfTransport(TimeoutExpired(()))).code(), Code::DeadlineExceeded);
-        assert_eq!(no_answer(io::Error::from(io::ErrorKind::ConnectionRefused)).code(), Code::Unavailable);
+        assert_eq!(no_answer(&TimeoutExpired(())).code(), Code::DeadlineExceeded);
+        assert_eq!(no_answer(&OfTransport(TimeoutExpired(()))).code(), Code::DeadlineExceeded);
+        assert_eq!(no_answer(&io::Error::from(io::ErrorKind::ConnectionRefused)).code(), Code::Unavailable);
     }
 }
