@@ -18,6 +18,18 @@ pub struct Now {
     pub mono: std::time::Instant,
 }
 
+impl Now {
+    /// So much later, by both clocks.
+    pub fn after(self, span: std::time::Duration) -> Self {
+        Self { wall: self.wall + span, mono: self.mono + span }
+    }
+
+    /// Whether that moment has come by either clock: that the machine slept only the wall clock knows, and that one may be set back.
+    pub fn has_reached(self, limit: Self) -> bool {
+        self.mono >= limit.mono || self.wall >= limit.wall
+    }
+}
+
 /// Up to ten per cent shorter or longer, so that those who wait alike do not fall into step. `unit` is random in 0..1.
 pub fn jittered(pause: std::time::Duration, unit: f64) -> std::time::Duration {
     const SHARE: f64 = 0.1;

@@ -187,8 +187,9 @@ fn every_invariant_holds_in_ten_thousand_schedules() {
     let with = batch.schedules_with;
     let mut never = Vec::new();
     // A brake that comes to hold between a request and its first call takes more schedules than these: the tables of
-    // `node_fence/tests/outage.rs` show it. So does a NetworkFence that arrives when all is over: its mutant's story shows it.
-    let rare = ["too_late", "held_for_outage", "left_behind"];
+    // `node_fence/tests/outage.rs` show it. So does a NetworkFence that arrives when all is over: its mutant's story shows it. A look at
+    // a node takes no time here, so that hardly any pod is marked between that and its deletion: `node_fence/tests/act.rs` shows it.
+    let rare = ["too_late", "held_for_outage", "left_behind", "marked_meanwhile"];
     for (name, schedules) in with.all() {
         println!("{schedules:>7} {name}");
         if schedules == 0 && !rare.contains(&name) {

@@ -147,13 +147,13 @@ fn is_settled(seen: &Seen, row: &VolumeRow, asked: Instant) -> bool {
 }
 
 /// When a proof is too old to act on. One of power does not age, and counts for as long as what was seen of the node does.
-fn counts_until(seen: &Seen, row: &VolumeRow, answer: &Answer, now: Now) -> Option<Instant> {
+fn counts_until(seen: &Seen, row: &VolumeRow, answer: &Answer, now: Now) -> Option<Now> {
     if mutants::is_on(Mutant::StaleProof) {
         return None;
     }
-    let asked = || fencers::asked(seen, row, answer.fencer).map(|asked| asked.at);
-    let from = if answer.result.proof == Proof::PowerOff { Some(now.mono) } else { asked() };
-    from.map(|from| from + PROOF_LIFETIME)
+    let asked = || fencers::asked(seen, row, answer.fencer).map(|asked| Now { wall: asked.wall, mono: asked.at });
+    let from = if answer.result.proof == Proof::PowerOff { Some(now) } else { asked() };
+    from.map(|from| from.after(PROOF_LIFETIME))
 }
 
 fn tell(seen: &Seen, row: &mut VolumeRow, worth: Worth, result: &FenceResult, now: Now) {

@@ -152,8 +152,8 @@ pub enum Effect {
     FailPod {
         /// The pod.
         pod: PodView,
-        /// When the proof is too old to act on.
-        not_after: Option<Instant>,
+        /// When the proof is too old to act on, by either clock.
+        not_after: Option<Now>,
     },
     /// Delete a pod of this uid at this resourceVersion, or a later one by which it is only not ready any more.
     DeletePod {
@@ -161,8 +161,8 @@ pub enum Effect {
         pod: PodView,
         /// 0 when nobody is there to stop it; the pod's own period when its kubelet is back.
         grace_seconds: Option<u32>,
-        /// When the proof is too old to delete on.
-        not_after: Option<Instant>,
+        /// When the proof is too old to delete on, by either clock.
+        not_after: Option<Now>,
     },
     /// Delete a VolumeAttachment of this uid.
     DeleteAttachment(Arc<VolumeAttachment>),

@@ -325,11 +325,12 @@ impl Incident {
     }
 }
 
-/// Whether a deletion was decided on a proof that has grown too old while others were deleted: a new round is asked for.
+/// Whether a deletion was decided on a proof that has grown too old while others were deleted, or while the machine slept, which only its
+/// wall clock knows: a new round is asked for.
 pub fn is_too_late(effect: &Effect, now: Now) -> bool {
     match effect {
         Effect::DeletePod { not_after: Some(limit), .. } | Effect::FailPod { not_after: Some(limit), .. } => {
-            now.mono >= *limit
+            now.has_reached(*limit)
         }
         _ => false,
     }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::api::conditions;
 use crate::api::fencing::Proof;
@@ -265,9 +264,10 @@ fn is_proved(rows: &Rows, volume: &str) -> bool {
 
 /// When the first of the proofs that the pod rests on is too old: a pass with hundreds of deletions on a slow API server
 /// outlasts it. Method Detach, proof PowerOff and minimum proof None do not age.
-fn proved_until(rows: &Rows, pod: &PodView) -> Option<Instant> {
+fn proved_until(rows: &Rows, pod: &PodView) -> Option<Now> {
     let volumes = pod.volumes.iter().filter_map(|volume| rows.volume(&volume.name));
-    volumes.filter(|row| row.minimum > Proof::None).filter_map(|row| row.counts_until).min()
+    let limits = volumes.filter(|row| row.minimum > Proof::None).filter_map(|row| row.counts_until);
+    limits.reduce(|one, other| Now { wall: one.wall.min(other.wall), mono: one.mono.min(other.mono) })
 }
 
 /// Pods that may be deleted now. One that is being deleted already is deleted again only to take its grace period

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
 
@@ -52,7 +52,7 @@ pub struct VolumeRow {
     /// Proved by an answer that still counts.
     pub fresh: bool,
     /// Until when it does; `None` for one that does not age.
-    pub counts_until: Option<Instant>,
+    pub counts_until: Option<Now>,
     /// Why its node is not switched off for it yet, in CamelCase and in words: something else may still free the incident's pods.
     pub power_waits: Option<(&'static str, String)>,
 }

@@ -1,15 +1,18 @@
 //! Brakes that come to hold after the plan was written, and proofs that grow old during a pass.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 
 use crate::api::conditions;
 use crate::api::node_fence::{Hold, PlannedPod, PlannedVolume, PodStatusState};
 use crate::api::resiliency_policy::{ResiliencyPolicyStatus, Restraint, RestraintType};
+use crate::api::time::Now;
 use crate::controllers::testing::*;
 
 use super::super::decide::{Effect, PROOF_LIFETIME};
+use super::super::memory::is_too_late;
 use super::build::planned;
 use super::world::{Fencer, World};
 
@@ -157,10 +160,17 @@ fn a_deletion_carries_the_end_of_its_proof() {
         }
     }
     assert_eq!(world.pod("pg").0, PodStatusState::Releasing);
-    let asked = world.seen.asked.values().next().unwrap().at;
-    let deletion = world.decide().effects.into_iter().find_map(|effect| match effect {
-        Effect::DeletePod { not_after, .. } => not_after,
-        _ => None,
-    });
-    assert_eq!(deletion, Some(asked + PROOF_LIFETIME));
+    let asked = world.seen.asked.values().next().unwrap();
+    let limit = Now { wall: asked.wall, mono: asked.at }.after(PROOF_LIFETIME);
+    let effects = world.decide().effects;
+    let deletion = effects.iter().find(|effect| matches!(effect, Effect::DeletePod { .. })).unwrap();
+    assert!(matches!(deletion, Effect::DeletePod { not_after: Some(at), .. } if *at == limit), "{deletion:?}");
+
+    // A machine that slept knows it by its wall clock alone; one that was set back says nothing.
+    const SECOND: Duration = Duration::from_secs(1);
+    let before = Now { mono: limit.mono - SECOND, wall: limit.wall - SECOND };
+    assert!(!is_too_late(deletion, before));
+    assert!(is_too_late(deletion, before.after(SECOND)));
+    assert!(is_too_late(deletion, Now { wall: limit.wall, ..before }));
+    assert!(is_too_late(deletion, Now { mono: limit.mono, wall: asked.wall - SECOND }));
 }

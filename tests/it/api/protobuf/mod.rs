@@ -68,7 +68,8 @@ where
     let _end = ended.clone().drop_guard();
     let informer = |client: &Client| Informer::<K>::new(Api::all(client.clone()), name).labels(MADE_HERE);
     let json = informer(&world.admin).spawn(ended.clone(), &telemetry);
-    let ours = informer(&counted).protobuf(message).spawn(ended, &telemetry);
+    // As the controllers keep the largest of them.
+    let ours = informer(&counted).protobuf(message).packed().spawn(ended, &telemetry);
     json.wait_synced().await;
     ours.wait_synced().await;
     assert!(!json.is_empty(), "{name}: there is nothing to compare");
