@@ -166,11 +166,12 @@ fn a_deletion_carries_the_end_of_its_proof() {
     let deletion = effects.iter().find(|effect| matches!(effect, Effect::DeletePod { .. })).unwrap();
     assert!(matches!(deletion, Effect::DeletePod { not_after: Some(at), .. } if *at == limit), "{deletion:?}");
 
-    // A machine that slept knows it by its wall clock alone; one that was set back says nothing.
+    // A machine that slept knows it by its wall clock alone; one that was set back ends nothing, and prolongs nothing.
     const SECOND: Duration = Duration::from_secs(1);
     let before = Now { mono: limit.mono - SECOND, wall: limit.wall - SECOND };
     assert!(!is_too_late(deletion, before));
     assert!(is_too_late(deletion, before.after(SECOND)));
     assert!(is_too_late(deletion, Now { wall: limit.wall, ..before }));
+    assert!(!is_too_late(deletion, Now { wall: asked.wall - SECOND, ..before }));
     assert!(is_too_late(deletion, Now { mono: limit.mono, wall: asked.wall - SECOND }));
 }
