@@ -118,7 +118,7 @@ impl<'a> Passes<'a> {
         let mut last = None;
         let mut moments: VecDeque<_> = moments.into_iter().map(|after| (after, AGAIN)).collect();
         while let Some((after, again)) = moments.pop_front() {
-            let now = Now { mono: self.begun.mono + after, wall: self.begun.wall + after };
+            let now = self.begun.after(after);
             let (seen, decision) = self.pass(now, &look).await?;
             // Where a node cannot be read the next pass comes soon, and that node takes no place in it.
             if !decision.unread.is_empty() && again > 0 {

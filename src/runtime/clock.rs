@@ -37,8 +37,7 @@ impl Clock {
     pub fn advance(&self, by: Duration) {
         if let Some(manual) = &self.0 {
             let mut now = lock(manual);
-            now.wall += by;
-            now.mono += by;
+            *now = now.after(by);
         }
     }
 }

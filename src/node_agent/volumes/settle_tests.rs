@@ -34,7 +34,7 @@ impl Case {
 
     fn at(&mut self, millis: u64) -> &mut Self {
         let past = Duration::from_millis(millis) - (self.now.mono - self.start);
-        self.now = Now { wall: self.now.wall + past, mono: self.now.mono + past };
+        self.now = self.now.after(past);
         self
     }
 
